@@ -1,0 +1,1 @@
+"""Plan, start, watch and collect the measured processes."""

@@ -1,0 +1,50 @@
+"""The exception tree. Every message names the thing, the cause and the next step.
+
+PerfHarnessError
+├── UsageError           the command line or an argument is wrong            exit 2
+├── RecorderError        a range is pushed, popped or finalized wrongly
+├── TraceError           a trace file cannot be read
+│   ├── TraceNotFoundError
+│   └── TraceFormatError     truncated, empty, locked, or not a trace
+├── LaunchError          a run could not be planned or started               exit 1
+│   └── ToolNotFoundError    nsys, an importer or a library is missing
+└── ResultError          a run folder or a benchmark.json cannot be read
+"""
+
+from __future__ import annotations
+
+
+class PerfHarnessError(Exception):
+    """Base of all errors that perfharness raises on purpose."""
+
+
+class UsageError(PerfHarnessError):
+    """The command line or an argument is wrong; nothing was started."""
+
+
+class RecorderError(PerfHarnessError):
+    """A range was pushed, popped or finalized in a way that cannot be measured."""
+
+
+class TraceError(PerfHarnessError):
+    """A trace file cannot be read."""
+
+
+class TraceNotFoundError(TraceError):
+    """There is no trace at the given path."""
+
+
+class TraceFormatError(TraceError):
+    """The file is truncated, empty, locked, or not a trace."""
+
+
+class LaunchError(PerfHarnessError):
+    """A run could not be planned or started."""
+
+
+class ToolNotFoundError(LaunchError):
+    """A program or library that the run needs is missing."""
+
+
+class ResultError(PerfHarnessError):
+    """A run folder or a result file cannot be read."""

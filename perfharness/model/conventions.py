@@ -1,0 +1,41 @@
+"""How a recorder's trace explains itself (docs/trace-conventions.md says it at length).
+
+Standard library only: the recorder writes by these rules and the analysis reads by them.
+"""
+
+from __future__ import annotations
+
+DEFAULT_DOMAIN = "perfharness"
+
+MARK_RECORDER = "perfharness.recorder"
+"""Mark made once per recorder and domain; the recorder's name is the name of the mark's category."""
+
+MARK_ITEMS = "perfharness.items"
+"""Mark made inside a batch, just before it is popped; its int64 payload is the item count."""
+
+MARK_DELETE = "perfharness.delete"
+"""Mark made inside a range, just before it is popped: the range and all below it are left out of the results."""
+
+CATEGORY_SEPARATOR = "/"
+LANE_SEPARATOR = "#"
+
+
+def category_name(recorder: str, user_category: str | None = None, lane: int = 0) -> str:
+    """`recorder[/user category][#lane]`; lane 0 is the thread's own push/pop stack, others are start/end lanes."""
+    name = recorder if user_category is None else f"{recorder}{CATEGORY_SEPARATOR}{user_category}"
+    return name if lane == 0 else f"{name}{LANE_SEPARATOR}{lane}"
+
+
+def parse_category(category: str, recorders: frozenset[str]) -> tuple[str, str | None, int] | None:
+    """`(recorder, user category, lane)` of a category name, or None where no known recorder owns it."""
+    base, separator, tail = category.rpartition(LANE_SEPARATOR)
+    lane = 0
+    if category not in recorders and separator and tail.isdigit():
+        category, lane = base, int(tail)
+    if category in recorders:
+        return category, None, lane
+    position = len(category)
+    while (position := category.rfind(CATEGORY_SEPARATOR, 0, position)) > 0:
+        if category[:position] in recorders:
+            return category[:position], category[position + 1 :], lane
+    return None

@@ -1,0 +1,20 @@
+"""Names of the environment variables through which a launch speaks to the measured process.
+
+The environment is the only channel, so that unmodified scripts work. Standard library only: the recorder reads this.
+"""
+
+from __future__ import annotations
+
+OUTPUT_DIR = "PERFHARNESS_OUTPUT_DIR"
+"""Folder of this process (`proc_X_gpu_Y`); the recorder writes `recorder.json` there. Set means: inside a launch."""
+
+PROCESS_INDEX = "PERFHARNESS_PROCESS_INDEX"
+NUM_PROCESSES = "PERFHARNESS_NUM_PROCESSES"
+GPU_INDEX = "PERFHARNESS_GPU_INDEX"
+"""Index of the GPU on the machine; inside the process it is device 0, for CUDA_VISIBLE_DEVICES holds its UUID."""
+
+TRACER = "PERFHARNESS_TRACER"
+"""`nsys`, `embedded` or `none`."""
+
+WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
+LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"

@@ -1,0 +1,54 @@
+"""Names and numbers of the nsys sqlite schema that perfharness reads and its embedded tracer writes.
+
+Facts read off exports of nsys 2022.4 to 2025.3 (schema versions 2.x and 3.x). Data only, no SQL.
+"""
+
+from __future__ import annotations
+
+NVTX_CATEGORY_EVENT = 33
+NVTX_MARK_EVENT = 34
+NVTX_THREAD_EVENT = 39
+NVTX_PUSH_POP_RANGE = 59
+NVTX_START_END_RANGE = 60
+NVTXT_PUSH_POP_RANGE = 70
+NVTXT_START_END_RANGE = 71
+NVTX_DOMAIN_CREATE = 75
+NVTX_DOMAIN_DESTROY = 76
+
+PUSH_POP_EVENTS = (NVTX_PUSH_POP_RANGE, NVTXT_PUSH_POP_RANGE)
+START_END_EVENTS = (NVTX_START_END_RANGE, NVTXT_START_END_RANGE)
+
+EVENT_CLASS_RUNTIME = 0
+EVENT_CLASS_DRIVER = 1
+
+PID_SHIFT = 24
+ID_MASK = 0xFFFFFF
+"""globalTid = … | pid << 24 | tid; globalPid is the same with tid 0. The bits above 48 tell hardware and VM."""
+
+
+def global_tid(pid: int, tid: int) -> int:
+    """Serialised id of a thread, as nsys writes it for VM 1 (bit 48)."""
+    return 1 << 48 | (pid & ID_MASK) << PID_SHIFT | tid & ID_MASK
+
+
+TABLE_KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+TABLE_MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+TABLE_MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+TABLE_GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+TABLE_API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+TABLE_SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+TABLE_NVTX = "NVTX_EVENTS"
+TABLE_STRINGS = "StringIds"
+GPU_OPERATION_TABLES = (TABLE_KERNEL, TABLE_MEMCPY, TABLE_MEMSET, TABLE_GRAPH)
+
+TABLE_PERFHARNESS = "PERFHARNESS_META"
+"""`name TEXT, value TEXT`; only the embedded tracer writes it. Names below; a name may repeat for DIAGNOSTIC."""
+
+META_TRACER_VERSION = "tracer_version"
+META_CUDA_TRACED = "cuda_traced"  # "yes" | "no"
+META_CUDA_UNTRACED_REASON = "cuda_untraced_reason"  # one sentence, where cuda_traced is "no"
+META_CUDA_USED = "cuda_used"  # "yes" | "no": was libcuda loaded in the process when it ended
+META_DROPPED_RECORDS = "dropped_records"  # what CUPTI says it dropped, decimal
+META_CUPTI_VERSION = "cupti_version"
+META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0
+META_DIAGNOSTIC = "diagnostic"  # a sentence for the user
