@@ -1,1 +1,1 @@
-"""analysis."""
+"""Pure functions over columns: nesting, projection, busy time, batches, statistics, findings. No path, no clock."""

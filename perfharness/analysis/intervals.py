@@ -1,0 +1,133 @@
+"""Interval arithmetic on columns: nesting of intervals and the length of their unions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.model.trace import Int64
+
+NO_PARENT = -1
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """`parent[i]` is the index of the interval that encloses i (or -1), `level[i]` how many enclose it."""
+
+    parent: Int64
+    level: Int64
+
+
+def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
+    """Who encloses whom. The parent is the tightest interval of the same group that contains it, borders included.
+
+    Args:
+        start: first moments, any order.
+        end: last moments, `end >= start`.
+        group: intervals nest only within equal values (a thread, a lane).
+
+    Of equal intervals the earlier row is the outer one. Intervals that overlap without one holding the other
+    (start/end ranges) are allowed. The rule is nsys's own (`nvtx_gpu_proj_trace`).
+    """
+    count = len(start)
+    parent = np.full(count, NO_PARENT, dtype=np.int64)
+    level = np.zeros(count, dtype=np.int64)
+    order = np.lexsort((np.arange(count), -end, start, group))
+    s, e, g = start[order], end[order], group[order]
+    remaining = np.arange(count)  # positions in sorted order whose parent is deeper than the current level
+    owner = np.full(count, NO_PARENT, dtype=np.int64)  # enclosing interval of the level above, sorted positions
+    partition = np.unique(g, return_inverse=True)[1].astype(np.int64) if count else g
+    overlapping: set[int] = set()
+    depth = 0
+    while len(remaining):
+        # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
+        before = _running_maximum_before(e[remaining], partition[remaining])
+        outermost = e[remaining] > before
+        straddles = outermost & (s[remaining] < before)
+        overlapping.update(np.unique(g[remaining[straddles]]).tolist())
+        found = remaining[outermost]
+        parent[order[found]] = np.where(owner[found] >= 0, order[owner[found]], NO_PARENT)
+        level[order[found]] = depth
+        last_found = np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))
+        inner = ~outermost
+        owner[remaining[inner]] = remaining[last_found[inner]]
+        partition[remaining[inner]] = remaining[last_found[inner]]
+        remaining = remaining[inner]
+        depth += 1
+    for value in overlapping:
+        members = order[g == value]
+        parent[members], level[members] = _nest_overlapping(start, end, members)
+    return Nesting(parent, level)
+
+
+def _running_maximum_before(values: Int64, partition: Int64) -> Int64:
+    """Largest value before each position within its run of equal `partition`; the smallest int64 at its begin."""
+    lowest = np.iinfo(np.int64).min
+    if not len(values):
+        return values
+    first = np.r_[True, partition[1:] != partition[:-1]]
+    ranks, run = np.unique(values, return_inverse=True)[1].astype(np.int64), np.cumsum(first)
+    # Ranks instead of times keep the offset that separates the runs within 64 bits.
+    shifted = ranks + run * (len(values) + 1)
+    running = np.maximum.accumulate(shifted)
+    previous = np.r_[0, running[:-1]] - run * (len(values) + 1)
+    sorted_values = np.unique(values)
+    return np.where(first, lowest, sorted_values[np.clip(previous, 0, len(sorted_values) - 1)])
+
+
+def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, Int64]:
+    """The same for one group in which intervals overlap; `members` are in order of start. Slower, for few intervals."""
+    parents, levels = np.full(len(members), NO_PARENT, dtype=np.int64), np.zeros(len(members), dtype=np.int64)
+    s, e = start[members], end[members]
+    candidates = np.empty(0, dtype=np.int64)
+    for i in range(len(members)):
+        candidates = candidates[e[candidates] >= s[i]]
+        containing = candidates[e[candidates] >= e[i]]
+        if len(containing):
+            lengths = e[containing] - s[containing]
+            # Of equally tight ones the last that began is the inner one.
+            tightest = containing[len(lengths) - 1 - np.argmin(lengths[::-1])]
+            parents[i], levels[i] = members[tightest], levels[tightest] + 1
+        candidates = np.append(candidates, i)
+    return parents, levels
+
+
+def union_lengths(start: Int64, end: Int64, first: Int64, last: Int64, max_pairs: int = 1 << 22) -> Int64:
+    """Length of the union of intervals `first[k]:last[k]` for every k.
+
+    Args:
+        start: starts of the intervals, any order.
+        end: ends, `end >= start`.
+        first: for each question, the first interval that belongs to it.
+        last: one behind the last one; an empty slice has length 0.
+        max_pairs: (question, interval) pairs handled at a time, which bounds the memory.
+    """
+    sizes = last - first
+    lengths = np.zeros(len(first), dtype=np.int64)
+    asked = np.flatnonzero(sizes > 0)
+    cumulative = np.cumsum(sizes[asked])
+    begin = 0
+    while begin < len(asked):
+        done = cumulative[begin - 1] if begin else 0
+        stop = max(begin + 1, int(np.searchsorted(cumulative, done + max_pairs, side="right")))
+        chunk = asked[begin:stop]
+        lengths[chunk] = _union_lengths_of_chunk(start, end, first[chunk], sizes[chunk])
+        begin = stop
+    return lengths
+
+
+def _union_lengths_of_chunk(start: Int64, end: Int64, first: Int64, sizes: Int64) -> Int64:
+    question = np.repeat(np.arange(len(first)), sizes)
+    offsets = np.cumsum(sizes) - sizes
+    member = np.arange(len(question)) - np.repeat(offsets, sizes) + np.repeat(first, sizes)
+    order = np.lexsort((start[member], question))
+    s, e = start[member][order], end[member][order]
+    lowest = np.minimum.reduceat(s, offsets)
+    span = np.maximum.reduceat(e, offsets) - lowest + 1
+    # Lay the questions one behind the other on one line, so that one running maximum serves them all.
+    shift = np.repeat(np.cumsum(span) - span - lowest, sizes)
+    s, e = s + shift, e + shift
+    reached = np.r_[s[0], np.maximum.accumulate(e)[:-1]]
+    added = np.maximum(0, e - np.maximum(s, reached))
+    return np.asarray(np.add.reduceat(added, offsets), dtype=np.int64)

@@ -1,0 +1,142 @@
+"""The numbers of each stage: times in nanoseconds, GPU times NaN where they could not be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.intervals import NO_PARENT
+from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.stages import NOT_COUNTED, StageTable
+from perfharness.model.trace import Bool, Int64
+
+Float64 = npt.NDArray[np.float64]
+
+TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
+NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Columns aligned with a `StageTable`.
+
+    `times` holds one column for each of `TIMES`, in ms, NaN where not measured; `batch` is the nearest enclosing batch
+    (itself, for a batch) or -1; `items` of that batch, NaN where it counted none; `outer_batch` the outermost one;
+    `warmup` tells batches that are set apart, and what is inside them.
+    """
+
+    times: dict[str, Float64]
+    batch: Int64
+    outer_batch: Int64
+    items: Float64
+    warmup: Bool
+    loop: Int64
+    """Which batches follow one another in one loop; -1 for what is in no batch."""
+
+
+def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measures:
+    """Times of each stage, its batch, and whether it belongs to the warm-up.
+
+    Args:
+        stages: the ranges that results are made of.
+        table: times of all ranges of the trace.
+        warmup_batches: how many batches at the front and at the end of each loop are set apart.
+    """
+    ranges, projection = table.ranges, table.projection
+    at = stages.index
+    known = table.gpu_known[at]
+    has_work = projection.operation_count[at] > 0
+    gpu_time = np.where(has_work, projection.end_ns[at] - projection.start_ns[at], 0)
+    busy = np.where(has_work, projection.busy_ns[at], 0)
+    batch = nearest_batch(stages)
+    outer = outermost_batch(stages)
+    loop = loops(stages, outer)
+    warm_batch = _warmup(stages, loop, ranges.start_ns[at], warmup_batches)
+    warm = np.zeros(len(stages), dtype=np.bool_)
+    inside = batch >= 0
+    warm[inside] = warm_batch[batch[inside]] | warm_batch[outer[inside]]
+    items = np.full(len(stages), np.nan)
+    counted = inside.copy()
+    counted[inside] = stages.items[batch[inside]] != NOT_COUNTED
+    items[counted] = stages.items[batch[counted]]
+    return Measures(
+        times={
+            "cpu_time": (ranges.end_ns[at] - ranges.start_ns[at]) / NS_PER_MS,
+            "gpu_time": np.where(known, gpu_time / NS_PER_MS, np.nan),
+            "gpu_busy_time": np.where(known, busy / NS_PER_MS, np.nan),
+        },
+        batch=batch,
+        outer_batch=outer,
+        items=items,
+        warmup=warm,
+        loop=loop,
+    )
+
+
+def nearest_batch(stages: StageTable) -> Int64:
+    """The innermost batch around each stage, itself included; -1 outside of any."""
+    batch = np.where(stages.is_batch, np.arange(len(stages)), NO_PARENT)
+    for at in by_level(stages):
+        inherits = (batch[at] < 0) & (stages.parent[at] >= 0)
+        batch[at[inherits]] = batch[stages.parent[at[inherits]]]
+    return batch
+
+
+def outermost_batch(stages: StageTable) -> Int64:
+    """The outermost batch around each stage, itself included; -1 outside of any."""
+    outer = np.where(stages.is_batch, np.arange(len(stages)), NO_PARENT)
+    for at in by_level(stages):
+        has_parent = stages.parent[at] >= 0
+        above = outer[stages.parent[at[has_parent]]]
+        outer[at[has_parent]] = np.where(above >= 0, above, outer[at[has_parent]])
+    return outer
+
+
+def by_level(stages: StageTable) -> list[Int64]:
+    """Rows of each level, the outermost first."""
+    return [np.flatnonzero(stages.level == depth) for depth in range(int(stages.level.max(initial=-1)) + 1)]
+
+
+def loops(stages: StageTable, outer: Int64) -> Int64:
+    """A number for each loop of batches, -1 for what is no batch.
+
+    Batches follow one another in one loop where the outermost of them have the same parent range, or have none and
+    belong to the same recorder (threads and tasks share the work of such a loop), and their names, and the names
+    between them and the outermost one, are the same.
+    """
+    path = name_paths(stages)
+    holder = np.full(len(stages), NO_PARENT, dtype=np.int64)
+    inside = outer >= 0
+    holder[inside] = stages.parent[outer[inside]]
+    keys = np.stack([stages.owner, holder, path])
+    loop = np.unique(keys, axis=1, return_inverse=True)[1].astype(np.int64).ravel()
+    return np.where(stages.is_batch, loop, -1)
+
+
+def name_paths(stages: StageTable) -> Int64:
+    """One number per chain of names from the outermost range down, batch indices left out, owners told apart."""
+    path = np.zeros(len(stages), dtype=np.int64)
+    next_number = 0
+    for at in by_level(stages):
+        has_parent = stages.parent[at] >= 0
+        above = np.where(has_parent, path[stages.parent[at]], -1)
+        keys = np.stack([stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64)])
+        found, inverse = np.unique(keys, axis=1, return_inverse=True)
+        path[at] = inverse.ravel() + next_number
+        next_number += found.shape[1]
+    return path
+
+
+def _warmup(stages: StageTable, loop: Int64, start_ns: Int64, warmup_batches: int) -> Bool:
+    """Batches among the first or last `warmup_batches` of their loop, in order of start."""
+    warm = np.zeros(len(stages), dtype=np.bool_)
+    at = np.flatnonzero(stages.is_batch)
+    if warmup_batches <= 0 or not len(at):
+        return warm
+    at = at[np.lexsort((start_ns[at], loop[at]))]
+    _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
+    place = np.arange(len(at)) - np.repeat(first, count)
+    warm[at] = (place < warmup_batches) | (place >= np.repeat(count, count) - warmup_batches)
+    return warm

@@ -1,0 +1,273 @@
+"""Which ranges make up the result, and what they mean: recorder, lane, batch index, item count, deleted or not.
+
+A recorder's trace explains itself (docs/trace-conventions.md). A trace of plain NVTX calls is read by a pattern that
+tells which names are batches.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.intervals import NO_PARENT, nest
+from perfharness.model import conventions
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.trace import Bool, Int64, NvtxMarks, NvtxRanges, Trace
+
+NOT_COUNTED = -1
+"""Item count of a batch that recorded none."""
+
+DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
+"""Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
+
+PLAIN_DOMAIN_NAME = "nvtx"
+"""Stands for the default NVTX domain, which has no name."""
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """The ranges that results are made of; all columns are aligned, `parent` indexes this table.
+
+    `index` is the range's place in the trace's ranges; `owner` indexes `owners`, the recorders (or, of plain NVTX, the
+    domains); `name` indexes `names`; `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`.
+    Deleted ranges are not in the table. Rows are ordered by (owner, thread, lane, start).
+    """
+
+    index: Int64
+    owner: Int64
+    lane: Int64
+    thread: Int64
+    parent: Int64
+    level: Int64
+    name: Int64
+    is_batch: Bool
+    batch_index: Int64
+    items: Int64
+    names: list[str]
+    owners: list[str]
+    findings: list[Finding]
+    from_recorder: bool
+    recorded_ranges: dict[str, int]
+    """Ranges of each owner, deleted ones included: what a recorder's own count is checked against."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def find_stages(trace: Trace, domain: str | None = None, batch_pattern: str | None = None) -> StageTable:
+    """Pick the ranges that results are made of.
+
+    Args:
+        trace: the whole trace.
+        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges
+            where there are any, else all domains.
+        batch_pattern: regular expression that tells which plain ranges are batches.
+    """
+    if domain is None and batch_pattern is None:
+        recorded = _recorded(trace)
+        if recorded is not None:
+            return recorded
+    return _plain(trace, domain, re.compile(batch_pattern or DEFAULT_BATCH_PATTERN, re.IGNORECASE))
+
+
+@dataclass(frozen=True)
+class _Ownership:
+    owner: Int64  # per category code; -1: not a recorder's
+    lane: Int64
+    owners: list[str]
+
+
+def _recorded(trace: Trace) -> StageTable | None:
+    """Ranges of recorders, or None where no recorder left a trace."""
+    ownership = _ownership(trace)
+    if ownership is None:
+        return None
+    ranges, marks = trace.ranges, trace.marks
+    owner = _by_code(ownership.owner, ranges.category)
+    index = np.flatnonzero(owner >= 0)
+    mark_owner = _by_code(ownership.owner, marks.category)
+    mark_index = np.flatnonzero(mark_owner >= 0)
+    owner, lane = owner[index], _by_code(ownership.lane, ranges.category)[index]
+    mark_lane = _by_code(ownership.lane, marks.category)[mark_index]
+    thread, mark_thread = ranges.thread[index], marks.thread[mark_index]
+
+    group = _codes(owner, thread, lane, mark_owner[mark_index], mark_thread, mark_lane)
+    times = marks.time_ns[mark_index]
+    nesting = nest(np.r_[ranges.start_ns[index], times], np.r_[ranges.end_ns[index], times], group)
+    count = len(index)
+    holder = _range_of_mark(nesting.parent, count)
+    is_batch = ranges.has_payload[index]
+    items = _items(marks, mark_index, _nearest(holder, nesting.parent, is_batch), trace.names, count)
+    deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
+    table = StageTable(
+        index=index, owner=owner, lane=lane, thread=thread,
+        parent=nesting.parent[:count], level=nesting.level[:count], name=ranges.name[index],
+        is_batch=is_batch, batch_index=np.where(is_batch, ranges.payload[index], 0),
+        items=np.where(is_batch, items, NOT_COUNTED),
+        names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
+        recorded_ranges={name: int((owner == code).sum()) for code, name in enumerate(ownership.owners)},
+    )  # fmt: skip
+    return _ordered(table, ranges, keep=~deleted)
+
+
+def _ownership(trace: Trace) -> _Ownership | None:
+    declares = trace.marks.name == _code(trace.names, conventions.MARK_RECORDER)
+    declared = np.unique(trace.marks.category[declares & (trace.marks.category >= 0)])
+    owners = [trace.names[code] for code in declared]
+    if not owners:
+        return None
+    owner = np.full(len(trace.names), -1, dtype=np.int64)
+    lane = np.zeros(len(trace.names), dtype=np.int64)
+    known = frozenset(owners)
+    for code in np.unique(np.r_[trace.ranges.category, trace.marks.category]):
+        parsed = conventions.parse_category(trace.names[code], known) if code >= 0 else None
+        if parsed is not None:
+            owner[code], lane[code] = owners.index(parsed[0]), parsed[2]
+    return _Ownership(owner, lane, owners)
+
+
+def _range_of_mark(parent: Int64, count: int) -> Int64:
+    """The innermost range around each mark. Marks of one moment enclose each other; they are stepped over."""
+    holder = parent[count:]
+    while (holder >= count).any():
+        holder = np.where(holder >= count, parent[holder], holder)
+    return holder
+
+
+def _nearest(holder: Int64, parent: Int64, is_batch: Bool) -> Int64:
+    """The innermost batch around each holder, itself included: a stage may end in the very moment of the mark."""
+    while (astray := (holder >= 0) & ~is_batch[holder]).any():
+        holder = np.where(astray, parent[holder], holder)
+    return holder
+
+
+def _items(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], count: int) -> Int64:
+    items = np.full(count, NOT_COUNTED, dtype=np.int64)
+    counts = (marks.name[mark_index] == _code(names, conventions.MARK_ITEMS)) & (holder >= 0)
+    order = np.argsort(marks.time_ns[mark_index[counts]], kind="stable")  # the last mark of a batch wins
+    items[holder[counts][order]] = marks.payload[mark_index[counts]][order]
+    return items
+
+
+def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], parent: Int64, level: Int64) -> Bool:
+    deleted = np.zeros(len(parent), dtype=np.bool_)
+    deletes = (marks.name[mark_index] == _code(names, conventions.MARK_DELETE)) & (holder >= 0)
+    deleted[holder[deletes]] = True
+    for depth in range(1, int(level.max(initial=0)) + 1):
+        at = np.flatnonzero(level == depth)
+        deleted[at] |= deleted[parent[at]]
+    return deleted
+
+
+def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageTable:
+    ranges = trace.ranges
+    label = _domain_labels(trace)
+    owners = sorted(set(label.values()))
+    owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is code -1, the default domain
+    for code, label_of_code in label.items():
+        owner_of_code[code] = owners.index(label_of_code)
+    owner = owner_of_code[ranges.domain]
+    wanted = np.ones(len(ranges), dtype=np.bool_)
+    findings: list[Finding] = []
+    if domain is not None:
+        if domain not in owners:
+            there = ", ".join(f"'{name}'" for name in owners) or "none"
+            findings.append(
+                Finding(
+                    "domain-not-found",
+                    Severity.ERROR,
+                    f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
+                    "Name one of these with --domain, or leave the option out.",
+                )
+            )
+            wanted[:] = False
+        else:
+            wanted = owner == owners.index(domain)
+    index = np.flatnonzero(wanted & ~ranges.crosses_threads)
+    group = np.unique(np.stack([owner[index], ranges.thread[index]]), axis=1, return_inverse=True)[1].astype(np.int64)
+    nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group.ravel())
+    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, index, pattern)
+    table = StageTable(
+        index=index, owner=owner[index], lane=np.zeros(len(index), dtype=np.int64), thread=ranges.thread[index],
+        parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
+        items=np.full(len(index), NOT_COUNTED, dtype=np.int64), names=names, owners=owners,
+        findings=findings, from_recorder=False, recorded_ranges={},
+    )  # fmt: skip
+    return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
+
+
+def _domain_labels(trace: Trace) -> dict[int, str]:
+    return {
+        int(code): (trace.names[code] if code >= 0 else "") or PLAIN_DOMAIN_NAME
+        for code in np.unique(trace.ranges.domain)
+    }
+
+
+def _batches_by_name(
+    names: list[str], ranges: NvtxRanges, index: Int64, pattern: re.Pattern[str]
+) -> tuple[list[str], Int64, Bool, Int64]:
+    """Names without their batch index, which of them are batches, and the index; without one, they are numbered."""
+    plain_names = list(names)
+    new_code = np.arange(len(names), dtype=np.int64)
+    number = np.full(len(names), NOT_COUNTED, dtype=np.int64)
+    matches = np.zeros(len(names), dtype=np.bool_)
+    for code in np.unique(ranges.name[index]):
+        match = pattern.match(names[code])
+        if match is None:
+            continue
+        matches[code] = True
+        digits = next((place for place in range(1, len(match.groups()) + 1) if (match[place] or "").isdigit()), None)
+        if digits is not None:
+            number[code] = int(match[digits])
+            base = (names[code][: match.start(digits)] + names[code][match.end(digits) :]).strip(" _-#:")
+            new_code[code] = len(plain_names)
+            plain_names.append(base or names[code])
+    # Names that lose their index become equal strings: give them one code.
+    first_code: dict[str, int] = {}
+    unified = np.asarray([first_code.setdefault(name, code) for code, name in enumerate(plain_names)], dtype=np.int64)
+    name = unified[new_code[ranges.name[index]]]
+    is_batch, batch_index = matches[ranges.name[index]], number[ranges.name[index]]
+    unnumbered = np.flatnonzero(is_batch & (batch_index == NOT_COUNTED))
+    in_order = unnumbered[np.argsort(ranges.start_ns[index[unnumbered]], kind="stable")]
+    batch_index[in_order] = np.arange(len(in_order))
+    return plain_names, name, is_batch, np.where(is_batch, batch_index, 0)
+
+
+def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
+    """Rows that are kept, ordered by (owner, thread, lane, start), parents renumbered."""
+    start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
+    order = np.lexsort((table.level, -end, start, table.lane, table.thread, table.owner))
+    order = order[keep[order]]
+    new_place = np.full(len(table.index) + 1, NO_PARENT, dtype=np.int64)
+    new_place[order] = np.arange(len(order))
+    columns = {
+        name: getattr(table, name)[order]
+        for name in ("index", "owner", "lane", "thread", "level", "name", "is_batch", "batch_index", "items")
+    }
+    return StageTable(
+        **columns,
+        parent=new_place[table.parent[order]],
+        names=table.names, owners=table.owners, findings=table.findings,
+        from_recorder=table.from_recorder, recorded_ranges=table.recorded_ranges,
+    )  # fmt: skip
+
+
+def _codes(owner: Int64, thread: Int64, lane: Int64, mark_owner: Int64, mark_thread: Int64, mark_lane: Int64) -> Int64:
+    """One number per (owner, thread, lane), ranges first, marks behind them."""
+    keys = np.stack([np.r_[owner, mark_owner], np.r_[thread, mark_thread], np.r_[lane, mark_lane]])
+    return np.unique(keys, axis=1, return_inverse=True)[1].astype(np.int64).ravel()
+
+
+def _by_code(values: Int64, codes: Int64) -> Int64:
+    """`values[code]`, -1 for the code -1."""
+    return np.append(values, np.int64(-1))[codes]
+
+
+def _code(names: list[str], name: str) -> int:
+    """Code of a name; a code that nothing has where the trace does not know the name."""
+    try:
+        return names.index(name)
+    except ValueError:
+        return -2

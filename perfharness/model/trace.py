@@ -1,0 +1,163 @@
+"""A trace in columns: what every trace source is read into, and all that the analysis knows of it.
+
+All columns of a table have the same length; times are int64 nanoseconds on the trace's own clock. Names are codes into
+`Trace.names`, so that no Python object exists per event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.model.findings import Finding
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+class Style(IntEnum):
+    """How a range was made: a stack's push/pop, or a start that any thread may end."""
+
+    PUSH_POP = 0
+    START_END = 1
+
+
+class GpuOperationKind(IntEnum):
+    """What ran on the GPU. A graph is one replay of a CUDA graph, recorded as a whole."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    GRAPH = 3
+
+
+@dataclass(frozen=True)
+class NvtxRanges:
+    """NVTX ranges, in no order that can be relied on.
+
+    `row` is the row id in the trace's NVTX table; `end_ns` of a range never closed is where the trace ends, and
+    `is_open` tells it; `domain` and `category` are name codes (-1: none); `payload` counts where `has_payload`.
+    `crosses_threads`: a start/end range that ended on another thread, so that no GPU work can be attributed to it.
+    """
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    style: Int64
+    name: Int64
+    domain: Int64
+    category: Int64
+    payload: Int64
+    has_payload: Bool
+    is_open: Bool
+    crosses_threads: Bool
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class NvtxMarks:
+    """NVTX marks: moments with a name, a category and perhaps a payload."""
+
+    time_ns: Int64
+    thread: Int64
+    name: Int64
+    domain: Int64
+    category: Int64
+    payload: Int64
+    has_payload: Bool
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
+class ApiCalls:
+    """CUDA runtime and driver API calls. `correlation` is unique within a process."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    correlation: Int64
+    name: Int64
+    return_value: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True)
+class GpuOperations:
+    """Kernels, copies, memsets and graph replays. `process` is the thread id with the thread's part zero."""
+
+    start_ns: Int64
+    end_ns: Int64
+    process: Int64
+    correlation: Int64
+    kind: Int64
+    device: Int64
+    stream: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
+"""`traced`: GPU work would be in the trace. `no_gpu_work`: there was none to trace. `untraced`: there may have been."""
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Where a trace comes from and what it says of itself."""
+
+    tracer: Literal["nsys", "embedded"]
+    tracer_version: str | None
+    gpu_coverage: GpuCoverage
+    gpu_coverage_reason: str
+    session_start_unix_ns: int | None
+    """UTC time of trace time 0, or None where the trace does not tell."""
+
+    device_names: tuple[str, ...] = ()
+    driver: str | None = None
+    cuda_driver: int | None = None
+    """As CUDA writes it: 13000 is 13.0."""
+
+    findings: tuple[Finding, ...] = ()
+    """What the trace says against itself: dropped records, diagnostics."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that the analysis reads."""
+
+    ranges: NvtxRanges
+    marks: NvtxMarks
+    api: ApiCalls
+    operations: GpuOperations
+    names: list[str]
+    meta: TraceMeta
+    end_ns: int
+    """Time of the last thing in the trace."""
+
+    process_names: dict[int, str] = field(default_factory=dict)
+
+
+PID_SHIFT = 24
+ID_MASK = 0xFFFFFF
+PROCESS_MASK = ~ID_MASK
+
+
+def pid_of(thread: Int64) -> Int64:
+    """Process ids of serialised thread ids."""
+    return (thread >> PID_SHIFT) & ID_MASK
+
+
+def tid_of(thread: Int64) -> Int64:
+    """Thread ids (low 24 bits) of serialised thread ids."""
+    return thread & ID_MASK

@@ -1,0 +1,66 @@
+"""The strings of a trace, once each, and codes in the place of string ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import Int64
+from perfharness.trace.database import Database, int64_array
+
+
+class NameTable:
+    """`values[code]` is the string; a code is -1 where there is none. Equal strings have one code."""
+
+    def __init__(self, ids: Int64, strings: list[str]) -> None:
+        self.values: list[str] = []
+        self._code_of: dict[str, int] = {}
+        codes = self.add(strings)
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._id_codes = ids[order], codes[order]
+
+    @classmethod
+    def read(cls, database: Database) -> NameTable:
+        """All of the StringIds table; an empty table where there is none."""
+        if not database.has(schema.TABLE_STRINGS):
+            return cls(np.empty(0, dtype=np.int64), [])
+        answer = database.query(
+            f"SELECT CAST(id AS INTEGER) AS id, ifnull(CAST(value AS TEXT), '') AS value FROM {schema.TABLE_STRINGS}"
+        )
+        return cls(int64_array(answer["id"]), answer["value"].to_pylist())
+
+    def add(self, strings: Sequence[str]) -> Int64:
+        """Codes of these strings, new or old."""
+        codes = np.empty(len(strings), dtype=np.int64)
+        for position, string in enumerate(strings):
+            code = self._code_of.get(string)
+            if code is None:
+                code = self._code_of[string] = len(self.values)
+                self.values.append(string)
+            codes[position] = code
+        return codes
+
+    def codes_of_ids(self, ids: Int64) -> Int64:
+        """Codes of string ids; -1 where the id stands for no string."""
+        return lookup([ids], [self._ids], self._id_codes)
+
+
+def lookup(keys: Sequence[Int64], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:
+    """`values` at the row of the table whose keys are equal, `default` where there is none.
+
+    `keys` and `table_keys` are equally many columns. Of several equal rows the first one counts.
+    """
+    if len(values) == 0:
+        return np.full(len(keys[0]), default, dtype=np.int64)
+    codes, table_codes = np.zeros(len(keys[0]), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
+    for key, table_key in zip(keys, table_keys, strict=True):
+        known = np.unique(table_key)
+        position = np.minimum(np.searchsorted(known, key), len(known) - 1)
+        codes = np.where((known[position] == key) & (codes >= 0), codes * len(known) + position, -1)
+        table_codes = table_codes * len(known) + np.searchsorted(known, table_key)
+    order = np.argsort(table_codes, kind="stable")
+    sorted_codes = table_codes[order]
+    at = np.minimum(np.searchsorted(sorted_codes, codes), len(order) - 1)
+    return np.where(sorted_codes[at] == codes, values[order][at], default)

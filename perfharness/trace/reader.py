@@ -1,0 +1,192 @@
+"""A trace file, nsys's sqlite or the embedded tracer's, into a `Trace`.
+
+Columns are taken by name, tables may be absent, row order is never trusted; one reader serves both tracers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from perfharness.errors import TraceFormatError
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import (
+    PROCESS_MASK,
+    ApiCalls,
+    GpuOperationKind,
+    GpuOperations,
+    Int64,
+    NvtxMarks,
+    NvtxRanges,
+    Style,
+    Trace,
+)
+from perfharness.trace.database import MISSING, Database, int64_array
+from perfharness.trace.metadata import read_meta
+from perfharness.trace.names import NameTable, lookup
+
+NVTX_COLUMNS = [
+    "start", "end", "eventType", "rangeId", "category", "globalTid", "endGlobalTid", "textId", "domainId",
+    "int64Value", "uint64Value", "int32Value", "uint32Value",
+]  # fmt: skip
+PAYLOAD_COLUMNS = ["int64Value", "uint64Value", "int32Value", "uint32Value"]
+
+OPERATION_TABLES = {
+    GpuOperationKind.KERNEL: schema.TABLE_KERNEL,
+    GpuOperationKind.MEMCPY: schema.TABLE_MEMCPY,
+    GpuOperationKind.MEMSET: schema.TABLE_MEMSET,
+    GpuOperationKind.GRAPH: schema.TABLE_GRAPH,
+}
+
+
+def open_trace(path: Path) -> Trace:
+    """Read the whole trace.
+
+    Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
+    """
+    with Database(path) as database:
+        if not any(
+            database.has(table) for table in (schema.TABLE_STRINGS, schema.TABLE_NVTX, schema.TABLE_PERFHARNESS)
+        ):
+            raise TraceFormatError(
+                f"{path} is a sqlite file, but not a trace: it has neither {schema.TABLE_STRINGS} nor "
+                f"{schema.TABLE_NVTX}; give the file that `nsys export --type sqlite` or perfharness wrote."
+            )
+        names = NameTable.read(database)
+        nvtx = _read_nvtx(database, names)
+        api = _read_api(database, names)
+        operations = _read_operations(database)
+        ranges, marks = _split_nvtx(nvtx, names)
+        end_ns = _last_time(nvtx, api, operations)
+        ranges.end_ns[ranges.is_open] = np.maximum(end_ns, ranges.start_ns[ranges.is_open])
+        has_cuda_rows = len(api) > 0 or len(operations) > 0
+        return Trace(
+            ranges=ranges,
+            marks=marks,
+            api=api,
+            operations=operations,
+            names=names.values,
+            meta=read_meta(database, has_cuda_rows),
+            end_ns=end_ns,
+        )
+
+
+def _read_nvtx(database: Database, names: NameTable) -> dict[str, Int64]:
+    if not database.has(schema.TABLE_NVTX):
+        return {column: np.empty(0, dtype=np.int64) for column in [*NVTX_COLUMNS, "row_id", "name"]}
+    events = database.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True)
+    events["name"] = names.codes_of_ids(events["textId"])
+    if "text" in database.columns[schema.TABLE_NVTX]:
+        answer = database.query(
+            f"SELECT rowid AS row_id, CAST(text AS TEXT) AS text FROM {schema.TABLE_NVTX} "
+            "WHERE text IS NOT NULL AND textId IS NULL"
+            if "textId" in database.columns[schema.TABLE_NVTX]
+            else f"SELECT rowid AS row_id, CAST(text AS TEXT) AS text FROM {schema.TABLE_NVTX} WHERE text IS NOT NULL"
+        )
+        if answer.num_rows:
+            encoded = pc.dictionary_encode(answer["text"]).combine_chunks()
+            codes = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+            order = np.argsort(events["row_id"], kind="stable")
+            at = order[np.searchsorted(events["row_id"], int64_array(answer["row_id"]), sorter=order)]
+            events["name"][at] = codes
+    return events
+
+
+def _split_nvtx(events: dict[str, Int64], names: NameTable) -> tuple[NvtxRanges, NvtxMarks]:
+    kind = events["eventType"]
+    process = events["globalTid"] & PROCESS_MASK
+    domain_id = np.where(events["domainId"] == MISSING, 0, events["domainId"])
+    category_id = np.where(events["category"] == MISSING, 0, events["category"])
+
+    created = kind == schema.NVTX_DOMAIN_CREATE
+    domain = lookup([process, domain_id], [process[created], domain_id[created]], events["name"][created])
+    named = kind == schema.NVTX_CATEGORY_EVENT
+    keys = [process, domain_id, category_id]
+    category = lookup(keys, [key[named] for key in keys], events["name"][named])
+    payload, has_payload = _payload(events)
+
+    is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
+    is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
+    is_mark = kind == schema.NVTX_MARK_EVENT
+    open_end = events["end"] == MISSING
+    crosses = (events["endGlobalTid"] != MISSING) & (events["endGlobalTid"] != events["globalTid"]) & ~is_push_pop
+    unnamed = names.add([""])[0]
+    name = np.where(events["name"] < 0, unnamed, events["name"])
+    ranges = NvtxRanges(
+        row=events["row_id"][is_range],
+        start_ns=events["start"][is_range],
+        end_ns=events["end"][is_range],
+        thread=events["globalTid"][is_range],
+        style=np.where(is_push_pop, Style.PUSH_POP, Style.START_END).astype(np.int64)[is_range],
+        name=name[is_range],
+        domain=domain[is_range],
+        category=category[is_range],
+        payload=payload[is_range],
+        has_payload=has_payload[is_range],
+        is_open=open_end[is_range],
+        crosses_threads=crosses[is_range],
+    )
+    marks = NvtxMarks(
+        time_ns=events["start"][is_mark],
+        thread=events["globalTid"][is_mark],
+        name=name[is_mark],
+        domain=domain[is_mark],
+        category=category[is_mark],
+        payload=payload[is_mark],
+        has_payload=has_payload[is_mark],
+    )
+    return ranges, marks
+
+
+def _payload(events: dict[str, Int64]) -> tuple[Int64, np.typing.NDArray[np.bool_]]:
+    payload = np.zeros(len(events["start"]), dtype=np.int64)
+    has_payload = np.zeros(len(payload), dtype=np.bool_)
+    for column in PAYLOAD_COLUMNS:
+        take = (events[column] != MISSING) & ~has_payload
+        payload[take] = events[column][take]
+        has_payload |= take
+    return payload, has_payload
+
+
+def _read_api(database: Database, names: NameTable) -> ApiCalls:
+    columns = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
+    if database.has(schema.TABLE_API):
+        calls = database.integers(schema.TABLE_API, columns)
+    else:
+        calls = {column: np.empty(0, dtype=np.int64) for column in columns}
+    return ApiCalls(
+        start_ns=calls["start"],
+        end_ns=calls["end"],
+        thread=calls["globalTid"],
+        correlation=calls["correlationId"],
+        name=names.codes_of_ids(calls["nameId"]),
+        return_value=calls["returnValue"],
+    )
+
+
+def _read_operations(database: Database) -> GpuOperations:
+    columns = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
+    parts: dict[str, list[Int64]] = {column: [np.empty(0, dtype=np.int64)] for column in [*columns, "kind"]}
+    for kind, table in OPERATION_TABLES.items():
+        if database.has(table):
+            rows = database.integers(table, columns)
+            for column in columns:
+                parts[column].append(rows[column])
+            parts["kind"].append(np.full(len(rows["start"]), kind, dtype=np.int64))
+    whole = {column: np.concatenate(arrays) for column, arrays in parts.items()}
+    return GpuOperations(
+        start_ns=whole["start"],
+        end_ns=whole["end"],
+        process=whole["globalPid"],
+        correlation=whole["correlationId"],
+        kind=whole["kind"],
+        device=whole["deviceId"],
+        stream=whole["streamId"],
+    )
+
+
+def _last_time(nvtx: dict[str, Int64], api: ApiCalls, operations: GpuOperations) -> int:
+    columns = (nvtx["start"], nvtx["end"], api.end_ns, operations.end_ns)
+    return max((int(column.max()) for column in columns if len(column)), default=0)
