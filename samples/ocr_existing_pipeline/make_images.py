@@ -1,6 +1,6 @@
 """Draw the images of this sample from images/texts.json; they are checked in, so this is needed only to change them.
 
-    python samples/ocr_existing_pipeline/make_images.py
+python samples/ocr_existing_pipeline/make_images.py
 """
 
 from __future__ import annotations
