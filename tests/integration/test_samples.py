@@ -1,0 +1,160 @@
+"""Each sample by itself and in a launch: its answers are right, and its result has its stages, batches and items."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "samples"
+OCR = SAMPLES / "ocr_existing_pipeline"
+SHAPES = SAMPLES / "assets" / "images"
+NUM_SHAPES = 12
+
+# The samples share two cores with the other tests: more threads would only wait for each other.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a sample is expected to say."""
+
+    script: Path
+    arguments: tuple[str, ...]
+    recorder: str
+    stages: frozenset[str]
+    items: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        return self.recorder
+
+
+IMAGE_STAGES = frozenset({"decode", "preprocess", "inference", "postprocess"})
+OCR_STAGES = frozenset({"load_image", "preprocess", "detection", "orientation", "recognition", "assemble"})
+IMAGES = Sample(SAMPLES / "image_classification.py", ("-b", "5"), "image_classification", IMAGE_STAGES, (5, 5, 2))
+TEXTS = Sample(OCR / "ocr.py", ("-b", "3"), "ocr", OCR_STAGES, (3, 1))
+
+
+def run(*arguments: str | Path, cwd: Path) -> str:
+    """Output of a Python program that is to end well."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def launch(sample: Sample, output: Path, processes: int, warmup: int) -> None:
+    """Measure a sample with the embedded tracer."""
+    options = ("-np", str(processes), "-w", str(warmup), "--tracer", "embedded", "-o", output)
+    run("-m", "perfharness", "launch", *options, sample.script, *sample.arguments, cwd=output.parent)
+
+
+def read(path: Path) -> Any:
+    """A JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def children(tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The ranges inside a range."""
+    return {name: value for name, value in tree.items() if isinstance(value, dict)}
+
+
+def predicted(folder: Path) -> dict[str, str]:
+    """File -> label, of predictions.csv."""
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as lines:
+        return {row["file"]: row["label"] for row in csv.DictReader(lines)}
+
+
+def drawn_shapes() -> dict[str, str]:
+    """File -> what was drawn, which its name says."""
+    return {path.name: path.stem.rpartition("_")[0] for path in SHAPES.glob("*.jpg")}
+
+
+def written_texts() -> Any:
+    """File -> the lines on the image."""
+    return read(OCR / "images" / "texts.json")
+
+
+def test_image_sample_tells_every_shape_and_leaves_no_files_of_ours(tmp_path: Path) -> None:
+    output = tmp_path / "answers"
+    said = run(IMAGES.script, "-b", "5", "-o", output, cwd=tmp_path)
+    assert predicted(output) == drawn_shapes()
+    assert len(drawn_shapes()) == NUM_SHAPES
+    assert f"{NUM_SHAPES} images on" in said
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["predictions.csv"]
+
+
+def test_image_sample_takes_one_file(tmp_path: Path) -> None:
+    run(IMAGES.script, "-i", SHAPES / "star_1.jpg", "-o", tmp_path, cwd=tmp_path)
+    assert predicted(tmp_path) == {"star_1.jpg": "star"}
+
+
+def test_image_sample_starts_over_to_fill_the_batches_asked_for(tmp_path: Path) -> None:
+    said = run(IMAGES.script, "-b", "8", "--batches", "2", "-o", tmp_path, cwd=tmp_path)
+    assert "16 images on" in said
+
+
+def test_image_sample_without_images_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, str(IMAGES.script), "-i", str(tmp_path), "-o", str(tmp_path)]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"no JPEG files in {tmp_path}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ocr_sample_reads_every_line(tmp_path: Path) -> None:
+    run(TEXTS.script, "-o", tmp_path, cwd=tmp_path)
+    assert read(tmp_path / "texts.json") == written_texts()
+
+
+@pytest.mark.parametrize("sample", [IMAGES, TEXTS], ids=lambda sample: sample.id)
+def test_launched_sample_has_its_stages_batches_and_items(sample: Sample, tmp_path: Path) -> None:
+    launch(sample, tmp_path / "out", processes=1, warmup=0)
+    pipeline = read(tmp_path / "out/proc_0_gpu_0/benchmark.json")["data"][sample.recorder]["pipeline"]
+    batches = children(pipeline)
+    assert list(batches) == [f"batch_{index}" for index in range(len(sample.items))]
+    assert [batch["total_items"] for batch in batches.values()] == list(sample.items)
+    assert pipeline["total_items"] == sum(sample.items)
+    for batch in batches.values():
+        stages = children(batch)
+        assert set(stages) == sample.stages
+        assert 0 < sum(stage["cpu_time"] for stage in stages.values()) <= batch["cpu_time"]
+        assert batch["cpu_time_per_item"] == pytest.approx(batch["cpu_time"] / batch["total_items"], rel=1e-3)
+
+
+def test_existing_pipeline_counts_its_steps_and_the_networks_inside_them(tmp_path: Path) -> None:
+    launch(TEXTS, tmp_path / "out", processes=1, warmup=0)
+    output = tmp_path / "out/proc_0_gpu_0"
+    assert read(output / "texts.json") == written_texts()
+    batches = children(read(output / "benchmark.json")["data"]["ocr"]["pipeline"])
+    for batch in batches.values():
+        for stage in OCR_STAGES:
+            assert batch[stage].get("count", 1) == batch["total_items"]
+        detection = batch["detection"]
+        assert detection["session"].get("count", 1) == batch["total_items"]
+        assert detection["session"]["cpu_time"] < detection["cpu_time"]
+        assert "session" in batch["recognition"]
+        assert "session" in batch["orientation"]
+
+
+def test_two_processes_give_the_same_answers_and_a_common_result(tmp_path: Path) -> None:
+    launch(IMAGES, tmp_path / "out", processes=2, warmup=1)
+    for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
+        assert predicted(tmp_path / "out" / name) == drawn_shapes()
+        pipeline = read(tmp_path / "out" / name / "benchmark.json")["data"]["image_classification"]["pipeline"]
+        assert [batch["warmup"] for batch in children(pipeline).values()] == [True, False, True]
+        assert pipeline["total_items_minus_warmup"] == 5
+    common = read(tmp_path / "out/benchmark_mean.json")
+    pipeline = common["mean_all_batches"]["image_classification"]["pipeline"]
+    assert pipeline["total_items"] == NUM_SHAPES
+    assert set(children(children(pipeline)["batch_1"])) == IMAGE_STAGES

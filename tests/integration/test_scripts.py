@@ -1,0 +1,189 @@
+"""The scripts that a newcomer runs first: what they say where something is missing, and that a second run is quick."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the scripts, and nothing that they could install."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "checkout" / "scripts")
+    for name in ("pyproject.toml", "tests/requirements.txt", "samples/ocr_existing_pipeline/requirements.txt"):
+        target = tmp_path / "checkout" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target)
+    return tmp_path / "checkout"
+
+
+def program(path: Path, body: str) -> Path:
+    """An executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def run(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(script)], env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("script", ["demo", "test"])
+def test_an_old_python_is_named_with_the_version_needed(script: str, checkout: Path, tmp_path: Path) -> None:
+    old = program(tmp_path / "python3.9", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
+    done = run(checkout / "scripts" / script, PYTHON=str(old))
+    assert done.returncode == 1
+    assert done.stderr == f"{script}: {old} is Python 3.9.2; perfharness needs Python 3.10 or newer\n"
+
+
+def test_no_new_enough_python_on_the_path_says_how_to_name_one(checkout: Path, tmp_path: Path) -> None:
+    bin_folder = tmp_path / "bin"
+    program(bin_folder / "python3", 'case "$1" in --version) echo Python 3.8.10;; *) exit 1;; esac')
+    for tool in ("bash", "env", "dirname", "basename", "realpath"):
+        (bin_folder / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+    done = run(checkout / "scripts" / "demo", PATH=str(bin_folder), PYTHON="")
+    assert done.returncode == 1
+    assert "no Python 3.10 or newer on PATH (python3 is: Python 3.8.10)" in done.stderr
+    assert "PYTHON=/path/to/python3.12 scripts/demo" in done.stderr
+
+
+def test_a_python_that_is_not_there(checkout: Path) -> None:
+    done = run(checkout / "scripts" / "demo", PYTHON="/nowhere/python3")
+    assert done.returncode == 1
+    assert "PYTHON=/nowhere/python3 is not there" in done.stderr
+
+
+def test_a_python_without_venv_names_debians_package(checkout: Path, tmp_path: Path) -> None:
+    body = f'case "$*" in *ensurepip*) exit 1;; *) exec "{sys.executable}" "$@";; esac'
+    done = run(checkout / "scripts" / "demo", PYTHON=str(program(tmp_path / "python3", body)))
+    assert done.returncode == 1
+    assert "apt install python3-venv" in done.stderr
+    assert not (checkout / ".venv-demo").exists()
+
+
+def test_packages_out_of_reach_are_said_and_tried_again(checkout: Path) -> None:
+    for _ in range(2):
+        done = run(checkout / "scripts" / "demo", PYTHON=sys.executable, PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+        assert done.returncode == 1
+        assert "demo: the packages could not be installed (see above); is a package index in reach?" in done.stderr
+
+
+def test_an_environment_is_made_once_and_again_when_its_requirements_change(checkout: Path) -> None:
+    program(
+        checkout / "scripts" / "try",
+        "exec bash -c '. scripts/environment.sh; find_python; make_environment made pyproject.toml; "
+        "mark_environment made; echo $fresh'",
+    )
+
+    def fresh() -> str:
+        done = subprocess.run(
+            ["scripts/try"],
+            cwd=checkout,
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert [fresh(), fresh()] == ["yes", "no"]
+    with (checkout / "pyproject.toml").open("a", encoding="utf-8") as project:
+        project.write("# another requirement\n")
+    assert [fresh(), fresh()] == ["yes", "no"]
+
+
+@pytest.fixture(scope="module")
+def gpu_check() -> ModuleType:
+    """The script scripts/gpu_check as a module."""
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "scripts" / "gpu_check"))
+    spec = importlib.util.spec_from_loader("gpu_check", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_check"] = module  # dataclasses look their module up
+    loader.exec_module(module)
+    return module
+
+
+def trace(path: Path, kernels: int, copies: int) -> Path:
+    """A trace with this many GPU operations and no table for the kinds that there are none of."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as database:
+        for table, count in (("CUPTI_ACTIVITY_KIND_KERNEL", kernels), ("CUPTI_ACTIVITY_KIND_MEMCPY", copies)):
+            if count:
+                database.execute(f"CREATE TABLE {table} (start INTEGER)")
+                database.executemany(f"INSERT INTO {table} VALUES (?)", [(i,) for i in range(count)])
+        database.commit()
+    return path
+
+
+def two_runs(tmp_path: Path, embedded_kernels: int) -> dict[str, Path]:
+    for tracer, kernels in (("nsys", 7), ("embedded", embedded_kernels)):
+        for index in range(2):
+            trace(tmp_path / tracer / f"proc_{index}_gpu_0" / "trace.sqlite", kernels, copies=2)
+    return {tracer: tmp_path / tracer for tracer in ("nsys", "embedded")}
+
+
+@pytest.mark.parametrize(
+    ("embedded_kernels", "embedded_inference", "failures"),
+    [
+        (7, [0, 3], []),
+        (6, [0, 3], ["operations, whole process"]),
+        (7, [3, 0], ["operations in inference"]),
+        (7, [0], ["operations in inference"]),
+    ],
+)
+def test_gpu_check_finds_operations_that_differ(
+    gpu_check: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    embedded_kernels: int,
+    embedded_inference: list[int],
+    failures: list[str],
+) -> None:
+    def stages(path: Path) -> dict[str, list[int]]:
+        inference = embedded_inference if "embedded" in path.parts else [0, 3]
+        return {"decode": [0, 0], "preprocess": [2, 2], "inference": inference, "postprocess": [2, 2]}
+
+    monkeypatch.setattr(gpu_check, "operations_by_stage", stages)
+    checks = list(gpu_check.compare_operations(two_runs(tmp_path, embedded_kernels)))
+    failed = [check.name for check in checks if not check.passed]
+    assert failed == [f"process {index}: {failure}" for index in range(2) for failure in failures]
+
+
+def test_gpu_check_wants_gpu_work_where_there_must_be_some(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {stage: [0, 0] for stage in gpu_check.STAGES}
+    monkeypatch.setattr(gpu_check, "operations_by_stage", lambda path: nothing)
+    failed = [check.name for check in gpu_check.compare_operations(two_runs(tmp_path, 7)) if not check.passed]
+    assert failed == [
+        f"process {index}: operations in {stage}"
+        for index in range(2)
+        for stage in ("preprocess", "inference", "postprocess")
+    ]
+
+
+def test_gpu_check_leaves_warm_up_out_of_the_medians(gpu_check: ModuleType) -> None:
+    def batch(time_ms: float, warmup: bool) -> dict[str, object]:
+        stages = {stage: {"gpu_time": time_ms} for stage in gpu_check.GPU_STAGES}
+        return {**stages, "warmup": warmup, "cpu_time": 1.0}
+
+    batches = {"batch_0": batch(9.0, True), "batch_1": batch(1.0, False), "batch_2": batch(2.0, False)}
+    result = {"data": {"image_classification": {"pipeline": {**batches, "cpu_time": 3.0}}}}
+    assert gpu_check.stage_medians_ms(result) == dict.fromkeys(gpu_check.GPU_STAGES, 1.5)
