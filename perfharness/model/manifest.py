@@ -1,6 +1,6 @@
-"""`manifest.json`: what was planned, what ran, on what, and how it ended. Written by the launcher, read by the analysis.
+"""`manifest.json`: what was planned, what ran, on what, how it ended. Written by the launcher, read by the analysis.
 
-Validated models, for the file is read back, perhaps by a later version. Unknown keys are kept out of the way, not refused.
+Validated models, for the file is read back, perhaps by a later version. Unknown keys are left out, not refused.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ProcessRecord(_Model):
     """One measured process."""
 
     index: int
-    """Over all GPUs: the X of `proc_X_gpu_Y`."""
+    """Over all GPUs, from 0. (The X of `proc_X_gpu_Y` counts the processes of one GPU, as in CV-CUDA's samples.)"""
 
     gpu_index: int
     """On the machine: the Y of `proc_X_gpu_Y`; 0 on a machine without a GPU."""
@@ -97,6 +97,12 @@ class ProcessRecord(_Model):
     duration_s: float | None = None
     trace: str | None = None
     """File name of the trace in the folder, or None where none was written."""
+
+    user_s: float | None = None
+    system_s: float | None = None
+    """CPU time of the process and of the children it waited for."""
+
+    max_rss_bytes: int | None = None
 
 
 class RunManifest(_Model):

@@ -1,0 +1,120 @@
+"""Stands between the tracer and the measured process and keeps the truth about it: pid, times, exit code or signal.
+
+Runs as a script of its own (`python -I -S child.py CONTROL STATUS STDOUT STDERR COMMAND…`), standard library only:
+
+* tells that it is ready and waits for the word to go, so that all processes of a launch start at once;
+* starts the command in a session of its own, its output going straight to the two log files;
+* writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`;
+* then holds until it is released, so that no tracer starts to import while another process is still being measured;
+* ends the measured process when CONTROL is closed, that is when the launcher itself has died.
+
+CONTROL is a FIFO: `GO` and `RELEASE` come through it, its end means that the launcher is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+GO = b"g"
+RELEASE = b"r"
+EXIT_NOT_STARTED = 127
+ORPHAN_GRACE_S = 2.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit code, or 128 + signal number as a shell would."""
+    control_path, status_path, stdout_path, stderr_path, *command = arguments
+    with open(status_path, "a", buffering=1) as status:  # noqa: PTH123 - pathlib costs start-up time under a tracer
+
+        def tell(state: str, **facts: Any) -> None:
+            status.write(json.dumps({"state": state, "unix_ns": time.time_ns(), **facts}) + "\n")
+
+        wakeup = _wake_on_child_end()
+        tell("ready", recorder_pid=os.getpid())
+        control = os.open(control_path, os.O_RDONLY)
+        if os.read(control, 1) != GO:
+            tell("not_started", error="the launch was called off before the process started")
+            return EXIT_NOT_STARTED
+        try:
+            with open(stdout_path, "ab") as out, open(stderr_path, "ab") as err:  # noqa: PTH123
+                start_ns = time.perf_counter_ns()
+                start_unix_ns = time.time_ns()
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                )
+        except OSError as error:
+            tell("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
+            return EXIT_NOT_STARTED
+        _forward_signals(process.pid)
+        tell("started", pid=process.pid, start_unix_ns=start_unix_ns)
+        wait_status, usage = _wait(process.pid, control, wakeup)
+        duration_ns = time.perf_counter_ns() - start_ns
+        process.returncode = code = os.waitstatus_to_exitcode(wait_status)
+        tell(
+            "ended",
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            duration_ns=duration_ns,
+            user_s=usage.ru_utime,
+            system_s=usage.ru_stime,
+            max_rss_bytes=usage.ru_maxrss * 1024,
+        )
+        os.read(control, 1)  # RELEASE, or the end
+        return code if code >= 0 else 128 - code
+
+
+def _wake_on_child_end() -> int:
+    """Read end of a pipe that becomes readable when a child ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+def _forward_signals(pid: int) -> None:
+    """A tracer that ends its application means the measured process, not this one."""
+
+    def forward(number: int, _frame: Any) -> None:
+        _signal_group(pid, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, forward)
+
+
+def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
+    """Wait status and resource usage of the process; ends it when the launcher dies."""
+    escalation = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+    watched = [control, wakeup]
+    timeout: float | None = None
+    while True:
+        ended, wait_status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return wait_status, usage
+        readable, _, _ = select.select(watched, [], [], timeout)
+        if wakeup in readable:
+            os.read(wakeup, 64)
+        if control in readable and not os.read(control, 1):
+            watched = [wakeup]
+            timeout = 0.0
+        if control not in watched and wakeup not in readable:
+            _signal_group(pid, escalation[0])
+            escalation = escalation[1:] or escalation
+            timeout = ORPHAN_GRACE_S
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

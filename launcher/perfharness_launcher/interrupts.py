@@ -1,0 +1,43 @@
+"""Ctrl-C, SIGTERM and SIGHUP to the launcher: noted, so that the launch ends in good order instead of at any line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Interrupts:
+    """What came in so far."""
+
+    count: int = 0
+    first: signal.Signals | None = None
+
+    def note(self, number: int) -> None:
+        """One more."""
+        self.count += 1
+        self.first = self.first or signal.Signals(number)
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[Interrupts]:
+    """While open, these signals are only noted."""
+    interrupts = Interrupts()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        interrupts.note(number)
+
+    before = {number: signal.signal(number, handle) for number in HANDLED}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,159 @@
+"""A plan -> a run on disk: start, watch, collect, analyse, put in place."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from perfharness.errors import LaunchError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import (
+    MANIFEST_NAME,
+    EnvironmentRecord,
+    FindingRecord,
+    ProcessRecord,
+    RunManifest,
+)
+from perfharness.model.plan import LaunchPlan
+from perfharness_launcher.collect import collect
+from perfharness_launcher.interrupts import noting_interrupts
+from perfharness_launcher.orphans import adopting_orphans
+from perfharness_launcher.outcome import process_findings, process_record
+from perfharness_launcher.spawn import planned_command
+from perfharness_launcher.staging import left_behind, staging
+from perfharness_launcher.supervise import Ending, Observer, Patience, Supervisor
+
+Analyse = Callable[[Path, RunManifest], None]
+
+
+@dataclass(frozen=True)
+class LaunchOutcome:
+    """A finished launch."""
+
+    manifest: RunManifest
+    output_dir: Path
+
+    @property
+    def all_processes_well(self) -> bool:
+        """Whether every process ended with 0 and left its trace."""
+        wanted = self.manifest.tracer.kind != "none"
+        return all(record.ended == "ok" and (record.trace or not wanted) for record in self.manifest.processes)
+
+
+def new_run_id() -> str:
+    """Sorts by time, and no two are the same."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def launch(
+    plan: LaunchPlan,
+    environment: EnvironmentRecord,
+    command: Sequence[str],
+    observer: Observer,
+    analyse: Analyse,
+    *,
+    patience: Patience | None = None,
+) -> LaunchOutcome:
+    """Run a plan.
+
+    Args:
+        command: the command line of perfharness itself, for the manifest.
+        analyse: turns the run folder into `benchmark*.json`; called in the folder where the run is written, before it
+            is put in place. Whatever it raises, what was measured is put in place first.
+
+    Raises:
+        LaunchError: no process could be started; the output folder is as it was.
+    """
+    output_dir = plan.options.output_dir.absolute()
+    run_id = new_run_id()
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage, adopting_orphans():
+        supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience())
+        try:
+            endings = supervisor.run()
+            collected = collect(plan.nsys, [ending.process.folder for ending in endings], interrupts)
+            records = [
+                process_record(ending, found, planned_command(ending.process.spec, plan, output_dir))
+                for ending, found in zip(endings, collected, strict=True)
+            ]
+            findings = [*plan.findings, *_left_behind(output_dir, stage.path), *_leftovers(supervisor.leftovers)]
+            for ending, record, found in zip(endings, records, collected, strict=True):
+                findings += found.findings
+                findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
+            _refuse_if_nothing_ran(endings, findings)
+            manifest = make_manifest(plan, environment, command, run_id, created, records, findings)
+            (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
+            try:
+                analyse(stage.path, manifest)
+            finally:
+                stage.put_in_place()
+        except BaseException:
+            if not supervisor.has_measured:  # else what was measured stays where it was written
+                stage.discard()
+            raise
+    return LaunchOutcome(manifest, output_dir)
+
+
+def make_manifest(
+    plan: LaunchPlan,
+    environment: EnvironmentRecord,
+    command: Sequence[str],
+    run_id: str,
+    created: str,
+    records: Sequence[ProcessRecord],
+    findings: Sequence[Finding],
+) -> RunManifest:
+    """The manifest of a run."""
+    options = plan.options
+    return RunManifest(
+        run_id=run_id,
+        created=created,
+        command=list(command),
+        script=options.script,
+        script_arguments=list(options.script_arguments),
+        num_processes_per_gpu=options.num_processes,
+        warmup_batches=options.warmup_batches,
+        domain=options.domain,
+        batch_pattern=options.batch_pattern,
+        tracer=plan.tracer,
+        environment=environment,
+        processes=list(records),
+        findings=[FindingRecord(**finding.to_json()) for finding in findings],
+    )
+
+
+def _refuse_if_nothing_ran(endings: Sequence[Ending], findings: Sequence[Finding]) -> None:
+    if any(ending.process.status.pid is not None for ending in endings):
+        return
+    reasons = dict.fromkeys(finding.message for finding in findings if finding.code.startswith("process-"))
+    raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
+
+
+def _leftovers(command_lines: Sequence[str]) -> list[Finding]:
+    if not command_lines:
+        return []
+    return [
+        Finding(
+            "leftover-processes",
+            Severity.WARNING,
+            f"{len(command_lines)} processes were still running at the end and were ended: {'; '.join(command_lines)}",
+            "a pipeline should wait for the processes that it starts",
+        )
+    ]
+
+
+def _left_behind(output_dir: Path, own: Path) -> list[Finding]:
+    found = [path.name for path in left_behind(output_dir) if path != own]
+    if not found:
+        return []
+    return [
+        Finding(
+            "unfinished-run",
+            Severity.NOTE,
+            f"{output_dir} holds what a killed launch left behind: {', '.join(found)}",
+            "remove it when nothing in it is needed",
+        )
+    ]

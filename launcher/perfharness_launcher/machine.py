@@ -1,0 +1,95 @@
+"""Gather what the plan rests on: GPUs, nsys, the interpreter, the script and the output folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts
+from perfharness_launcher.discovery import find_nsys
+from perfharness_launcher.gpus import GpuFacts, find_gpus
+
+INTERPRETER_TIMEOUT_S = 60
+
+ASK_INTERPRETER = """
+import importlib.metadata, importlib.util, json, platform
+try:
+    nvtx = importlib.metadata.version("nvtx")
+except importlib.metadata.PackageNotFoundError:
+    nvtx = None
+print(json.dumps({
+    "version": platform.python_version(),
+    "nvtx": nvtx,
+    "has_perfharness": importlib.util.find_spec("perfharness") is not None,
+}))
+"""
+
+
+def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | None = None) -> MachineFacts:
+    """Ask the machine everything that this launch may depend on."""
+    gpus = gpus or find_gpus()
+    wants_nsys = options.tracer in ("auto", "nsys")
+    return MachineFacts(
+        gpus=gpus.gpus,
+        gpu_problem=gpus.problem,
+        visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+        nsys=find_nsys(options.nsys, environ) if wants_nsys else (),
+        interpreter=ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python),
+        cuda_driver=gpus.cuda_driver,
+        script_problem=_script_problem(options),
+        output_problem=_output_problem(options.output_dir),
+        program=None if options.is_python_script else shutil.which(options.script),
+    )
+
+
+def ask_interpreter(python: str) -> InterpreterFacts:
+    """What the interpreter would import, asked of itself."""
+    executable = shutil.which(python)
+    if executable is None:
+        return InterpreterFacts(python, problem=f"--python {python}: no such program")
+    try:
+        done = subprocess.run(
+            [executable, "-c", ASK_INTERPRETER],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INTERPRETER_TIMEOUT_S,
+            check=True,
+        )
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return InterpreterFacts(executable, problem=f"--python {python} does not behave like a Python interpreter")
+    return InterpreterFacts(executable, answer["version"], answer["nvtx"], answer["has_perfharness"])
+
+
+def _script_problem(options: LaunchOptions) -> str | None:
+    script = Path(options.script)
+    if options.is_python_script:
+        if script.is_dir():
+            return f"{script} is a folder, not a script"
+        if not script.exists():
+            return f"there is no script {script}"
+        return None if os.access(script, os.R_OK) else f"{script} cannot be read"
+    if shutil.which(options.script) is not None:
+        return None
+    if script.is_dir():
+        return f"{script} is a folder, not a program"
+    if script.exists():
+        return f"{script} does not end in .py, so it runs as a program, but it is not executable"
+    return f"there is no program {script}, neither as a path nor on PATH"
+
+
+def _output_problem(output_dir: Path) -> str | None:
+    """Why results could not be put there; looks at the nearest folder that exists, and makes none."""
+    if output_dir.exists() and not output_dir.is_dir():
+        return f"-o {output_dir} is a file, not a folder"
+    nearest = next(folder for folder in (output_dir.absolute(), *output_dir.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        return f"-o {output_dir}: {nearest} is a file, not a folder"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"-o {output_dir}: {nearest} cannot be written to"
+    return None

@@ -1,0 +1,120 @@
+"""How each process ended, as a record for the manifest and as findings for the user."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord, TracerRecord
+from perfharness_launcher.collect import Collected
+from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG, TRACER_LOG
+from perfharness_launcher.supervise import Ending
+
+Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
+
+TAIL_LINES = 15
+TAIL_BYTES = 16_384
+
+
+def process_record(ending: Ending, collected: Collected, command: list[str]) -> ProcessRecord:
+    """The record of one process."""
+    process = ending.process
+    told = process.status.ended or {}
+    number = told.get("signal")
+    return ProcessRecord(
+        index=process.spec.index,
+        gpu_index=process.spec.gpu_index,
+        gpu_uuid=process.spec.gpu.uuid if process.spec.gpu else None,
+        folder=process.spec.folder,
+        command=command,
+        pid=process.status.pid,
+        exit_code=told.get("exit_code"),
+        signal=signal_name(number) if number is not None else None,
+        ended=_ended(ending),
+        start_unix_ns=process.status.start_unix_ns,
+        duration_s=told["duration_ns"] / 1e9 if told else None,
+        trace=collected.trace,
+        user_s=told.get("user_s"),
+        system_s=told.get("system_s"),
+        max_rss_bytes=told.get("max_rss_bytes"),
+    )
+
+
+def _ended(ending: Ending) -> Ended:
+    status = ending.process.status
+    if status.pid is None:
+        return "interrupted" if ending.stopped == "interrupted" else "not_started"
+    if ending.stopped is not None:
+        return ending.stopped
+    return "ok" if status.ended and status.ended["exit_code"] == 0 else "failed"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 35` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def process_findings(
+    ending: Ending, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
+) -> Iterator[Finding]:
+    """What is to be said about how a process ended and about a trace that is not there."""
+    if record.ended != "ok":
+        yield _ended_badly(ending, record, timeout_s)
+    if tracer.kind != "none" and record.trace is None and record.pid is not None:
+        yield Finding(
+            "trace-missing",
+            Severity.ERROR,
+            f"{record.folder} left no trace ({tracer.kind})",
+            f"see {record.folder}/{TRACER_LOG} and {record.folder}/{STDERR_LOG}",
+            record.folder,
+        )
+
+
+def _ended_badly(ending: Ending, record: ProcessRecord, timeout_s: float | None) -> Finding:
+    command = shlex.join(ending.process.spec.command)
+    folder = ending.process.folder
+    how = {
+        "failed": _how_it_failed(record),
+        "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
+        "interrupted": "was interrupted",
+        "not_started": f"did not start ({ending.process.status.not_started or _tracer_end(ending)})",
+    }[record.ended]
+    logs = (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG)
+    tail = next(((log, text) for log in logs if (text := log_tail(folder / log))), None)
+    end_of_output = f"; the end of {tail[0]}:\n{tail[1]}" if tail else "; it wrote nothing"
+    return Finding(
+        f"process-{record.ended.replace('_', '-')}",
+        Severity.ERROR,
+        f"{record.folder} {how}: {command}{end_of_output}",
+        "",
+        record.folder,
+    )
+
+
+def _how_it_failed(record: ProcessRecord) -> str:
+    if record.signal is not None:
+        return f"was killed by {record.signal}"
+    return f"ended with exit code {record.exit_code}" if record.exit_code is not None else "vanished"
+
+
+def _tracer_end(ending: Ending) -> str:
+    return f"its tracer ended first, with exit code {ending.tracer_exit_code}"
+
+
+def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log, indented; empty where there is nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])

@@ -1,0 +1,153 @@
+"""Options and machine -> what will be started. Pure: every conflict is found here, before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.model import environment
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.plan import LaunchOptions, LaunchPlan, MachineFacts, ProcessSpec
+from perfharness_launcher.gpus import choose_gpus
+from perfharness_launcher.tracers import choose_tracer
+
+
+def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
+    """The plan of a launch.
+
+    Raises:
+        UsageError: one sentence a line for everything that is wrong with the command line.
+        LaunchError: the same for what is wrong with the machine.
+    """
+    decision = choose_tracer(options, facts)
+    problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
+    if decision.problem is not None:
+        problems.append(decision.problem)
+    gpus: tuple[GpuRecord, ...] = ()
+    try:
+        gpus = _gpus(options, facts)
+    except UsageError as error:
+        problems.append(error)
+    if problems:
+        _refuse(problems)
+    return LaunchPlan(
+        options=options,
+        tracer=decision.record,
+        nsys=decision.nsys,
+        gpus=gpus,
+        processes=tuple(_processes(options, facts, gpus, decision.record.kind)),
+        interpreter=facts.interpreter,
+        traces_cuda=bool(gpus),
+        findings=(*decision.findings, *_gpu_findings(options, facts)),
+    )
+
+
+def _refuse(problems: list[PerfHarnessError]) -> None:
+    text = "\n".join(str(problem) for problem in problems)
+    if any(isinstance(problem, UsageError) for problem in problems):
+        raise UsageError(text)
+    if len(problems) == 1:
+        raise problems[0]
+    raise LaunchError(text)
+
+
+def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
+    if facts.script_problem:
+        yield facts.script_problem
+    if facts.output_problem:
+        yield facts.output_problem
+    if options.is_python_script and facts.interpreter.problem:
+        yield facts.interpreter.problem
+    if options.num_processes < 1:
+        yield f"-np {options.num_processes}: at least one process per GPU is needed"
+    if options.num_gpus is not None and options.num_gpus < 1:
+        yield f"-ng {options.num_gpus}: at least one GPU is needed (a machine without one counts as one)"
+    if options.gpu_offset is not None and options.gpu_offset < 0:
+        yield f"-go {options.gpu_offset}: the offset cannot be negative"
+    if options.warmup_batches < 0:
+        yield f"-w {options.warmup_batches}: the number of warm-up batches cannot be negative"
+    if options.timeout_s is not None and not options.timeout_s > 0:
+        yield f"--timeout {options.timeout_s:g}: must be more than 0 seconds"
+    if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
+        yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
+    if options.nsys is not None and options.tracer in ("embedded", "none"):
+        yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
+    if options.batch_pattern is not None:
+        try:
+            re.compile(options.batch_pattern)
+        except re.error as error:
+            yield f"--batch-pattern {options.batch_pattern!r} is no regular expression: {error}"
+
+
+def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
+    number, offset = options.num_gpus or 1, options.gpu_offset or 0
+    if number < 1 or offset < 0 or (options.gpus and (options.num_gpus or options.gpu_offset)):
+        return ()  # already told
+    if not facts.gpus:
+        if options.gpus or number > 1 or offset > 0:
+            asked = f"--gpus {','.join(options.gpus)}" if options.gpus else f"-ng {number} -go {offset}"
+            raise UsageError(f"{asked}: no GPU can be used here ({facts.gpu_problem or 'none was found'})")
+        return ()
+    if not options.gpus and facts.visible_devices == "":
+        if number > 1 or offset > 0:
+            raise UsageError(f"-ng {number} -go {offset}: CUDA_VISIBLE_DEVICES is empty, so no GPU can be used")
+        return ()  # GPUs hidden on purpose: a run without one
+    return choose_gpus(
+        facts.gpus,
+        names=options.gpus,
+        number=number,
+        offset=offset,
+        visible_devices=facts.visible_devices,
+    )
+
+
+def _gpu_findings(options: LaunchOptions, facts: MachineFacts) -> Iterator[Finding]:
+    """CUDA numbers GPUs by speed unless told otherwise, NVML by bus; they can only differ where the GPUs do."""
+    if options.gpus or not re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or ""):
+        return
+    if len({gpu.name for gpu in facts.gpus}) > 1:
+        yield Finding(
+            "gpu-order-ambiguous",
+            Severity.WARNING,
+            f"CUDA_VISIBLE_DEVICES={facts.visible_devices} was read in the order of the PCI bus, but CUDA orders"
+            " unlike GPUs by speed",
+            "name the GPUs by UUID: --gpus GPU-…",
+        )
+
+
+def _processes(
+    options: LaunchOptions, facts: MachineFacts, gpus: tuple[GpuRecord, ...], tracer: str
+) -> Iterator[ProcessSpec]:
+    devices: tuple[GpuRecord | None, ...] = gpus or (None,)
+    on_gpu: Counter[int] = Counter()  # MIG instances of one GPU share its index
+    for gpu in devices:
+        gpu_index = gpu.index if gpu else 0
+        for _ in range(options.num_processes):
+            index = on_gpu.total()
+            yield ProcessSpec(
+                index=index,
+                gpu_index=gpu_index,
+                gpu=gpu,
+                folder=f"proc_{on_gpu[gpu_index]}_gpu_{gpu_index}",
+                command=_command(options, facts, tracer),
+                environment={
+                    environment.PROCESS_INDEX: str(index),
+                    environment.NUM_PROCESSES: str(len(devices) * options.num_processes),
+                    environment.GPU_INDEX: str(gpu_index),
+                    environment.TRACER: tracer,
+                    environment.WARMUP_BATCHES: str(options.warmup_batches),
+                    environment.LOG_LEVEL: options.log_level,
+                    **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
+                },
+            )
+            on_gpu[gpu_index] += 1
+
+
+def _command(options: LaunchOptions, facts: MachineFacts, tracer: str) -> tuple[str, ...]:
+    if not options.is_python_script:
+        return (facts.program or options.script, *options.script_arguments)
+    tracing = ("-m", "perfharness.tracer") if tracer == "embedded" else ()
+    return (facts.interpreter.executable, *tracing, options.script, *options.script_arguments)

@@ -1,0 +1,188 @@
+"""Which tracer to take, and why: nsys where a working one hears this interpreter's nvtx, else the embedded one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from perfharness.errors import PerfHarnessError, ToolNotFoundError, UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import TracerRecord
+from perfharness.model.plan import LaunchOptions, MachineFacts, NsysInstall
+from perfharness_launcher.environment import perfharness_version
+
+NVTX_PINNED = "0.2.11"
+"""Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
+
+NSYS_DEAF = (2023, 4)
+"""Newest nsys seen to record no range of a newer nvtx, without a word."""
+
+NSYS_HEARS = (2025, 3)
+"""Oldest nsys seen to record both."""
+
+
+class Pair(Enum):
+    """Whether an nsys records what an nvtx says."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class TracerDecision:
+    """The tracer of a launch; a problem stops the launch."""
+
+    record: TracerRecord
+    nsys: NsysInstall | None = None
+    findings: tuple[Finding, ...] = ()
+    problem: PerfHarnessError | None = None
+
+
+def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
+    """Judge a pair by what was tried; `UNKNOWN` between the oldest that works and the newest that does not."""
+    if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
+        return Pair.GOOD
+    if nsys.version is None:
+        return Pair.UNKNOWN
+    if nsys.version[:2] <= NSYS_DEAF:
+        return Pair.BAD
+    return Pair.GOOD if nsys.version[:2] >= NSYS_HEARS else Pair.UNKNOWN
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`0.2.12` -> (0, 2, 12)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
+    """Why this nsys would lose GPU work on this driver, or None."""
+    if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
+        return None
+    return (
+        f"nsys {nsys.version_text} knows CUDA up to {_dotted(nsys.cupti)} but the driver runs CUDA"
+        f" {_dotted(cuda_driver)}: it would lose kernels without a word"
+    )
+
+
+def choose_tracer(options: LaunchOptions, facts: MachineFacts) -> TracerDecision:
+    """The tracer asked for, or the best one where it is `auto`."""
+    if options.tracer == "none":
+        return TracerDecision(TracerRecord(kind="none", reason="asked for"))
+    if options.tracer == "embedded":
+        return _embedded(options, facts, "asked for")
+    unusable = [problem for install in facts.nsys for problem in install.problems]
+    usable = [install for install in facts.nsys if install.usable]
+    if options.nsys is not None and not usable:
+        return _refused(UsageError(f"--nsys {options.nsys} cannot be used: {'; '.join(unusable)}"))
+    if options.tracer == "nsys":
+        return _nsys_asked_for(options, facts, usable, unusable)
+    return _automatic(options, facts, usable, unusable)
+
+
+def _nsys_asked_for(
+    options: LaunchOptions, facts: MachineFacts, usable: Sequence[NsysInstall], unusable: Sequence[str]
+) -> TracerDecision:
+    if not usable:
+        found = "; ".join(unusable) if unusable else "none was found"
+        return _refused(
+            ToolNotFoundError(
+                f"--tracer nsys needs Nsight Systems, but {found}; scripts/install_nsys gets one without root,"
+                " --nsys names one, and `perfharness doctor` says where it was looked for"
+            )
+        )
+    install = usable[0]
+    findings = [
+        finding for finding in (_pair_finding(install, options, facts), _driver_finding(install, facts)) if finding
+    ]
+    return TracerDecision(_nsys_record(install, "asked for"), install, tuple(findings))
+
+
+def _automatic(
+    options: LaunchOptions, facts: MachineFacts, usable: Sequence[NsysInstall], unusable: Sequence[str]
+) -> TracerDecision:
+    reasons = list(unusable)
+    for install in usable:
+        reason = too_old_for_driver(install, facts.cuda_driver) or _deaf(install, options, facts)
+        if reason is None:
+            finding = _pair_finding(install, options, facts)
+            return TracerDecision(
+                _nsys_record(install, f"newest one that works, from {install.source}"),
+                install,
+                (finding,) if finding else (),
+            )
+        reasons.append(reason)
+    why = "; ".join(reasons) if reasons else "no nsys was found"
+    if options.is_python_script:
+        return _embedded(options, facts, why)
+    untraced = Finding(
+        "untraced",
+        Severity.ERROR,
+        f"{options.script} ran without a tracer: {why}; the embedded tracer records Python scripts only",
+        "scripts/install_nsys gets Nsight Systems without root; `perfharness doctor` says what is missing",
+    )
+    return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
+
+
+def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> TracerDecision:
+    if not options.is_python_script:
+        return _refused(
+            UsageError(
+                f"--tracer embedded records Python scripts only, and {options.script} does not end in .py;"
+                " take --tracer nsys"
+            )
+        )
+    if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
+        return _refused(
+            UsageError(
+                f"the embedded tracer runs inside {facts.interpreter.executable}, which cannot import perfharness;"
+                " install perfharness there or take --tracer nsys"
+            )
+        )
+    return TracerDecision(TracerRecord(kind="embedded", version=perfharness_version(), reason=reason))
+
+
+def _refused(problem: PerfHarnessError) -> TracerDecision:
+    return TracerDecision(TracerRecord(kind="none"), problem=problem)
+
+
+def _nsys_record(install: NsysInstall, reason: str) -> TracerRecord:
+    return TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
+
+
+def _deaf(install: NsysInstall, options: LaunchOptions, facts: MachineFacts) -> str | None:
+    nvtx = facts.interpreter.nvtx
+    if not options.is_python_script or pair(install, nvtx) is not Pair.BAD:
+        return None
+    return f"nsys {install.version_text} records no range of nvtx {nvtx} (newer than {NVTX_PINNED})"
+
+
+def _pair_finding(install: NsysInstall, options: LaunchOptions, facts: MachineFacts) -> Finding | None:
+    nvtx = facts.interpreter.nvtx
+    judged = pair(install, nvtx)
+    if not options.is_python_script or judged is Pair.GOOD:
+        return None
+    return Finding(
+        "nvtx-too-new-for-nsys",
+        Severity.WARNING if judged is Pair.BAD else Severity.NOTE,
+        f"nsys {install.version_text} {'records' if judged is Pair.BAD else 'may record'} no range of nvtx {nvtx}",
+        f"pip install nvtx=={NVTX_PINNED}, or nsys {'.'.join(map(str, NSYS_HEARS))} or newer, or --tracer embedded",
+    )
+
+
+def _driver_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
+    reason = too_old_for_driver(install, facts.cuda_driver)
+    if reason is None:
+        return None
+    return Finding(
+        "nsys-too-old-for-driver",
+        Severity.WARNING,
+        reason,
+        f"a newer Nsight Systems (CUDA {_dotted(facts.cuda_driver or ())}), or --tracer embedded",
+    )
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

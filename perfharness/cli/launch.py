@@ -1,0 +1,187 @@
+"""`perfharness launch`: check, plan, run, analyse."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from perfharness.cli.live import LaunchView
+from perfharness.cli.options import (
+    CONTEXT_OF_A_COMMAND_LINE,
+    EXIT_FAILED,
+    EXIT_OK,
+    BatchPattern,
+    Domain,
+    LogLevelOption,
+    TracerOption,
+    exit_code,
+    split_commas,
+)
+from perfharness.errors import UsageError
+from perfharness.model.manifest import RunManifest
+from perfharness.model.plan import (
+    DEFAULT_OUTPUT_DIR,
+    DEFAULT_WARMUP_BATCHES,
+    LaunchOptions,
+    LaunchPlan,
+)
+from perfharness_launcher.environment import fingerprint
+from perfharness_launcher.gpus import find_gpus
+from perfharness_launcher.launch import LaunchOutcome, launch
+from perfharness_launcher.machine import gather
+from perfharness_launcher.plan import make_plan
+from perfharness_launcher.spawn import planned_command
+
+if TYPE_CHECKING:
+    from perfharness.report.run_folder import RunSummary
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("launch", context_settings=CONTEXT_OF_A_COMMAND_LINE)(launch_verb)
+
+
+def launch_verb(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A .py file, or any program.", show_default=False)],
+    script_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
+    ] = None,
+    num_processes: Annotated[int, typer.Option("-np", "--num-processes", help="Processes per GPU.")] = 1,
+    num_gpus: Annotated[
+        int | None, typer.Option("-ng", "--num-gpus", help="GPUs to use, one group of processes on each. [default: 1]")
+    ] = None,
+    gpu_offset: Annotated[
+        int | None, typer.Option("-go", "--gpu-offset", help="Number of the first GPU. [default: 0]")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="GPU,…", help="The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.")
+    ] = None,
+    warmup_batches: Annotated[
+        int, typer.Option("-w", "--warmup-batches", help="Batches to leave out, at the front and at the end.")
+    ] = DEFAULT_WARMUP_BATCHES,
+    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = Path(
+        DEFAULT_OUTPUT_DIR
+    ),
+    maximize_clocks: Annotated[
+        bool, typer.Option("-m", "--maximize-clocks", help="Not built yet; refused rather than ignored.")
+    ] = False,
+    log_level: Annotated[
+        LogLevelOption, typer.Option("-ll", "--log-level", case_sensitive=False, help="Log level of the script.")
+    ] = LogLevelOption.INFO,
+    tracer: Annotated[
+        TracerOption,
+        typer.Option(case_sensitive=False, help="auto: nsys where a working one is found, else embedded."),
+    ] = TracerOption.AUTO,
+    nsys: Annotated[Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.")] = None,
+    python: Annotated[str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one")] = sys.executable,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
+    ] = None,
+    domain: Domain = None,
+    batch_pattern: BatchPattern = None,
+    show_output: Annotated[
+        bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+) -> None:
+    """Run SCRIPT in N processes on M GPUs, traced, and say where the time went.
+
+    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed.
+    """
+    if maximize_clocks:
+        raise UsageError(
+            "-m/--maximize-clocks is not built yet; leave it away, or set the clocks with nvidia-smi before"
+        )
+    options = LaunchOptions(
+        script=script,
+        script_arguments=tuple(script_arguments or ()),
+        num_processes=num_processes,
+        num_gpus=num_gpus,
+        gpu_offset=gpu_offset,
+        gpus=split_commas(gpus),
+        warmup_batches=warmup_batches,
+        output_dir=output_dir,
+        log_level=log_level.value,
+        tracer=tracer.value,
+        nsys=nsys,
+        python=python,
+        timeout_s=timeout,
+        domain=domain,
+        batch_pattern=batch_pattern,
+    )
+    raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
+
+
+def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool) -> int:
+    """Plan and run; returns the exit code."""
+    gpu_facts = find_gpus()
+    plan = make_plan(options, gather(options, os.environ, gpu_facts))
+    if dry_run:
+        print_plan(plan, console)
+        return EXIT_OK
+    console.print(headline(plan), markup=False, highlight=False)
+    summary: list[RunSummary] = []
+    with LaunchView(console, show_output=show_output) as view:
+        outcome = launch(
+            plan,
+            fingerprint(gpu_facts, plan.interpreter),
+            ["perfharness", *sys.argv[1:]],
+            view,
+            lambda folder, manifest: summary.append(analyse(folder, manifest)),
+        )
+    return conclude(outcome, summary[0], console)
+
+
+def analyse(folder: Path, manifest: RunManifest) -> RunSummary:
+    """Read what was traced; imported here, for the numeric libraries are of no use while the processes run."""
+    from perfharness.report.run_folder import analyze_run
+
+    return analyze_run(
+        folder,
+        manifest,
+        warmup_batches=manifest.warmup_batches,
+        domain=manifest.domain,
+        batch_pattern=manifest.batch_pattern,
+    )
+
+
+def headline(plan: LaunchPlan) -> str:
+    """What is about to run, in one or two lines."""
+    count = len(plan.processes)
+    where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
+    tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
+    return (
+        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}\n"
+        f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
+    )
+
+
+def print_plan(plan: LaunchPlan, console: Console) -> None:
+    """The plan, as a shell would take it."""
+    from perfharness.report.terminal import print_findings
+
+    run_dir = plan.options.output_dir.absolute()
+    lines = [headline(plan), f"output: {run_dir}"]
+    for spec in plan.processes:
+        lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
+        lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
+        lines.append(f"  {shlex.join(planned_command(spec, plan, run_dir))}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_findings(console, plan.findings)
+
+
+def conclude(outcome: LaunchOutcome, summary: RunSummary, console: Console) -> int:
+    """Print the results, then what is to be said about them; returns the exit code."""
+    from perfharness.report.terminal import print_result
+
+    print_result(console, summary.mean, summary.findings)
+    console.print(f"results: {outcome.output_dir}", markup=False, highlight=False, soft_wrap=True)
+    return exit_code(summary.findings) if outcome.all_processes_well else EXIT_FAILED

@@ -1,0 +1,108 @@
+"""The console entry: the list of verbs, and what the user sees when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfharness.cli import analyze, doctor, launch, ranges
+from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
+from perfharness.errors import PerfHarnessError, UsageError
+from perfharness_launcher.environment import perfharness_version
+
+VERBS = (launch, analyze, ranges, doctor)
+"""In the order of the help; each is a module with a function `register(app)`."""
+
+DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
+
+
+def build_app() -> typer.Typer:
+    """The application with all verbs."""
+    app = typer.Typer(
+        name="perfharness",
+        help="Where the time of an inference pipeline goes, per stage and per item, on CPU and GPU.",
+        add_completion=False,
+        context_settings=CONTEXT,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def perfharness(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+        ] = False,
+    ) -> None:
+        pass
+
+    for verb in VERBS:
+        verb.register(app)
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"perfharness {perfharness_version() or 'not installed'}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Console entry."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
+    try:
+        code = typer.main.get_command(build_app()).main(
+            args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False
+        )
+    except CommandLineError as error:
+        _say(error.format_message() if hasattr(error, "format_message") else str(error))
+        _say("see `perfharness --help` and `perfharness VERB --help`")
+        return EXIT_USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return EXIT_FAILED
+    except PerfHarnessError as error:
+        _say(str(error))
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        _say_our_fault(error)
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines() or ["failed"]:
+        print(f"perfharness: {line}" if not line.startswith(" ") else line, file=sys.stderr)
+
+
+def _say_our_fault(error: Exception) -> None:
+    text = "".join(traceback.format_exception(error))
+    if os.environ.get(DEBUG_VARIABLE):
+        print(text, file=sys.stderr)
+        _say("this is a fault of perfharness, not of your pipeline; the traceback is above")
+        return
+    what = f"{type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="perfharness-", suffix=".traceback", delete=False) as file:
+            file.write(text)
+        where = f"the traceback is in {Path(file.name)}"
+    except OSError:
+        where = f"set {DEBUG_VARIABLE}=1 to see the traceback"
+    _say(f"this is a fault of perfharness, not of your pipeline ({what}); {where}")
+
+
+if __name__ == "__main__":
+    main()

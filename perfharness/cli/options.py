@@ -1,0 +1,78 @@
+"""How options are spelled: dashes or underscores, and several letters after one dash as in CV-CUDA's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from perfharness.model.findings import Finding, Severity
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CHECK_FAILED = 3
+
+
+def spelled_with_dashes(token: str) -> str:
+    """`--maximize_clocks` -> `--maximize-clocks`; only option names and choices come through here, no values."""
+    return token.replace("_", "-")
+
+
+CONTEXT: dict[str, Any] = {"token_normalize_func": spelled_with_dashes, "help_option_names": ["-h", "--help"]}
+"""Context settings of every verb."""
+
+CONTEXT_OF_A_COMMAND_LINE: dict[str, Any] = {**CONTEXT, "allow_interspersed_args": False}
+"""The same for a verb that ends in somebody else's command line: our options end where the first argument begins."""
+
+
+CommandLineError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""What a wrong command line raises. Found so, for Typer used to build on click and now carries it inside."""
+
+
+Domain = Annotated[str | None, typer.Option("--domain", help="NVTX domain to read, for a script without the recorder.")]
+BatchPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-pattern",
+        metavar="REGEX",
+        help="Names of the ranges that are batches, for a script without the recorder.",
+    ),
+]
+
+
+class TracerOption(str, Enum):
+    """Words of --tracer."""
+
+    AUTO = "auto"
+    NSYS = "nsys"
+    EMBEDDED = "embedded"
+    NONE = "none"
+
+
+class LogLevelOption(str, Enum):
+    """Words of --log-level."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def exit_with(findings: Iterable[Finding]) -> None:
+    """End the verb: 3 where a check failed, else 0."""
+    raise typer.Exit(exit_code(findings))
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """3 where any finding is an error, else 0."""
+    return EXIT_CHECK_FAILED if any(finding.severity is Severity.ERROR for finding in findings) else EXIT_OK
+
+
+def split_commas(text: str | None) -> tuple[str, ...]:
+    """`a,b` -> ("a", "b"); blanks and empty parts are left out."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
