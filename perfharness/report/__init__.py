@@ -1,1 +1,1 @@
-"""report."""
+"""Results to files and to the terminal."""

@@ -1,1 +1,1 @@
-"""testing."""
+"""Helpers for tests of code that uses perfharness, and for its own."""

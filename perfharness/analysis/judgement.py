@@ -1,0 +1,68 @@
+"""Findings about what was annotated: nothing, no batches, no items, a warm-up that leaves nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.stages import NOT_COUNTED, StageTable
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.trace import Bool
+
+
+def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[Finding]:
+    """Findings about ranges, batches, items and the warm-up cut; `warmup` tells which stages are set apart."""
+    findings = []
+    batches = np.flatnonzero(stages.is_batch)
+    if not len(stages):
+        findings.append(
+            Finding(
+                "no-ranges",
+                Severity.ERROR,
+                "The trace holds no range to report.",
+                "Annotate the script with PerfRecorder or nvtx; for plain NVTX see --domain and --batch-pattern.",
+            )
+        )
+    elif not len(batches):
+        findings.append(
+            Finding(
+                "no-batches",
+                Severity.WARNING,
+                "No range is a batch, so there is nothing per item and no warm-up.",
+                "Push batches with batch_idx, or tell plain NVTX batches with --batch-pattern.",
+            )
+        )
+    elif warmup[batches].all():
+        findings.append(
+            Finding(
+                "warmup-leaves-nothing",
+                Severity.WARNING,
+                f"-w {warmup_batches} sets apart {warmup_batches} batches at the front and as many at the end: "
+                f"all {len(batches)} that there are; every number without warm-up is null.",
+                f"Run more than {2 * warmup_batches} batches, or give a smaller -w.",
+            )
+        )
+    uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
+    if uncounted:
+        findings.append(
+            Finding(
+                "batch-without-items",
+                Severity.WARNING,
+                f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
+                "Give total_items when the batch is popped."
+                if stages.from_recorder
+                else "Plain NVTX cannot count items; use PerfRecorder for that.",
+            )
+        )
+    return findings
+
+
+def negative_without_warmup(names: list[str]) -> Finding:
+    """The finding for holders whose time less that of their warm-up batches is below zero."""
+    shown = ", ".join(f"'{name}'" for name in sorted(set(names))[:5])
+    return Finding(
+        "negative-without-warmup",
+        Severity.WARNING,
+        f"The warm-up batches inside {shown} overlap in time, so that their times add up to more than the range's own; "
+        "the times without warm-up there are null.",
+        "Read stats_minus_warmup, which does not subtract.",
+    )

@@ -1,0 +1,117 @@
+"""Items per second, over the time in which all processes were in their steady state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from perfharness.model.result import BatchLoop
+
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of time, `begin_ns < end_ns`."""
+
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end_ns - self.begin_ns) / NS_PER_S
+
+
+def steady_window(loop: BatchLoop) -> Window | None:
+    """From the start of the first batch that is not set apart to the end of the last; None where there is none."""
+    kept = [place for place, warm in enumerate(loop.warmup) if not warm]
+    if not kept:
+        return None
+    window = Window(min(loop.start_ns[place] for place in kept), max(loop.end_ns[place] for place in kept))
+    return window if window.end_ns > window.begin_ns else None
+
+
+def items_finished(loop: BatchLoop, window: Window) -> int | None:
+    """Items of the batches that ended inside the window; None where one of them counted none."""
+    counts = [
+        count
+        for end, count in zip(loop.end_ns, loop.items, strict=True)
+        if window.begin_ns < end <= window.end_ns
+    ]  # fmt: skip
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dict[str, Any]:
+    """Throughput of the run and of each process.
+
+    Args:
+        processes: the outermost loops of each process, by its folder name.
+        clock_is_utc: whether the processes' times can be compared with each other.
+
+    Items finished inside the window in which all processes were in their steady state, divided by its length; never
+    processes divided by mean latency. Null, with the reason, where there is no such window.
+    """
+    answer: dict[str, Any] = {"items_per_second": None, "unit": "items/s", "window_ms": None, "items": None}
+    own: dict[str, Any] = {}
+    windows: list[tuple[BatchLoop, Window]] = []
+    reason = None if processes else "no process has a result"
+    for name, loops in processes.items():
+        loop, problem = _the_loop(loops)
+        window = steady_window(loop) if loop is not None else None
+        if loop is not None and window is None:
+            problem = "no batch is left without the warm-up"
+        if loop is None or window is None:
+            reason = reason or f"{name}: {problem}"
+            own[name] = {**answer, "reason": problem}
+            continue
+        own[name] = _rate(loop.path, [(loop, window)], window)
+        windows.append((loop, window))
+    common: dict[str, Any] = {**answer, "reason": reason}
+    if reason is None:
+        common = _common(windows, clock_is_utc, answer)
+    return {**common, "processes": own}
+
+
+def _common(windows: list[tuple[BatchLoop, Window]], clock_is_utc: bool, answer: dict[str, Any]) -> dict[str, Any]:
+    if len(windows) > 1 and not clock_is_utc:
+        return {**answer, "reason": "a trace does not tell when it began, so the processes cannot be laid side by side"}
+    begin = max(window.begin_ns for _, window in windows)
+    end = min(window.end_ns for _, window in windows)
+    if end <= begin:
+        return {**answer, "reason": "the processes were never in their steady state at the same time"}
+    return _rate(windows[0][0].path, windows, Window(begin, end))
+
+
+def _rate(path: tuple[str, ...], windows: list[tuple[BatchLoop, Window]], window: Window) -> dict[str, Any]:
+    counts = [items_finished(loop, window) for loop, _ in windows]
+    known = [count for count in counts if count is not None]
+    items = sum(known) if len(known) == len(counts) else None
+    return {
+        "items_per_second": round(items / window.seconds, 6) if items is not None else None,
+        "unit": "items/s",
+        "window_ms": round(window.seconds * 1e3, 6),
+        "items": items,
+        "loop": "/".join(path),
+        "reason": None if items is not None else "a batch counted no items",
+    }
+
+
+def _the_loop(loops: list[BatchLoop]) -> tuple[BatchLoop | None, str | None]:
+    """The loop that throughput is about: loops of one path (one per thread) are one; of several paths none."""
+    if not loops:
+        return None, "there are no batches"
+    if len({loop.path for loop in loops}) > 1:
+        names = ", ".join(sorted("/".join(loop.path) for loop in loops))
+        return None, f"there are several loops of batches ({names}), and which of them counts is not known"
+    return (
+        BatchLoop(
+            path=loops[0].path,
+            start_ns=[t for loop in loops for t in loop.start_ns],
+            end_ns=[t for loop in loops for t in loop.end_ns],
+            items=[n for loop in loops for n in loop.items],
+            warmup=[w for loop in loops for w in loop.warmup],
+        ),
+        None,
+    )

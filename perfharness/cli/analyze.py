@@ -1,0 +1,89 @@
+"""`perfharness analyze`: results again, from what is on disk, with another warm-up cut if wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from perfharness.analysis.combine import combine
+from perfharness.cli.exit_codes import exit_with
+from perfharness.errors import UsageError
+from perfharness.model.findings import Finding
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.report.files import write_json
+from perfharness.report.meta import trace_only_meta
+from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, benchmark_tree, read_manifest
+from perfharness.report.terminal import print_result
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("analyze")(analyze)
+
+
+def analyze(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_OR_TRACE…", help="Run folders, or sqlite traces.")],
+    warmup_batches: Annotated[
+        int | None,
+        typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end."),
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("-o", "--output-dir", help="Where the JSON of bare traces goes; default: nowhere.")
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
+    ] = None,
+    batch_pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
+    ] = None,
+) -> None:
+    """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
+
+    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete.
+    """
+    console = Console()
+    folders = [run for run in runs if run.is_dir()]
+    traces = [run for run in runs if not run.is_dir()]
+    if folders and output_dir is not None:
+        raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
+    findings: list[Finding] = []
+    for folder in folders:
+        summary = analyze_run(
+            folder, read_manifest(folder), warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern
+        )
+        console.print(f"{folder / BENCHMARK_MEAN_NAME}", soft_wrap=True, highlight=False)
+        print_result(console, summary.mean, summary.findings)
+        findings.extend(summary.findings)
+    if traces:
+        findings.extend(
+            _analyze_traces(console, traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir)
+        )
+    exit_with(findings)
+
+
+def _analyze_traces(
+    console: Console, traces: list[Path], options: ReadOptions, output_dir: Path | None
+) -> list[Finding]:
+    results: dict[str, ProcessResult] = {}
+    bodies: dict[str, Tree] = {}
+    findings: list[Finding] = []
+    for path in traces:
+        result, trace_meta = analyze_trace(path, options)
+        name = str(path.with_suffix(""))
+        results[name] = result
+        meta = trace_only_meta(trace_meta, result, str(path), options.warmup_batches)
+        bodies[path.stem] = {**benchmark_tree(result), "meta": meta}
+        findings.extend(result.findings)
+    mean: Tree = {**combine(results), "meta": {"findings": [finding.to_json() for finding in findings]}}
+    print_result(console, mean, findings)
+    if output_dir is not None:
+        if len(bodies) < len(traces):
+            raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
+        for stem, body in bodies.items():
+            (output_dir / stem).mkdir(parents=True, exist_ok=True)
+            write_json(output_dir / stem / BENCHMARK_NAME, body)
+        write_json(output_dir / BENCHMARK_MEAN_NAME, mean)
+    return findings

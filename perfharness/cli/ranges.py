@@ -1,0 +1,64 @@
+"""`perfharness ranges`: one row a range, as a table, JSON, CSV or Parquet."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from perfharness.analysis.range_table import build_range_table
+from perfharness.cli.exit_codes import exit_with
+from perfharness.errors import UsageError
+from perfharness.report.range_rows import range_rows, write_csv, write_json_lines, write_parquet, write_table
+from perfharness.report.terminal import print_findings
+from perfharness.trace import open_trace
+
+
+class RangeFormat(str, Enum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("ranges")(ranges)
+
+
+def ranges(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A sqlite trace of nsys or of the embedded tracer.")],
+    output_format: Annotated[
+        RangeFormat, typer.Option("--format", help="How the rows are written.")
+    ] = RangeFormat.TABLE,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; default: the terminal.")] = None,
+) -> None:
+    """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
+
+    A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
+    count is null too. Findings go to stderr; exits with 3 where the trace is incomplete.
+    """
+    if output_format is RangeFormat.PARQUET and output is None:
+        raise UsageError("Parquet is not for the terminal; name a file with -o.")
+    opened = open_trace(trace)
+    table = build_range_table(opened)
+    rows = range_rows(opened, table)
+    if output_format is RangeFormat.PARQUET and output is not None:
+        write_parquet(rows, output)
+    else:
+        write = {
+            RangeFormat.TABLE: write_table, RangeFormat.JSON: write_json_lines, RangeFormat.CSV: write_csv
+        }[output_format]  # fmt: skip
+        if output is None:
+            write(rows, sys.stdout)
+        else:
+            with output.open("w", encoding="utf-8") as file:
+                write(rows, file)
+    print_findings(Console(stderr=True), table.findings)
+    exit_with(table.findings)

@@ -1,0 +1,44 @@
+"""`recorder.json`: the recorder's own counts, against which a trace is checked. Read back, so validated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+JOURNAL_NAME = "recorder.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RecorderRecord(_Model):
+    """What one recorder counted; `ranges` includes deleted ones and those left open."""
+
+    name: str
+    domain: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    ranges: int
+    batches: int
+    items: int
+    deleted_ranges: int = 0
+    threads: int = 0
+    finalized: bool
+    open_ranges: list[str] = Field(default_factory=list)
+
+
+class RecorderJournal(_Model):
+    """All recorders of one process."""
+
+    schema_version: int
+    pid: int
+    nvtx_version: str | None = None
+    python_version: str | None = None
+    ended: str
+    """`finalized`, or how the process came to its end before that."""
+
+    cuda_loaded: bool | None = None
+    """Whether the CUDA driver library was in the process at its end; None where that could not be told."""
+
+    recorders: list[RecorderRecord] = Field(default_factory=list)

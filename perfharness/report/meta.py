@@ -1,0 +1,124 @@
+"""`meta` of the result files: what a number can be traced back to."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from perfharness.model.findings import Finding
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.result import SCHEMA_VERSION, ProcessResult, Tree
+from perfharness.model.trace import TraceMeta
+from perfharness.model.version import VERSION
+
+UNIT = "milliseconds"
+
+
+def process_meta(
+    manifest: RunManifest,
+    process: ProcessRecord,
+    result: ProcessResult,
+    trace: TraceMeta,
+    journal: RecorderJournal | None,
+    warmup_batches: int,
+    findings: list[Finding],
+) -> Tree:
+    """`meta` of benchmark.json."""
+    return {
+        **_common(manifest, warmup_batches, findings),
+        "process": {
+            "index": process.index,
+            "folder": process.folder,
+            "pid": process.pid,
+            "ended": process.ended,
+            "exit_code": process.exit_code,
+            "signal": process.signal,
+            "command": process.command,
+        },
+        "names": list(result.data),
+        "device": _device(manifest, process, trace),
+        "args": {record.name: record.args for record in journal.recorders} if journal else {},
+        "total_batches": {"/".join(loop.path): len(loop.warmup) for loop in result.loops},
+        "total_batches_minus_warmup": {"/".join(loop.path): loop.warmup.count(False) for loop in result.loops},
+        "tracer": _tracer(trace),
+        "sources": {"trace": process.trace, "recorder": JOURNAL_NAME if journal else None},
+        "versions": {**_versions(manifest), "nvtx": journal.nvtx_version if journal else manifest.environment.nvtx},
+    }
+
+
+def mean_meta(
+    manifest: RunManifest, results: dict[str, ProcessResult], warmup_batches: int, findings: list[Finding]
+) -> Tree:
+    """`meta` of benchmark_mean.json."""
+    return {
+        **_common(manifest, warmup_batches, findings),
+        "processes": list(results),
+        "num_processes": len(manifest.processes),
+        "command": manifest.command,
+        "names": list(dict.fromkeys(name for result in results.values() for name in result.data)),
+        "tracer": manifest.tracer.model_dump(),
+        "environment": manifest.environment.model_dump(),
+        "sources": {"manifest": MANIFEST_NAME, "traces": {p.folder: p.trace for p in manifest.processes}},
+        "versions": _versions(manifest),
+    }
+
+
+def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup_batches: int) -> Tree:
+    """`meta` where there is a trace file and nothing else."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "measurement_unit": UNIT,
+        "warmup_batches": warmup_batches,
+        "names": list(result.data),
+        "device": {"id": None, "uuid": None, "name": trace.device_names[0] if len(trace.device_names) == 1 else None},
+        "total_batches": {"/".join(loop.path): len(loop.warmup) for loop in result.loops},
+        "total_batches_minus_warmup": {"/".join(loop.path): loop.warmup.count(False) for loop in result.loops},
+        "tracer": _tracer(trace),
+        "sources": {"trace": source, "recorder": None},
+        "versions": {"perfharness": VERSION, "python": platform.python_version()},
+        "findings": [finding.to_json() for finding in result.findings],
+    }
+
+
+def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding]) -> Tree:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "measurement_unit": UNIT,
+        "run_id": manifest.run_id,
+        "created": manifest.created,
+        "script": manifest.script,
+        "script_arguments": manifest.script_arguments,
+        "warmup_batches": warmup_batches,
+        "findings": [finding.to_json() for finding in findings],
+    }
+
+
+def _tracer(trace: TraceMeta) -> dict[str, Any]:
+    return {
+        "kind": trace.tracer,
+        "version": trace.tracer_version,
+        "gpu": trace.gpu_coverage,
+        "gpu_reason": trace.gpu_coverage_reason,
+    }
+
+
+def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any]:
+    """The GPU that the process was given, or the CPU where the machine has no GPU."""
+    if process.gpu_uuid is None:
+        name = "CPU" if not manifest.environment.gpus else None
+        return {"id": process.gpu_index, "uuid": None, "name": name}
+    record = next((gpu for gpu in manifest.environment.gpus if gpu.uuid == process.gpu_uuid), None)
+    only = trace.device_names[0] if len(trace.device_names) == 1 else None
+    return {"id": process.gpu_index, "uuid": process.gpu_uuid, "name": record.name if record else only}
+
+
+def _versions(manifest: RunManifest) -> dict[str, str | None]:
+    environment = manifest.environment
+    return {
+        "perfharness": environment.perfharness,
+        "analysed_by_perfharness": VERSION,
+        "python": environment.python,
+        "driver": environment.driver,
+        "cuda_driver": environment.cuda_driver,
+    }

@@ -1,0 +1,113 @@
+"""Ranges as rows: the columns of `perfharness ranges`, as an Arrow table and in text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.analysis.range_table import RangeTable
+from perfharness.model.trace import Int64, Style, Trace, pid_of, tid_of
+from perfharness.report.terminal import NOT_MEASURED
+
+ROWS_AT_A_TIME = 1 << 16
+STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
+
+
+def range_rows(trace: Trace, table: RangeTable) -> pa.Table:
+    """One row a range, in the order of the contract; times in ns, NULL where there is no value."""
+    ranges, projection, order = table.ranges, table.projection, table.order
+    has_work = (projection.operation_count > 0) & table.gpu_known
+    parent = table.nesting.parent
+
+    def gpu(values: Int64) -> pa.Array:
+        return _nullable(values[order], ~has_work[order])
+
+    return pa.table(
+        {
+            "range_id": ranges.row[order],
+            "parent_id": _nullable(ranges.row[parent][order], parent[order] < 0),
+            "name": _names(trace, ranges.name[order]),
+            "domain": _names(trace, ranges.domain[order]),
+            "category": _names(trace, ranges.category[order]),
+            "style": pa.DictionaryArray.from_arrays(ranges.style[order].astype(np.int8), list(STYLE_NAMES.values())),
+            "pid": pid_of(ranges.thread[order]),
+            "tid": tid_of(ranges.thread[order]),
+            "level": table.nesting.level[order],
+            "start_ns": ranges.start_ns[order],
+            "duration_ns": (ranges.end_ns - ranges.start_ns)[order],
+            "gpu_start_ns": gpu(projection.start_ns),
+            "gpu_duration_ns": gpu(projection.end_ns - projection.start_ns),
+            "gpu_busy_ns": gpu(projection.busy_ns),
+            "gpu_op_count": _nullable(projection.operation_count[order], ~table.gpu_known[order]),
+            "payload": _nullable(ranges.payload[order], ~ranges.has_payload[order]),
+        }
+    )
+
+
+def _nullable(values: Int64, is_null: npt.NDArray[np.bool_]) -> pa.Array:
+    return pa.array(values, mask=is_null)
+
+
+def _names(trace: Trace, codes: Int64) -> pa.Array:
+    """Dictionary-encoded strings; code -1 is NULL."""
+    used, place = np.unique(codes, return_inverse=True)
+    strings = [trace.names[code] if code >= 0 else None for code in used]
+    return pa.DictionaryArray.from_arrays(place.ravel().astype(np.int32), pa.array(strings, type=pa.string())).cast(
+        pa.string()
+    )
+
+
+def write_parquet(rows: pa.Table, path: Path) -> None:
+    """A Parquet file, units in the column names."""
+    pa.parquet.write_table(rows, path)
+
+
+def write_csv(rows: pa.Table, file: TextIO) -> None:
+    """CSV with a header; NULL is an empty field."""
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(rows, sink)
+    file.write(sink.getvalue().to_pybytes().decode("utf-8"))
+
+
+def write_json_lines(rows: pa.Table, file: TextIO) -> None:
+    """A JSON list, one object a line."""
+    file.write("[")
+    separator = "\n"
+    for batch in rows.to_batches(max_chunksize=ROWS_AT_A_TIME):
+        for row in batch.to_pylist():
+            file.write(separator + json.dumps(row, ensure_ascii=False))
+            separator = ",\n"
+    file.write("\n]\n")
+
+
+def write_table(rows: pa.Table, file: TextIO) -> None:
+    """A table for people: times in ms, names indented by level."""
+    table = Table()
+    for name, justify in (
+        ("range", "left"), ("pid", "right"), ("tid", "right"), ("start ms", "right"), ("CPU ms", "right"),
+        ("GPU ms", "right"), ("busy ms", "right"), ("GPU ops", "right"), ("payload", "right"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row in rows.to_pylist():
+        domain = f"{row['domain']}:" if row["domain"] else ""
+        times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
+        table.add_row(
+            escape("  " * row["level"] + domain + row["name"]),
+            str(row["pid"]),
+            str(row["tid"]),
+            *(NOT_MEASURED if time is None else f"{time / 1e6:.3f}" for time in times),
+            NOT_MEASURED if row["gpu_op_count"] is None else str(row["gpu_op_count"]),
+            "" if row["payload"] is None else str(row["payload"]),
+        )
+    width = None if file.isatty() else 160
+    Console(file=file, width=width).print(table)

@@ -1,0 +1,207 @@
+"""A run folder, from the traces in it to benchmark.json per process and benchmark_mean.json.
+
+Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from perfharness.analysis.combine import combine
+from perfharness.analysis.journal_check import check_journal
+from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.stages import find_stages
+from perfharness.analysis.tabulate import tabulate
+from perfharness.errors import ResultError, TraceError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.trace import TraceMeta
+from perfharness.report.files import write_json
+from perfharness.report.meta import mean_meta, process_meta
+from perfharness.report.terminal import print_result
+from perfharness.trace import open_trace
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How traces are read: batches set apart, and what plain NVTX ranges mean."""
+
+    warmup_batches: int = 0
+    domain: str | None = None
+    batch_pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What became of a run: the mean tree, each process's result, and everything found."""
+
+    folder: Path
+    mean: Tree
+    results: dict[str, ProcessResult]
+    findings: list[Finding]
+
+    def print(self, console: Console) -> None:
+        """The result for people."""
+        print_result(console, self.mean, self.findings)
+
+
+@dataclass(frozen=True)
+class _Analysed:
+    result: ProcessResult
+    trace_meta: TraceMeta
+    journal: RecorderJournal | None
+
+
+def read_manifest(folder: Path) -> RunManifest:
+    """The run's manifest. Raises `ResultError` where the folder holds none or it cannot be read."""
+    path = folder / MANIFEST_NAME
+    try:
+        return RunManifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultError(
+            f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
+            "`perfharness launch -o`, or a trace file."
+        ) from None
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        reason = f"{error}".splitlines()[0]
+        raise ResultError(
+            f"{path} cannot be read ({reason}); it was written by another program, or is damaged."
+        ) from error
+
+
+def analyze_run(
+    run_dir: Path,
+    manifest: RunManifest,
+    *,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+) -> RunSummary:
+    """Recompute both kinds of JSON files of a run; options left None are those of the run itself.
+
+    Processes without a readable trace get no benchmark.json; the others' are written all the same.
+    """
+    options = ReadOptions(
+        warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
+        domain=domain or manifest.domain,
+        batch_pattern=batch_pattern or manifest.batch_pattern,
+    )
+    findings = [record.to_finding() for record in manifest.findings]
+    results: dict[str, ProcessResult] = {}
+    for process in manifest.processes:
+        benchmark = run_dir / process.folder / BENCHMARK_NAME
+        benchmark.unlink(missing_ok=True)
+        analysed, problems = _analyze_process(run_dir, manifest, process, options)
+        findings.extend(problems)
+        if analysed is None:
+            continue
+        own = [finding for finding in findings if finding.process == process.folder]
+        meta = process_meta(
+            manifest, process, analysed.result, analysed.trace_meta, analysed.journal, options.warmup_batches, own
+        )
+        result = replace(analysed.result, meta=meta)
+        write_json(benchmark, benchmark_tree(result))
+        results[process.folder] = result
+    included, partial = _included(manifest, results)
+    findings.extend(partial)
+    mean = {**combine(included), "meta": mean_meta(manifest, included, options.warmup_batches, findings)}
+    write_json(run_dir / BENCHMARK_MEAN_NAME, mean)
+    return RunSummary(run_dir, mean, results, findings)
+
+
+def benchmark_tree(result: ProcessResult) -> Tree:
+    """The body of benchmark.json."""
+    return {
+        "data": result.data,
+        "mean_data": result.mean_data,
+        "stats_minus_warmup": result.stats_minus_warmup,
+        "meta": result.meta,
+    }
+
+
+def _analyze_process(
+    run_dir: Path, manifest: RunManifest, process: ProcessRecord, options: ReadOptions
+) -> tuple[_Analysed | None, list[Finding]]:
+    folder = run_dir / process.folder
+    if process.trace is None:
+        return None, _no_trace(manifest, process)
+    journal, findings = _read_journal(folder)
+    try:
+        result, trace_meta = analyze_trace(folder / process.trace, options, journal)
+    except TraceError as error:
+        unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
+        return None, [unreadable]
+    findings = [replace(finding, process=process.folder) for finding in [*findings, *result.findings]]
+    return _Analysed(result, trace_meta, journal), findings
+
+
+def analyze_trace(
+    path: Path, options: ReadOptions, journal: RecorderJournal | None = None
+) -> tuple[ProcessResult, TraceMeta]:
+    """The result of one trace file, checked against the recorder's counts where they are there."""
+    trace = open_trace(path)
+    stages = find_stages(trace, options.domain, options.batch_pattern)
+    result = tabulate(trace, build_range_table(trace), stages, options.warmup_batches)
+    checked = check_journal(journal, stages, trace) if journal is not None else []
+    return replace(result, findings=[*result.findings, *checked]), trace.meta
+
+
+def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:
+    path = folder / JOURNAL_NAME
+    try:
+        return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8")), []
+    except FileNotFoundError:
+        return None, []  # a script without a recorder, or one that was killed: the launcher knows which
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        reason = f"{error}".splitlines()[0]
+        return None, [
+            Finding(
+                "recorder-counts-unreadable",
+                Severity.WARNING,
+                f"{JOURNAL_NAME} cannot be read ({reason}), so the trace was not checked against its counts.",
+            )
+        ]
+
+
+def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
+    said = any(
+        finding.process == process.folder and finding.severity == Severity.ERROR for finding in manifest.findings
+    )
+    if said or process.ended != "ok":
+        return []
+    if manifest.tracer.kind == "none":
+        why = "the run was not traced (--tracer none)"
+        return [Finding("not-traced", Severity.WARNING, f"There are no times: {why}.", process=process.folder)]
+    return [
+        Finding(
+            "trace-missing",
+            Severity.ERROR,
+            "The process ended well and left no trace.",
+            "See its stderr.log, and `perfharness doctor`.",
+            process.folder,
+        )
+    ]
+
+
+def _included(
+    manifest: RunManifest, results: dict[str, ProcessResult]
+) -> tuple[dict[str, ProcessResult], list[Finding]]:
+    """Results that the mean is made of: those of processes that ended well, or, where none did, all there are."""
+    well = {process.folder for process in manifest.processes if process.ended == "ok"}
+    included = {folder: result for folder, result in results.items() if folder in well}
+    left_out = sorted(set(results) - set(included))
+    if not left_out:
+        return included, []
+    if included:
+        message = (
+            f"The mean leaves out {', '.join(left_out)}: the process did not end well, so its trace may be cut short."
+        )
+        return included, [Finding("mean-without-failed", Severity.WARNING, message)]
+    message = "No process ended well; the mean is made of what their traces hold up to the end."
+    return results, [Finding("mean-of-failed", Severity.ERROR, message)]

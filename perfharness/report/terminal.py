@@ -1,0 +1,99 @@
+"""Results for people: one table of stages, the throughput, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.result import Tree
+
+SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+NOT_MEASURED = "-"
+
+COLUMNS = {
+    "batches": ("cpu_time", "count"),
+    "CPU": ("cpu_time", "mean"),
+    "p50": ("cpu_time", "p50"),
+    "p99": ("cpu_time", "p99"),
+    "GPU": ("gpu_time", "mean"),
+    "busy": ("gpu_busy_time", "mean"),
+    "CPU/item": ("cpu_time_per_item", "mean"),
+    "GPU/item": ("gpu_time_per_item", "mean"),
+}
+"""Heading -> number and figure of it; means where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One stage of a batch: statistics by key, as in `stats_minus_warmup`."""
+
+    path: tuple[str, ...]
+    statistics: Tree
+
+
+def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator[StageRow]:
+    """All stages of a statistics tree, a parent before its children."""
+    if "cpu_time" in stats_minus_warmup:
+        yield StageRow(path, stats_minus_warmup)
+    for name, below in stats_minus_warmup.items():
+        if isinstance(below, dict) and "p50" not in below:
+            yield from stage_rows(below, (*path, name))
+
+
+def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> None:
+    """The table of stages, throughput where the tree has it, and findings."""
+    rows = list(stage_rows(tree["stats_minus_warmup"]))
+    if rows:
+        console.print(_table(rows))
+    if "throughput" in tree:
+        console.print(_throughput_line(tree["throughput"]))
+    print_findings(console, findings)
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Errors and warnings, a line each, with the cure; notes stay in the files."""
+    for finding in findings:
+        if finding.severity == Severity.NOTE:
+            continue
+        style = SEVERITY_STYLE[finding.severity]
+        place = f"{finding.process}: " if finding.process else ""
+        cure = f" {finding.cure}" if finding.cure else ""
+        console.print(f"[{style}]{finding.severity.value}[/] {escape(place + finding.message + cure)}", soft_wrap=True)
+
+
+def _table(rows: list[StageRow]) -> Table:
+    depth = min(len(row.path) for row in rows)
+    table = Table(
+        title="Per batch without warm-up, in ms (GPU: projected, busy: union of its operations)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("stage", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        indent = "  " * (len(row.path) - depth)
+        name = "/".join(row.path[1:]) if len(row.path) == depth else row.path[-1]
+        table.add_row(escape(indent + name), *_cells(row.statistics))
+    return table
+
+
+def _cells(statistics: Tree) -> list[str]:
+    times = [statistics[key][figure] for key, figure in COLUMNS.values()]
+    return [NOT_MEASURED if time is None else str(time) if isinstance(time, int) else f"{time:.3f}" for time in times]
+
+
+def _throughput_line(throughput: Tree) -> str:
+    if throughput["items_per_second"] is None:
+        return f"Throughput: not measured ({escape(throughput['reason'])})"
+    return (
+        f"Throughput: {throughput['items_per_second']:.3f} items/s "
+        f"({throughput['items']} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"
+    )

@@ -1,0 +1,164 @@
+"""Small traces by hand, in nsys's sqlite schema, so that a test says in a few lines what happened when."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from perfharness.model import nsys_schema as schema
+
+NVTX_COLUMNS = (
+    "start", "end", "eventType", "rangeId", "category", "text", "globalTid", "endGlobalTid", "textId", "domainId", "int64Value",
+)  # fmt: skip
+
+
+class TraceBuilder:
+    """Collects events, then writes them. Times are integers in ns; everything happens in one process unless said.
+
+    Args:
+        cuda_traced: what the trace says of itself, as nsys writes it; None: it says nothing.
+        gpu: whether a GPU stands in the trace.
+    """
+
+    def __init__(self, *, cuda_traced: bool | None = True, gpu: bool = True) -> None:
+        self.tables: dict[str, list[dict[str, Any]]] = {}
+        self._strings: dict[str, int] = {}
+        self._categories: dict[tuple[int, int, str], int] = {}
+        self._domains: dict[tuple[int, str], int] = {}
+        self._next_correlation = 1
+        if cuda_traced is not None:
+            self.capture(CAPTURE_EVENT_TYPE="NvtxEvents")
+            self.capture(COLLECT_CUDA_TRACE=str(cuda_traced).lower())
+        if gpu:
+            self.row("TARGET_INFO_GPU", id=0, name="Test GPU")
+
+    def row(self, table: str, **columns: Any) -> int:
+        """Any row of any table; returns its row id."""
+        rows = self.tables.setdefault(table, [])
+        rows.append(columns)
+        return len(rows)
+
+    def capture(self, **values: str) -> None:
+        """Rows of META_DATA_CAPTURE."""
+        for name, value in values.items():
+            self.row("META_DATA_CAPTURE", name=name, value=value)
+
+    def string(self, value: str) -> int:
+        """Id of a string in StringIds."""
+        if value not in self._strings:
+            self._strings[value] = len(self._strings) + 1
+            self.row(schema.TABLE_STRINGS, id=self._strings[value], value=value)
+        return self._strings[value]
+
+    def range(
+        self,
+        name: str,
+        start: int,
+        end: int | None,
+        *,
+        pid: int = 100,
+        tid: int = 100,
+        domain: str | None = None,
+        category: str | None = None,
+        payload: int | None = None,
+        start_end: bool = False,
+        end_tid: int | None = None,
+        text: bool = False,
+    ) -> int:
+        """A range; `text` stores the name in the event itself instead of in StringIds. Returns its row id."""
+        return self._event(
+            schema.NVTX_START_END_RANGE if start_end else schema.NVTX_PUSH_POP_RANGE,
+            name, start, end, pid, tid, domain, category, payload, text=text,
+            endGlobalTid=None if end_tid is None else schema.global_tid(pid, end_tid),
+        )  # fmt: skip
+
+    def mark(
+        self, name: str, at: int, *, pid: int = 100, tid: int = 100, domain: str | None = None,
+        category: str | None = None, payload: int | None = None,
+    ) -> int:  # fmt: skip
+        """A mark; returns its row id."""
+        return self._event(schema.NVTX_MARK_EVENT, name, at, None, pid, tid, domain, category, payload)
+
+    def call(
+        self, name: str, start: int, end: int, *, pid: int = 100, tid: int = 100, correlation: int | None = None, result: int = 0
+    ) -> int:  # fmt: skip
+        """A CUDA API call; returns its correlation id."""
+        if correlation is None:
+            correlation, self._next_correlation = self._next_correlation, self._next_correlation + 1
+        self.row(
+            schema.TABLE_API, start=start, end=end, globalTid=schema.global_tid(pid, tid), correlationId=correlation,
+            nameId=self.string(name), returnValue=result, eventClass=schema.EVENT_CLASS_RUNTIME,
+        )  # fmt: skip
+        return correlation
+
+    def operation(
+        self, start: int, end: int, correlation: int, *, table: str = schema.TABLE_KERNEL, pid: int = 100, stream: int = 7
+    ) -> None:  # fmt: skip
+        """A GPU operation."""
+        self.row(
+            table, start=start, end=end, globalPid=schema.global_tid(pid, 0), correlationId=correlation, deviceId=0,
+            streamId=stream,
+        )  # fmt: skip
+
+    def kernel(
+        self, call: tuple[int, int], run: tuple[int, int], *, pid: int = 100, tid: int = 100, stream: int = 7
+    ) -> int:
+        """A launch call (start, end) and the kernel (start, end) that it started; returns the correlation id."""
+        correlation = self.call("cudaLaunchKernel_v7000", *call, pid=pid, tid=tid)
+        self.operation(*run, correlation, pid=pid, stream=stream)
+        return correlation
+
+    def write(self, path: Path) -> Path:
+        """Write the file; a table has the columns that its rows have."""
+        path.unlink(missing_ok=True)
+        self.tables.setdefault(schema.TABLE_STRINGS, [{"id": 0, "value": ""}])
+        connection = sqlite3.connect(path)
+        with connection:
+            for table, rows in self.tables.items():
+                columns = list(dict.fromkeys(column for row in rows for column in row))
+                quoted = ", ".join(f'"{column}"' for column in columns)
+                connection.execute(f"CREATE TABLE {table} ({quoted})")
+                connection.executemany(
+                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
+                    [tuple(row.get(column) for column in columns) for row in rows],
+                )
+        connection.close()
+        return path
+
+    def _event(
+        self, kind: int, name: str, start: int, end: int | None, pid: int, tid: int, domain: str | None,
+        category: str | None, payload: int | None, *, text: bool = False, **more: Any,
+    ) -> int:  # fmt: skip
+        domain_id = self._domain(pid, tid, domain)
+        thread = schema.global_tid(pid, tid)
+        columns: dict[str, Any] = dict.fromkeys(NVTX_COLUMNS)
+        columns |= {
+            "start": start, "end": end, "eventType": kind, "globalTid": thread, "domainId": domain_id, "int64Value": payload,
+            "category": self._category(pid, tid, domain_id, category),
+        }  # fmt: skip
+        columns |= {"text": name} if text else {"textId": self.string(name)}
+        return self.row(schema.TABLE_NVTX, **columns | more)
+
+    def _domain(self, pid: int, tid: int, domain: str | None) -> int:
+        if domain is None:
+            return 0
+        if (pid, domain) not in self._domains:
+            self._domains[pid, domain] = len(self._domains) + 1
+            self.row(
+                schema.TABLE_NVTX, start=0, eventType=schema.NVTX_DOMAIN_CREATE, text=domain,
+                globalTid=schema.global_tid(pid, tid), domainId=self._domains[pid, domain],
+            )  # fmt: skip
+        return self._domains[pid, domain]
+
+    def _category(self, pid: int, tid: int, domain_id: int, category: str | None) -> int | None:
+        if category is None:
+            return None
+        key = (pid, domain_id, category)
+        if key not in self._categories:
+            self._categories[key] = len(self._categories) + 1
+            self.row(
+                schema.TABLE_NVTX, start=0, eventType=schema.NVTX_CATEGORY_EVENT, text=category, domainId=domain_id,
+                category=self._categories[key], globalTid=schema.global_tid(pid, tid),
+            )  # fmt: skip
+        return self._categories[key]
