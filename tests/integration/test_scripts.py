@@ -179,6 +179,18 @@ def test_gpu_check_wants_gpu_work_where_there_must_be_some(
     ]
 
 
+def test_gpu_check_fails_where_a_trace_cannot_tell(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot_tell(path: Path) -> None:
+        raise gpu_check.CannotTellError("GPU work of 'inference' could not be traced")
+
+    monkeypatch.setattr(gpu_check, "operations_by_stage", cannot_tell)
+    failed = [check for check in gpu_check.compare_operations(two_runs(tmp_path, 7)) if not check.passed]
+    assert [check.name for check in failed] == [f"process {index}: operations by stage" for index in range(2)]
+    assert "could not be traced" in failed[0].detail
+
+
 def test_gpu_check_leaves_warm_up_out_of_the_medians(gpu_check: ModuleType) -> None:
     def batch(time_ms: float, warmup: bool) -> dict[str, object]:
         stages = {stage: {"gpu_time": time_ms} for stage in gpu_check.GPU_STAGES}
@@ -187,3 +199,29 @@ def test_gpu_check_leaves_warm_up_out_of_the_medians(gpu_check: ModuleType) -> N
     batches = {"batch_0": batch(9.0, True), "batch_1": batch(1.0, False), "batch_2": batch(2.0, False)}
     result = {"data": {"image_classification": {"pipeline": {**batches, "cpu_time": 3.0}}}}
     assert gpu_check.stage_medians_ms(result) == dict.fromkeys(gpu_check.GPU_STAGES, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("embedded_ms", "passes"), [(1.0, True), (1.049, True), (1.051, False), (0.951, True), (float("nan"), False)]
+)
+def test_gpu_check_allows_five_percent(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, embedded_ms: float, passes: bool
+) -> None:
+    assert verdicts(gpu_check, monkeypatch, 1.0, embedded_ms) == [passes] * 6
+
+
+@pytest.mark.parametrize(("embedded_ms", "passes"), [(0.049, True), (0.051, False)])
+def test_gpu_check_allows_twenty_microseconds_where_five_percent_are_less(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, embedded_ms: float, passes: bool
+) -> None:
+    assert verdicts(gpu_check, monkeypatch, 0.030, embedded_ms) == [passes] * 6
+
+
+def verdicts(gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, nsys_ms: float, embedded_ms: float) -> list[bool]:
+    """What compare_times says of two processes of three GPU stages, with these medians."""
+    medians = {"nsys": nsys_ms, "embedded": embedded_ms}
+    monkeypatch.setattr(gpu_check, "result_of", lambda folder, index: folder.name)
+    monkeypatch.setattr(
+        gpu_check, "stage_medians_ms", lambda tracer: dict.fromkeys(gpu_check.GPU_STAGES, medians[tracer])
+    )
+    return [check.passed for check in gpu_check.compare_times({tracer: Path(tracer) for tracer in medians})]
