@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.intervals import nest, union_lengths
+from perfharness.model.trace import Int64
+
+MOMENTS = st.integers(0, 30)
+INTERVALS = st.lists(st.tuples(MOMENTS, MOMENTS, st.integers(0, 2)), max_size=25)
+
+
+def columns(intervals: list[tuple[int, int, int]]) -> tuple[Int64, Int64, Int64]:
+    rows = np.asarray([(min(a, b), max(a, b), g) for a, b, g in intervals], dtype=np.int64).reshape(-1, 3)
+    return rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+def tightest(intervals: list[tuple[int, int, int]]) -> list[int | None]:
+    """Length of the tightest interval that contains each one, by trying all pairs; of equal ones the first is outer."""
+    start, end, group = (column.tolist() for column in columns(intervals))
+    found = []
+    for i in range(len(intervals)):
+        around = [
+            end[j] - start[j]
+            for j in range(len(intervals))
+            if j != i and group[j] == group[i] and start[j] <= start[i] and end[j] >= end[i]
+            and ((start[j], end[j]) != (start[i], end[i]) or j < i)
+        ]  # fmt: skip
+        found.append(min(around, default=None))
+    return found
+
+
+@given(INTERVALS)
+def test_nesting_is_the_tightest_containment(intervals: list[tuple[int, int, int]]) -> None:
+    start, end, group = columns(intervals)
+    nesting = nest(start, end, group)
+    lengths = [int(end[p] - start[p]) if p >= 0 else None for p in nesting.parent]
+    for length, expected, is_moment in zip(lengths, tightest(intervals), end == start, strict=True):
+        # A moment on the border of two intervals lies in both; which one is taken is left open.
+        assert (length is None) == (expected is None) if is_moment else length == expected
+    for i, parent in enumerate(nesting.parent):
+        assert nesting.level[i] == (nesting.level[parent] + 1 if parent >= 0 else 0)
+        if parent >= 0:
+            assert group[parent] == group[i]
+            assert start[parent] <= start[i]
+            assert end[parent] >= end[i]
+
+
+def test_a_stack() -> None:
+    """One thread, four ranges; the other thread's range at the same time is nobody's child.
+
+    0         1         2
+    0123456789012345678901234
+    a-----------------------a
+     b--------b   c--------c
+       d-d
+    """
+    start, end = np.asarray([0, 1, 14, 3, 3]), np.asarray([24, 10, 23, 5, 5])
+    nesting = nest(start, end, np.asarray([1, 1, 1, 1, 2]))
+    assert nesting.parent.tolist() == [-1, 0, 0, 1, -1]
+    assert nesting.level.tolist() == [0, 1, 1, 2, 0]
+
+
+def test_start_end_ranges_may_overlap() -> None:
+    """
+    a--------a
+         b--------b
+           c-c
+               d-d
+    """
+    nesting = nest(np.asarray([0, 5, 7, 11]), np.asarray([9, 14, 9, 13]), np.zeros(4, dtype=np.int64))
+    assert nesting.parent.tolist() == [-1, -1, 0, 1] or nesting.parent.tolist() == [-1, -1, 1, 1]
+    assert nesting.parent.tolist()[3] == 1
+
+
+def test_deep_stacks_and_large_times() -> None:
+    depth, origin = 500, 1 << 60
+    start = origin + np.arange(depth, dtype=np.int64)
+    end = origin + 2 * depth - np.arange(depth, dtype=np.int64)
+    nesting = nest(start, end, np.full(depth, 1 << 55, dtype=np.int64))
+    assert nesting.parent.tolist() == [-1, *range(depth - 1)]
+    assert nesting.level.tolist() == list(range(depth))
+
+
+@given(
+    st.lists(st.tuples(MOMENTS, MOMENTS), max_size=20),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=10),
+    st.integers(1, 8),
+)
+def test_union_is_the_number_of_covered_moments(
+    intervals: list[tuple[int, int]], slices: list[tuple[int, int]], max_pairs: int
+) -> None:
+    start = np.asarray([min(pair) for pair in intervals], dtype=np.int64)
+    end = np.asarray([max(pair) for pair in intervals], dtype=np.int64)
+    first = np.asarray([min(min(pair), len(intervals)) for pair in slices], dtype=np.int64)
+    last = np.asarray([min(max(pair), len(intervals)) for pair in slices], dtype=np.int64)
+    expected = [
+        len({moment for i in range(a, b) for moment in range(start[i], end[i])})
+        for a, b in zip(first, last, strict=True)
+    ]  # fmt: skip
+    assert union_lengths(start, end, first, last, max_pairs=max_pairs).tolist() == expected
