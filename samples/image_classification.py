@@ -123,12 +123,14 @@ def postprocess(logits: torch.Tensor, files: Sequence[Path]) -> list[Prediction]
 
 
 def parse_args() -> argparse.Namespace:
-    """The arguments common to vision samples, and `--batches`."""
-    parser = get_default_arg_parser("Classify JPEG images.", input_path=ASSETS / "images", batch_size=4)
-    parser.add_argument("--batches", type=int, help="number of full batches; default: one pass over the input")
+    """The command line."""
+    parser = get_default_arg_parser("image_classification", output_dir=".", parser_type="minimal")
+    parser.add_argument("-i", "--input_path", default=ASSETS / "images", help="a JPEG file or a folder of them")
+    parser.add_argument("-b", "--batch_size", type=int, default=4, help="images per batch")
+    parser.add_argument("--batches", type=int, help="number of full batches; without it one pass over the input")
     args = parse_validate_default_args(parser)
     if args.batches is not None and args.batches < 1:
-        parser.error(f"argument --batches: must be at least 1, got {args.batches}")
+        parser.error(f"--batches: must be 1 or more, got {args.batches}")
     return args
 
 
@@ -168,7 +170,6 @@ def main() -> int:
 
 def write_predictions(predictions: Sequence[Prediction], folder: Path) -> None:
     """One line a prediction, to the terminal and to predictions.csv."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(("file", "label", "score"))

@@ -56,7 +56,9 @@ def batches_of(files: Sequence[Path], batch_size: int) -> Iterator[Sequence[Path
 
 
 def main() -> int:
-    parser = get_default_arg_parser("Read the text off images.", input_path=IMAGES, batch_size=1)
+    parser = get_default_arg_parser("ocr", output_dir=".", parser_type="minimal")
+    parser.add_argument("-i", "--input_path", default=IMAGES, help="an image or a folder of them")
+    parser.add_argument("-b", "--batch_size", type=int, default=1, help="images per batch")
     args = parse_validate_default_args(parser)
     perf = PerfRecorder("ocr", args)
     files = find_images(Path(args.input_path))
@@ -75,9 +77,8 @@ def main() -> int:
                 texts[file.name] = list(engine(file).txts or ())
     perf.finalize()
 
-    output = Path(args.output_dir)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "texts.json").write_text(json.dumps(texts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    answers = json.dumps(texts, indent=2, ensure_ascii=False)
+    Path(args.output_dir, "texts.json").write_text(answers + "\n", encoding="utf-8")
     for name, lines in texts.items():
         print(f"{name}: {' | '.join(lines)}")
     return 0

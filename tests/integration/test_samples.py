@@ -87,6 +87,7 @@ def written_texts() -> Any:
 
 def test_image_sample_tells_every_shape_and_leaves_no_files_of_ours(tmp_path: Path) -> None:
     output = tmp_path / "answers"
+    output.mkdir()
     said = run(IMAGES.script, "-b", "5", "-o", output, cwd=tmp_path)
     assert predicted(output) == drawn_shapes()
     assert len(drawn_shapes()) == NUM_SHAPES
