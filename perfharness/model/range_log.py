@@ -59,6 +59,12 @@ class RangeLog:
                 self.buffers.append((threading.get_native_id(), buffer))
         return buffer
 
+    def forget_buffers(self) -> None:
+        """Drop what was recorded and hold no lock: for a forked child, which inherits both from its parent."""
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self.buffers = []
+
 
 _active: RangeLog | None = None
 

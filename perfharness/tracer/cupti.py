@@ -1,0 +1,160 @@
+"""CUPTI's activity API through ctypes: finding the library and calling it. Nothing here is called while a batch runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+KIND_MEMCPY = 1
+KIND_MEMSET = 2
+KIND_DRIVER = 4
+KIND_RUNTIME = 5
+KIND_CONTEXT = 9
+KIND_CONCURRENT_KERNEL = 10
+KIND_MARKER = 12
+KIND_MARKER_DATA = 13
+KIND_MEMCPY_PEER = 22
+KIND_GRAPH_TRACE = 51
+
+DOMAIN_DRIVER = 1
+DOMAIN_RUNTIME = 2
+
+ATTRIBUTE_ZEROED_OUT_BUFFER = 5
+THREAD_ID_SYSTEM = 1
+FLUSH_FORCED = 1
+
+ERROR_MULTIPLE_SUBSCRIBERS = 39
+
+_LAUNCHING_WORDS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
+_LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
+
+
+class CuptiError(Exception):
+    """A call of CUPTI or of the driver did not succeed; the message names the call and what the library said."""
+
+    def __init__(self, function: str, code: int, text: str) -> None:
+        super().__init__(f"{function} failed with {code} ({text})")
+        self.code = code
+
+
+def driver_library() -> ctypes.CDLL | None:
+    """The CUDA driver, or None on a machine without one. Loading it initialises nothing."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def driver_cuda_version(driver: ctypes.CDLL) -> int:
+    """The newest CUDA that the driver knows, as in CUDA's own numbering: 13000 is 13.0."""
+    version = ctypes.c_int()
+    code = driver.cuDriverGetVersion(ctypes.byref(version))
+    if code != 0:
+        raise CuptiError("cuDriverGetVersion", code, "no version")
+    return version.value
+
+
+def find_libraries(cuda_major: int) -> Iterator[Path]:
+    """Every `libcupti.so` for that CUDA major version: Python wheels first (what torch loads too), then toolkits."""
+    name = f"libcupti.so.{cuda_major}"
+    folders = [
+        Path(entry) / "nvidia" / package / "lib"
+        for entry in sys.path
+        if entry
+        for package in (f"cu{cuda_major}", "cuda_cupti")
+    ]
+    roots = [os.environ[key] for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
+    roots += ["/usr/local/cuda", *map(str, sorted(Path("/usr/local").glob(f"cuda-{cuda_major}*"), reverse=True))]
+    folders += [Path(root) / "extras" / "CUPTI" / "lib64" for root in roots]
+    folders += [Path(root) / "lib64" for root in roots]
+    seen: set[Path] = set()
+    for folder in folders:
+        path = folder / name
+        if path not in seen and path.is_file():
+            seen.add(path)
+            yield path
+
+
+def starts_gpu_work(function: str) -> bool:
+    """Whether a CUDA API function of that name may start a kernel, a copy, a memset or a graph."""
+    return any(word in function for word in _LAUNCHING_WORDS) and not any(
+        word in function for word in _LAUNCHING_EXCEPTIONS
+    )
+
+
+class Cupti:
+    """One loaded `libcupti.so`.
+
+    Raises:
+        OSError: the library or one that it needs cannot be loaded.
+        CuptiError: it answers with an error.
+        AttributeError: it is too old to have the function.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.library = ctypes.CDLL(str(path))
+        version = ctypes.c_uint32()
+        self.call("cuptiGetVersion", ctypes.byref(version))
+        self.version = version.value
+
+    def call(self, function: str, *arguments: object) -> None:
+        """Call a function that returns a CUptiResult; `CuptiError` unless that is success."""
+        code = getattr(self.library, function)(*arguments)
+        if code != 0:
+            raise CuptiError(function, code, self._result_text(code))
+
+    def _result_text(self, code: int) -> str:
+        text = ctypes.c_char_p()
+        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+        return text.value.decode() if text.value else "unknown"
+
+    def has(self, function: str) -> bool:
+        """Whether this version has the function."""
+        return hasattr(self.library, function)
+
+    def set_flag(self, attribute: int, value: int) -> None:
+        """Set an attribute that is a uint8_t."""
+        flag = ctypes.c_uint8(value)
+        size = ctypes.c_size_t(1)
+        self.call("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(flag))
+
+    def enable(self, kind: int) -> None:
+        """Ask for the records of a kind."""
+        self.call("cuptiActivityEnable", ctypes.c_int(kind))
+
+    def timestamp(self) -> int:
+        """CUPTI's clock now, nanoseconds; the clock of every record."""
+        value = ctypes.c_uint64()
+        self.call("cuptiGetTimestamp", ctypes.byref(value))
+        return value.value
+
+    def callback_name(self, domain: int, cbid: int) -> str | None:
+        """Name of a CUDA API function, e.g. `cudaLaunchKernel_v7000`; None where there is none of that number."""
+        name = ctypes.c_char_p()
+        code = self.library.cuptiGetCallbackName(ctypes.c_int(domain), ctypes.c_uint32(cbid), ctypes.byref(name))
+        return name.value.decode() if code == 0 and name.value else None
+
+    def functions(self, domain: int) -> dict[int, str]:
+        """All API functions of a domain: cbid -> name."""
+        names: dict[int, str] = {}
+        missing = 0
+        cbid = 0
+        while missing < 16:
+            cbid += 1
+            name = self.callback_name(domain, cbid)
+            if name is None or name == "INVALID":
+                missing += 1
+            else:
+                missing = 0
+                names[cbid] = name
+        return names
+
+    def dropped_records(self) -> int:
+        """How many records CUPTI has dropped since it was last asked."""
+        dropped = ctypes.c_size_t()
+        self.call("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped))
+        return dropped.value

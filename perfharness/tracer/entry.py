@@ -1,0 +1,33 @@
+"""From the command line to the script: start the tracer, then hand the process over as Python itself would.
+
+Only what must run before the script is imported here; everything that decodes and writes waits until it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from perfharness.model import environment
+from perfharness.tracer import script
+from perfharness.tracer.session import Session
+
+USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
+
+
+def main() -> None:
+    """Run the script of `sys.argv` under the tracer; what it raises passes through."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
+        sys.exit(USAGE)
+    output_dir = os.environ.get(environment.OUTPUT_DIR)
+    if not output_dir:
+        sys.exit(
+            f"perfharness.tracer: {environment.OUTPUT_DIR} does not say where trace.sqlite goes; "
+            "set it, or use `perfharness launch --tracer embedded`"
+        )
+    Session.start(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
+    if arguments[0] == "-m":
+        script.run_module(arguments[1], arguments[1:])
+    else:
+        script.run_path(arguments[0], arguments)

@@ -1,0 +1,195 @@
+"""Recording GPU work through CUPTI: started before the script, stopped after it, nothing in between.
+
+What is asked for, and why so little (measured on an H200, docs/embedded-tracer.md): kernels, copies, memsets and graph
+launches as the GPU ran them, and API records of only those functions that start such work. That is all that is needed to
+attribute work to ranges (by correlation id, thread and time), and costs about a third of what all API records do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, field
+
+from perfharness.tracer import cupti, native
+from perfharness.tracer.cupti import Cupti, CuptiError
+from perfharness.tracer.layouts import is_known
+
+BUFFER_BYTES = 1 << 20
+MIN_POOL_BYTES = 256 << 20
+MAX_POOL_BYTES = 32 << 30
+POOL_SHARE_OF_MEMORY = 4
+"""The pool may grow to this fraction (1/4) of the memory that the process may use."""
+
+OPERATION_KINDS = (
+    cupti.KIND_CONCURRENT_KERNEL,
+    cupti.KIND_MEMCPY,
+    cupti.KIND_MEMCPY_PEER,
+    cupti.KIND_MEMSET,
+    cupti.KIND_GRAPH_TRACE,
+)
+NVTX_INJECTION = "NVTX_INJECTION64_PATH"
+OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
+"""Set where another tool is going to listen to CUDA or NVTX in this process."""
+
+CUDA_SUCCESS = 0
+
+
+@dataclass
+class GpuRecords:
+    """What CUPTI gave back, still raw.
+
+    Args:
+        buffers: `(address, valid bytes)`.
+        api_names: function names by `(domain, cbid)`; filled for what was asked for.
+        taken_over: another user of CUPTI took the records during the run.
+    """
+
+    cupti: Cupti
+    buffers: list[tuple[int, int]]
+    api_names: dict[tuple[int, int], str]
+    dropped: int
+    taken_over: bool
+    clock_error_ns: int
+
+
+@dataclass
+class GpuTrace:
+    """A running trace."""
+
+    cupti: Cupti
+    pool: native.BufferPool
+    driver: ctypes.CDLL
+    api_names: dict[tuple[int, int], str] = field(default_factory=dict)
+    canary: int | None = None
+
+    def stop(self) -> GpuRecords:
+        """Have CUPTI give back everything; the records stay where they are until the process ends."""
+        taken_over = self._was_taken_over()
+        self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
+        for kind in OPERATION_KINDS:
+            self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
+        return GpuRecords(
+            cupti=self.cupti,
+            buffers=self.pool.completed(),
+            api_names=self.api_names,
+            dropped=self.cupti.dropped_records(),
+            taken_over=taken_over,
+            clock_error_ns=0,
+        )
+
+    def _was_taken_over(self) -> bool:
+        """Whether a call that must leave a record leaves none: then the records went to someone else."""
+        if self.canary is None or not cuda_was_initialised(self.driver):
+            return False
+        before = sum(size for _, size in self.pool.completed())
+        self.driver.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))
+        self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
+        return sum(size for _, size in self.pool.completed()) == before
+
+
+def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
+    """The running trace, or None and a sentence that says why the GPU is not traced."""
+    tool = _other_tool()
+    if tool is not None:
+        return None, f"another tool listens to CUDA in this process ({tool} is set), and CUPTI admits one"
+    if not native.supported():
+        return None, f"the embedded tracer has no CUPTI callbacks for {os.uname().machine}; use nsys"
+    driver = cupti.driver_library()
+    if driver is None:
+        return None, "the CUDA driver (libcuda.so.1) is not installed"
+    try:
+        major = cupti.driver_cuda_version(driver) // 1000
+        reasons = [f"there is no libcupti.so.{major}; pip install 'nvidia-cuda-cupti=={major}.*'"]
+        for path in cupti.find_libraries(major):
+            trace, reason = _start_with(Cupti(path), driver)
+            if trace is not None:
+                return trace, None
+            reasons = [reason]
+    except (CuptiError, OSError, AttributeError) as error:
+        return None, f"CUPTI could not be started: {error}"
+    return None, reasons[0]
+
+
+def _other_tool() -> str | None:
+    for name in OTHER_TOOLS:
+        value = os.environ.get(name, "")
+        if value and not (name == NVTX_INJECTION and "libcupti.so" in value):
+            return name
+    return None
+
+
+def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, str]:
+    if not is_known(library.version):
+        return None, (
+            f"the record layouts of {library.path} (CUPTI {library.version}) are not known to this version of "
+            "perfharness; update it, or use nsys"
+        )
+    pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES)
+    try:
+        subscriber = ctypes.c_void_p()
+        # Holds the one place there is; the function is never called, for no callback is enabled.
+        library.call("cuptiSubscribe", ctypes.byref(subscriber), ctypes.c_void_p(pool.clock_address), None)
+    except CuptiError as error:
+        if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
+            return None, "another CUPTI subscriber (nsys, ncu or a profiler) is active in this process"
+        raise
+    trace = GpuTrace(library, pool, driver)
+    library.set_flag(cupti.ATTRIBUTE_ZEROED_OUT_BUFFER, 1)
+    library.call("cuptiSetThreadIdType", ctypes.c_int(cupti.THREAD_ID_SYSTEM))
+    library.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(pool.clock_address))
+    library.call(
+        "cuptiActivityRegisterCallbacks",
+        ctypes.c_void_p(pool.request_address),
+        ctypes.c_void_p(pool.complete_address),
+    )
+    for kind in OPERATION_KINDS:
+        library.enable(kind)
+    _enable_launching_functions(trace)
+    _listen_to_nvtx(library)
+    return trace, ""
+
+
+def _enable_launching_functions(trace: GpuTrace) -> None:
+    """API records of the functions that start GPU work, of both APIs; of all functions where CUPTI cannot choose."""
+    library = trace.cupti
+    for domain, kind, enable in (
+        (cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi"),
+        (cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi"),
+    ):
+        selective = library.has(enable)
+        if not selective:
+            library.enable(kind)
+        for cbid, name in library.functions(domain).items():
+            wanted = cupti.starts_gpu_work(name)
+            if domain == cupti.DOMAIN_DRIVER and name == "cuDriverGetVersion":
+                trace.canary, wanted = cbid, True
+            if wanted or not selective:
+                trace.api_names[domain, cbid] = name
+            if wanted and selective:
+                library.call(enable, ctypes.c_uint32(cbid), ctypes.c_uint8(1))
+
+
+def _listen_to_nvtx(library: Cupti) -> None:
+    """Have NVTX in other libraries (C, C++) talk to CUPTI. Set for C only: the script's `os.environ` is its own."""
+    library.enable(cupti.KIND_MARKER)
+    library.enable(cupti.KIND_MARKER_DATA)
+    ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(library.path).encode(), 1)
+
+
+def _pool_bytes() -> int:
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as stream:  # noqa: PTH123 - start-up time
+                text = stream.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            available = min(available, int(text))
+    return max(MIN_POOL_BYTES, min(MAX_POOL_BYTES, available // POOL_SHARE_OF_MEMORY))
+
+
+def cuda_was_initialised(driver: ctypes.CDLL) -> bool:
+    """Whether anything in this process has called cuInit: without it there is no context and no GPU work."""
+    return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) == CUDA_SUCCESS

@@ -1,0 +1,182 @@
+"""What CUPTI calls back, as machine code: a few instructions that never touch Python.
+
+CUPTI asks for buffers and returns them from inside the pipeline's own CUDA calls, on any thread, with its own locks held.
+A ctypes callback would wait for the GIL there: a stall at best, a deadlock when the thread that holds the GIL is itself
+inside a CUDA call. So the two callbacks only hand out and take back slots of one preallocated pool, by an atomic
+addition each, and the clock callback reads CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads. The assembly
+stands beside the bytes; the tests call all three through ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import struct
+from dataclasses import dataclass
+
+_PLACEHOLDER = struct.pack("<Q", 0x1122334455667788)
+"""Stands in the code where an absolute address belongs."""
+
+_MAP_NORESERVE = 0x4000
+_MAP_FAILED = 2**64 - 1
+_PAGE_BYTES = 4096
+_CODE_ALIGNMENT = 64
+_RETURN_BYTES = 16
+
+
+class PoolHeader(ctypes.Structure):
+    """The pool as the machine code sees it; offsets in bytes: 0, 8, 16, 24, 32, 40."""
+
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("buffer_bytes", ctypes.c_uint64),
+        ("capacity", ctypes.c_uint64),
+        ("requested", ctypes.c_uint64),
+        ("completed", ctypes.c_uint64),
+        ("returns", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class _Code:
+    """Machine code of the three callbacks for one processor, each with one placeholder."""
+
+    request: bytes
+    complete: bytes
+    clock: bytes
+
+
+_X86_64 = _Code(
+    # request(uint8_t **buffer, size_t *size, size_t *max_records)
+    request=bytes.fromhex(
+        "f30f1efa"  #             endbr64
+        "48b88877665544332211"  # movabs rax, header
+        "b901000000"  #           mov ecx, 1
+        "f0480fc14818"  #         lock xadd [rax+24], rcx     slot = requested++
+        "483b4810"  #             cmp rcx, [rax+16]
+        "7319"  #                 jae none                    pool exhausted
+        "4c8b4008"  #             mov r8, [rax+8]
+        "4c8906"  #               mov [rsi], r8               *size = buffer_bytes
+        "490fafc8"  #             imul rcx, r8
+        "480308"  #               add rcx, [rax]
+        "48890f"  #               mov [rdi], rcx              *buffer = base + slot * buffer_bytes
+        "48c70200000000"  #       mov qword [rdx], 0          *max_records = 0: as many as fit
+        "c3"  #                   ret
+        "31c0"  #           none: xor eax, eax
+        "488907"  #               mov [rdi], rax              no buffer: CUPTI drops and counts
+        "488906"  #               mov [rsi], rax
+        "488902"  #               mov [rdx], rax
+        "c3"  #                   ret
+    ),
+    # complete(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_size)
+    complete=bytes.fromhex(
+        "f30f1efa"  #             endbr64
+        "48b88877665544332211"  # movabs rax, header
+        "41b901000000"  #         mov r9d, 1
+        "f04c0fc14820"  #         lock xadd [rax+32], r9      entry = completed++
+        "4c3b4810"  #             cmp r9, [rax+16]
+        "730f"  #                 jae end
+        "49c1e104"  #             shl r9, 4
+        "4c034828"  #             add r9, [rax+40]
+        "498911"  #               mov [r9], rdx               returns[entry] = (buffer, valid_size)
+        "4d894108"  #             mov [r9+8], r8
+        "c3"  #              end: ret
+    ),
+    # uint64_t clock(void)
+    clock=bytes.fromhex(
+        "f30f1efa"  #             endbr64
+        "4883ec18"  #             sub rsp, 24
+        "bf01000000"  #           mov edi, CLOCK_MONOTONIC
+        "4889e6"  #               mov rsi, rsp
+        "48b88877665544332211"  # movabs rax, clock_gettime
+        "ffd0"  #                 call rax
+        "48690424"
+        "00ca9a3b"  #             imul rax, [rsp], 1000000000
+        "4803442408"  #           add rax, [rsp+8]
+        "4883c418"  #             add rsp, 24
+        "c3"  #                   ret
+    ),
+)
+_CODE_BY_MACHINE = {"x86_64": _X86_64}
+
+
+def supported() -> bool:
+    """Whether there is machine code for this processor."""
+    return platform.machine() in _CODE_BY_MACHINE
+
+
+def _map(libc: ctypes.CDLL, length: int) -> int:
+    """Address of fresh zero memory that is never given back: CUPTI may call and write until the process has gone."""
+    libc.mmap.restype = ctypes.c_void_p
+    address = libc.mmap(
+        None,
+        ctypes.c_size_t(length),
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE,
+        -1,
+        ctypes.c_long(0),
+    )
+    if address in (None, _MAP_FAILED):
+        raise OSError(ctypes.get_errno(), f"the system does not give this process {length} bytes of address space")
+    return int(address)
+
+
+def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
+    """Addresses of the codes, each with its placeholder filled in, in a page that may be run but no longer written."""
+    page = _map(libc, _PAGE_BYTES)
+    addresses = []
+    offset = 0
+    for code, target in codes:
+        filled = code.replace(_PLACEHOLDER, struct.pack("<Q", target))
+        ctypes.memmove(page + offset, filled, len(filled))
+        addresses.append(page + offset)
+        offset += -(-len(filled) // _CODE_ALIGNMENT) * _CODE_ALIGNMENT
+    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE_BYTES), mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+        raise OSError(ctypes.get_errno(), "the system does not let this process run generated code (mprotect)")
+    return addresses
+
+
+class BufferPool:
+    """Buffers for CUPTI in one reserved stretch of memory, handed out one after another and kept until decoded.
+
+    The stretch is zero and the kernel backs it page by page as it is written, so nothing stalls when a buffer begins.
+
+    Args:
+        buffer_bytes: size of one buffer.
+        capacity: how many there are; when they are used up, CUPTI drops records and counts them.
+
+    Raises:
+        OSError: the address space or the right to run code is refused.
+        KeyError: no machine code for this processor (`supported`).
+    """
+
+    def __init__(self, buffer_bytes: int, capacity: int) -> None:
+        code = _CODE_BY_MACHINE[platform.machine()]
+        libc = ctypes.CDLL(None, use_errno=True)
+        front = -(-(ctypes.sizeof(PoolHeader) + capacity * _RETURN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+        start = _map(libc, front + buffer_bytes * capacity)
+        self.base = start + front
+        self.header = PoolHeader.from_address(start)
+        self._returns = (ctypes.c_uint64 * (2 * capacity)).from_address(start + ctypes.sizeof(PoolHeader))
+        self.header.base, self.header.buffer_bytes, self.header.capacity = self.base, buffer_bytes, capacity
+        self.header.returns = ctypes.addressof(self._returns)
+        clock_gettime = ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0
+        self.request_address, self.complete_address, self.clock_address = _load_codes(
+            libc, [(code.request, start), (code.complete, start), (code.clock, clock_gettime)]
+        )
+
+    @property
+    def requested(self) -> int:
+        """How many buffers CUPTI has asked for; more than the capacity means that records were dropped."""
+        return int(self.header.requested)
+
+    def completed(self) -> list[tuple[int, int]]:
+        """`(address, valid bytes)` of each buffer that CUPTI has given back, in that order."""
+        count = min(int(self.header.completed), int(self.header.capacity))
+        return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(count)]
+
+
+def view(address: int, length: int) -> memoryview:
+    """The bytes of one returned buffer, not copied."""
+    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")

@@ -1,0 +1,337 @@
+"""Python's `nvtx` package, recorded: its functions write to a `RangeLog` of their own instead of calling NVTX.
+
+The package is changed as it is imported, so `from nvtx import …` gets the recording functions too. Unlike a recorder's
+log, this one names the domain of every POP (by its key), for NVTX keeps a stack per thread and domain.
+Known to fit nvtx 0.2.8 to 0.2.17; what is not recorded here (counters, profiles) goes to the real package.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
+
+PACKAGE = "nvtx"
+DEFAULT_COLOR = "blue"
+
+
+@dataclass(frozen=True)
+class NvtxAttributes(RangeAttributes):
+    """`RangeAttributes` and what only nvtx's own functions have."""
+
+    category_id: int | None = None
+    """A category given by its number, without a name."""
+
+    double_payload: bool = False
+    """The payload is the bits of a double."""
+
+
+def install(log: RangeLog, diagnostics: list[str]) -> None:
+    """Have `nvtx` record into `log` from its first import on; what cannot be recorded adds a sentence, once."""
+    if PACKAGE in sys.modules:
+        patch(sys.modules[PACKAGE], log, diagnostics)
+    else:
+        sys.meta_path.insert(0, _Finder(log, diagnostics))
+
+
+class _Finder:
+    """Lets the others find `nvtx`, and changes it right after it was executed."""
+
+    def __init__(self, log: RangeLog, diagnostics: list[str]) -> None:
+        self._log = log
+        self._diagnostics = diagnostics
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of `nvtx` with a loader that patches; None for everything else."""
+        if name != PACKAGE:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        loader: Any = spec.loader
+        if hasattr(loader, "exec_module"):
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                loader.exec_module = execute
+                execute(module)
+                patch(module, self._log, self._diagnostics)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def patch(package: ModuleType, log: RangeLog, diagnostics: list[str]) -> None:
+    """Replace the functions of an imported `nvtx` package; one that was disabled (NVTX_DISABLE) stays as it is."""
+    enabled = getattr(package, "enabled", None)
+    if enabled is not None and not enabled():
+        return
+    recording = _Recording(log, diagnostics, getattr(package, "get_domain", None))
+    replacements = recording.replacements()
+    for module in (package, sys.modules.get(f"{PACKAGE}.{PACKAGE}")):
+        for name, replacement in replacements.items():
+            if module is not None and hasattr(module, name):
+                setattr(module, name, replacement)
+
+
+class _Recording:
+    """What all replaced functions share: the log, the domains by name, the ids of start/end ranges."""
+
+    def __init__(self, log: RangeLog, diagnostics: list[str], real_domain: Callable[..., Any] | None) -> None:
+        self.log = log
+        self.diagnostics = diagnostics
+        self.real_domain = real_domain
+        self.range_ids = itertools.count(1)
+        self.domains: dict[str | None, RecordedDomain] = {}
+
+    def domain(self, name: str | None = None) -> RecordedDomain:
+        """The domain of that name, always the same object."""
+        found = self.domains.get(name)
+        if found is None:
+            found = self.domains.setdefault(name, RecordedDomain(self, name))
+        return found
+
+    def payload_bits(self, payload: Any) -> tuple[int, int, bool]:
+        """`(flag, 64 bits, whether they are a double)` of a payload; `(0, 0, False)` where there is none."""
+        if payload is None:
+            return 0, 0, False
+        if isinstance(payload, float):
+            return HAS_PAYLOAD, struct.unpack("<q", struct.pack("<d", payload))[0], True
+        try:
+            return HAS_PAYLOAD, payload.__index__(), False
+        except (AttributeError, TypeError):
+            self._not_recorded(f"nvtx payloads of type {type(payload).__name__}")
+            return 0, 0, False
+
+    def _not_recorded(self, what: str) -> None:
+        sentence = f"{what} are not recorded by the embedded tracer; the ranges themselves are"
+        if sentence not in self.diagnostics:
+            self.diagnostics.append(sentence)
+
+    def replacements(self) -> dict[str, Any]:
+        """What stands in for the package's own, by name."""
+        def mark(
+            message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,
+            payload: Any = None,
+        ) -> None:  # fmt: skip
+            """Mark an instantaneous event."""
+            self.domain(domain).record(MARK, message, color, category, payload)
+
+        def push_range(
+            message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,
+            payload: Any = None,
+        ) -> None:  # fmt: skip
+            """Mark the beginning of a code range."""
+            self.domain(domain).record(PUSH, message, color, category, payload)
+
+        def pop_range(domain: Any = None) -> None:
+            """Mark the end of a code range that was started with `push_range`."""
+            self.domain(domain).pop_range()
+
+        def start_range(
+            message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
+        ) -> tuple[int, None]:
+            """Mark the beginning of a process range."""
+            range_id = next(self.range_ids)
+            self.domain(domain).record(START, message, color, category, payload, range_id)
+            return range_id, None
+
+        def end_range(range_id: Any, domain: Any = None) -> None:
+            """Mark the end of a code range that was started with `start_range`."""
+            if range_id is not None:
+                self.domain(None).end_range(range_id[0])
+
+        # Known by the package's own name, so that a pickled one is the real one in a process that is not traced.
+        annotate = type("annotate", (_Annotate,), {"recording": self, "__module__": PACKAGE})
+        return {
+            "mark": mark, "push_range": push_range, "pop_range": pop_range, "start_range": start_range,
+            "end_range": end_range, "annotate": annotate, "get_domain": self.domain, "Domain": _domain_type(self.domain),
+        }  # fmt: skip
+
+
+class _DomainType(type):
+    """Makes `nvtx.Domain(name)` the lookup that it is in the package, and `isinstance` still true."""
+
+    lookup: Callable[..., Any]
+
+    def __call__(cls, name: str | None = None) -> Any:
+        return cls.lookup(name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, RecordedDomain)
+
+
+def _domain_type(lookup: Callable[..., Any]) -> type:
+    return _DomainType("Domain", (), {"lookup": staticmethod(lookup), "__doc__": "A domain of NVTX events."})
+
+
+@dataclass
+class RegisteredString:
+    """Stands in for nvtx's registered string."""
+
+    domain: Any
+    string: str | None
+    handle: None = None
+
+
+class EventAttributes:
+    """Stands in for nvtx's event attributes: what `get_event_attributes` returns; every attribute may be set."""
+
+    __slots__ = ("category", "color", "message", "payload")
+
+    def __init__(self, message: Any = None, color: Any = None, category: Any = None, payload: Any = None) -> None:
+        self.message, self.color, self.category, self.payload = message, color, category, payload
+
+
+class RecordedDomain:
+    """Stands in for `nvtx.Domain`; what is not recorded is asked of the real one."""
+
+    def __init__(self, recording: _Recording, name: str | None) -> None:
+        self.name = name
+        self.handle = self
+        self.categories: dict[str, int] = {}
+        self._recording = recording
+        self._log = recording.log
+        self._keys: dict[tuple[Any, ...], int] = {}
+        self._pop = self._log.key(NvtxAttributes(name, "")) << OP_BITS | POP
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or self._recording.real_domain is None:
+            raise AttributeError(name)
+        return getattr(self._recording.real_domain(self.name), name)
+
+    def record(
+        self, op: int, message: Any, color: Any, category: Any, payload: Any, range_id: int = 0
+    ) -> None:
+        """Write one event that begins or marks something; the clock is read last."""
+        flag, bits, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
+        try:
+            key = self._keys[message, color, category, is_double]
+        except KeyError:
+            key = self._new_key(message, color, category, is_double)
+            self._keys[message, color, category, is_double] = key
+        buffer = self._log.buffer()
+        buffer += (key << OP_BITS | op | flag, time.perf_counter_ns(), bits, range_id)
+
+    def _new_key(self, message: Any, color: Any, category: Any, is_double: bool) -> int:
+        from nvtx.colors import color_to_hex
+
+        text = message.string if isinstance(message, RegisteredString) else message
+        if isinstance(category, int):
+            category = next((name for name, number in self.categories.items() if number == category), category)
+        named = isinstance(category, str)
+        attributes = NvtxAttributes(
+            domain=self.name,
+            message="" if text is None else text.decode() if isinstance(text, bytes) else str(text),
+            category=category if named else None,
+            color=color_to_hex(color),
+            category_id=None if named or category is None else int(category),
+            double_payload=is_double,
+        )
+        return self._log.key(attributes)
+
+    def push_range(self, attributes: EventAttributes | None = None, **values: Any) -> None:
+        """Begin a range on this thread's stack of this domain."""
+        event = self._attributes(attributes, values)
+        self.record(PUSH, event.message, event.color, event.category, event.payload)
+
+    def pop_range(self) -> None:
+        """End the innermost range of this thread and domain; the clock is read first."""
+        now = time.perf_counter_ns()
+        buffer = self._log.buffer()
+        buffer += (self._pop, now, 0, 0)
+
+    def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int:
+        """Begin a range that any thread may end; its id."""
+        event = self._attributes(attributes, values)
+        range_id = next(self._recording.range_ids)
+        self.record(START, event.message, event.color, event.category, event.payload, range_id)
+        return range_id
+
+    def end_range(self, range_id: int) -> None:
+        """End the range of that id."""
+        now = time.perf_counter_ns()
+        buffer = self._log.buffer()
+        buffer += (END, now, 0, range_id)
+
+    def mark(self, attributes: EventAttributes | None = None, **values: Any) -> None:
+        """Mark a moment."""
+        event = self._attributes(attributes, values)
+        self.record(MARK, event.message, event.color, event.category, event.payload)
+
+    def get_registered_string(self, string: str | None) -> RegisteredString:
+        """A message, as attributes take it."""
+        return RegisteredString(self, string)
+
+    def get_category_id(self, name: str) -> int:
+        """The category's number. It is recorded by name, so the number stays this process's own."""
+        return self.categories.setdefault(name, len(self.categories) + 1)
+
+    def get_event_attributes(
+        self, message: Any = None, color: Any = None, category: Any = None, payload: Any = None
+    ) -> EventAttributes:
+        """Attributes to use again and again."""
+        return EventAttributes(message, color, category, payload)
+
+    def set_event_attributes(self, attributes: EventAttributes, **values: Any) -> None:
+        """Change some of the attributes in place."""
+        for name, value in values.items():
+            setattr(attributes, name, value)
+
+    def _attributes(self, attributes: EventAttributes | None, values: dict[str, Any]) -> EventAttributes:
+        if attributes is None:
+            return EventAttributes(**values)
+        if values:
+            self.set_event_attributes(attributes, **values)
+        return attributes
+
+
+class _Annotate:
+    """Stands in for `nvtx.annotate`: a context manager and a decorator."""
+
+    recording: _Recording
+
+    def __init__(
+        self, message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
+    ) -> None:
+        self.init_args = (message, color, domain, category, payload)
+        self.domain = self.recording.domain(domain)
+        self.attributes = EventAttributes(message, color, category, payload)
+
+    def __reduce__(self) -> Any:
+        return self.__class__, self.init_args
+
+    def __enter__(self) -> _Annotate:
+        event = self.attributes
+        self.domain.record(PUSH, event.message, event.color, event.category, event.payload)
+        return self
+
+    def __exit__(self, *exception: object) -> bool:
+        self.domain.pop_range()
+        return False
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.attributes.message:
+            self.attributes.message = function.__name__
+
+        @functools.wraps(function)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inner

@@ -1,0 +1,99 @@
+"""Run a script as `python SCRIPT` would: the same `__main__`, the same `sys.path`, the same tracebacks and exit codes."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import io
+import os
+import sys
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+_OWN_FILES = (__file__, __file__.replace("script.py", "entry.py"), __file__.replace("script.py", "__main__.py"))
+_RUNPY = "runpy"
+
+
+def run_path(path: str, arguments: list[str]) -> None:
+    """Run a file. `arguments` becomes `sys.argv`, the path as it was given first."""
+    full_path = os.path.abspath(path)  # noqa: PTH100 - as Python itself computes __file__
+    try:
+        with io.open_code(full_path) as stream:
+            source = stream.read()
+    except OSError as error:
+        # Python's own words and exit code for a script that it cannot open.
+        sys.stderr.write(f"{sys.executable}: can't open file {full_path!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+    sys.argv[:] = arguments
+    if not _is_safe_path():
+        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
+    _execute(lambda: compile(source, full_path, "exec", dont_inherit=True), module)
+
+
+def run_module(name: str, arguments: list[str]) -> None:
+    """Run a module as `python -m NAME` would."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = importlib.util.find_spec(name)
+    loader: Any = None if spec is None else spec.loader
+    if spec is None or not hasattr(loader, "get_code"):
+        sys.exit(f"{sys.executable}: No module named {name}")
+    module = _new_main(spec.origin or name, loader)
+    module.__spec__ = spec
+    module.__package__ = spec.parent
+    module.__dict__["__cached__"] = spec.cached
+    sys.argv[:] = [spec.origin or name, *arguments[1:]]
+    _execute(lambda: loader.get_code(name), module)
+
+
+def _is_safe_path() -> bool:
+    return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def _new_main(path: str, loader: Any) -> ModuleType:
+    import builtins
+
+    module = ModuleType("__main__")
+    module.__dict__.update(
+        __builtins__=builtins, __file__=path, __loader__=loader, __package__=None, __spec__=None, __cached__=None
+    )
+    if sys.version_info < (3, 14):
+        module.__dict__["__annotations__"] = {}
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(load: Any, module: ModuleType) -> None:
+    try:
+        code: CodeType = load()
+        exec(code, module.__dict__)  # noqa: S102 - running the user's script is the point
+    except SystemExit:
+        raise
+    except BaseException:
+        _hide_own_frames()
+        raise
+
+
+def _hide_own_frames() -> None:
+    """Show the coming traceback as the script's own.
+
+    The exception must still leave through Python's own exit path, which alone knows how to end by SIGINT after a
+    KeyboardInterrupt; so the hook is wrapped for this one time, and takes itself away.
+    """
+    hook = sys.excepthook
+
+    def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = hook
+        while trace is not None and _is_own(trace):
+            trace = trace.tb_next
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = show
+
+
+def _is_own(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    return name in _OWN_FILES or (_RUNPY in name and trace.tb_frame.f_globals.get("__name__") == _RUNPY)

@@ -1,0 +1,109 @@
+"""The life of one traced process: what is installed before the script, and what is written after it, however it ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from perfharness.model import range_log
+from perfharness.tracer import nvtx_hook
+
+if TYPE_CHECKING:
+    from perfharness.tracer.gpu import GpuTrace
+
+TRACE_NAME = "trace.sqlite"
+
+GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
+"""One of these is there on a machine whose NVIDIA GPU a process can use: discrete, WSL, Tegra."""
+
+
+class Session:
+    """One traced process. `start` is called once, before the script; `finish` by whatever ends the process first."""
+
+    def __init__(self, output_dir: str) -> None:
+        self.output_dir = output_dir
+        self.pid = os.getpid()
+        self.thread_id = 0
+        self.origin_ns = time.perf_counter_ns()
+        self.origin_unix_ns = time.time_ns()
+        self.end_ns = 0
+        self.log = range_log.RangeLog()
+        self.nvtx_log = range_log.RangeLog()
+        self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
+        self.gpu: GpuTrace | None = None
+        self.gpu_reason: str | None = None
+        self.diagnostics: list[str] = []
+        self._finished = False
+        self._dying_of: int | None = None
+        self._sys_path: list[str] = []
+
+    @classmethod
+    def start(cls, output_dir: str) -> Session:
+        """Install the logs, the GPU trace and the ways to the end; from here on the script may run."""
+        import threading
+
+        session = cls(output_dir)
+        session.thread_id = threading.get_native_id()
+        session._sys_path = list(sys.path)
+        range_log.install(session.log)
+        nvtx_hook.install(session.nvtx_log, session.diagnostics)
+        if session.gpu_present:
+            from perfharness.tracer.gpu import start_gpu_trace
+
+            session.gpu, session.gpu_reason = start_gpu_trace()
+        else:
+            session.gpu_reason = "there is no NVIDIA GPU on this machine"
+        # Registered before anything of the script's, so it runs last: after its threads and its own exit functions.
+        atexit.register(session.finish)
+        os.register_at_fork(after_in_child=session._forget_in_child)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, session._on_sigterm)
+        return session
+
+    def finish(self) -> None:
+        """Stop tracing and write the trace; a second call, and a call in a forked child, do nothing."""
+        if self._finished or os.getpid() != self.pid:
+            return
+        self._finished = True
+        self.end_ns = time.perf_counter_ns()
+        range_log.install(None)
+        # The script may have changed the import path; what is imported now must be found as before it ran.
+        script_path, sys.path[:] = list(sys.path), self._sys_path
+        try:
+            from perfharness.tracer.output import write_trace
+
+            write_trace(self)
+        except Exception as error:
+            sys.stderr.write(
+                f"perfharness: {os.path.join(self.output_dir, TRACE_NAME)} could not be written: "  # noqa: PTH118
+                f"{type(error).__name__}: {error}; this process has no trace\n"
+            )
+        finally:
+            sys.path[:] = script_path
+        if self._dying_of is not None:
+            _die_of(self._dying_of)
+
+    def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self.pid and self._finished:
+            self._dying_of = number  # the trace is being written: first that, then the end
+            return
+        self.finish()
+        _die_of(number)
+
+    def _forget_in_child(self) -> None:
+        """A forked child is not traced: the parent's log is not its own, and CUDA does not survive a fork."""
+        range_log.install(None)
+        for log in (self.log, self.nvtx_log):
+            log.forget_buffers()
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _die_of(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
