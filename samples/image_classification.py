@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import nn
@@ -30,6 +31,8 @@ FRAME_SIZE = (320, 240)
 INPUT_SIDE = 64
 MEAN, STD = 0.5, 0.25
 JPEG_SUFFIXES = (".jpg", ".jpeg")
+
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,14 @@ def batches_of(files: Sequence[Path], batch_size: int, num_batches: int | None) 
         yield batch
 
 
-def decode(file: Path) -> np.ndarray:
+def decode(file: Path) -> Pixels:
     """(240, 320, 3) uint8; a file of another size is scaled, so that a batch is one array."""
     with Image.open(file) as image:
         pixels = image.convert("RGB")
         return np.asarray(pixels if pixels.size == FRAME_SIZE else pixels.resize(FRAME_SIZE))
 
 
-def preprocess(images: Sequence[np.ndarray], device: torch.device) -> torch.Tensor:
+def preprocess(images: Sequence[Pixels], device: torch.device) -> torch.Tensor:
     """Decoded images on the host -> (N, 3, 64, 64) float on `device`, scaled and normalised there."""
     host = torch.from_numpy(np.stack(images))
     if device.type == "cuda":
