@@ -1,1 +1,9 @@
-"""recorder."""
+"""Annotation inside the measured process: ranges and batches as NVTX events, and the recorder's own counts.
+
+Imports nothing but the standard library, and nvtx once a recorder is made: it must not disturb what it measures.
+"""
+
+from perfharness.recorder.arguments import get_default_arg_parser, parse_validate_default_args
+from perfharness.recorder.recorder import PerfRecorder
+
+__all__ = ["PerfRecorder", "get_default_arg_parser", "parse_validate_default_args"]

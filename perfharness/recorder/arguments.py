@@ -1,0 +1,163 @@
+"""The command line that the samples share: CV-CUDA's arguments, with defaults from the launch around the process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfharness.errors import UsageError
+from perfharness.model import environment
+
+LOG_LEVELS = ("info", "error", "debug", "warning")
+_SMALLEST_IMAGE_SIDE = 10
+
+
+def get_default_arg_parser(
+    message: str,
+    supports_video: bool = True,
+    input_path: str | os.PathLike[str] | None = None,
+    output_dir: str | os.PathLike[str] = "/tmp",
+    target_img_height: int = 224,
+    target_img_width: int = 224,
+    batch_size: int = 4,
+    device_id: int = 0,
+    supported_backends: Sequence[str] = ("tensorrt", "pytorch"),
+    backend: str | None = None,
+    log_level: str = "info",
+    parser_type: str = "vision",
+) -> argparse.ArgumentParser:
+    """A parser with the arguments that CV-CUDA's samples share; more may be added to it.
+
+    Inside a launch the launch's own output folder, GPU and log level are the defaults.
+
+    Args:
+        message: name of the program.
+        supports_video: whether `--input_path` may be a video.
+        input_path: default of it; without one it has to be given.
+        output_dir, target_img_height, target_img_width, batch_size, device_id, log_level: defaults.
+        supported_backends: what `--backend` may be.
+        backend: default of it; without one the first of them.
+        parser_type: `vision` for all arguments, `minimal` for the output folder, the GPU and the log level.
+    """
+    if parser_type not in ("vision", "minimal"):
+        raise UsageError(f"parser_type must be 'vision' or 'minimal', got {parser_type!r}")
+    launch = os.environ.get(environment.OUTPUT_DIR)
+    parser = argparse.ArgumentParser(message, formatter_class=_Formatter, allow_abbrev=False)
+    if parser_type == "vision":
+        kinds = "a JPEG image, an MP4 video" if supports_video else "a JPEG image"
+        _add(
+            parser,
+            "-i",
+            "--input_path",
+            default=input_path and os.fspath(input_path),
+            required=input_path is None,
+            help=f"{kinds} or a folder of JPEG images (*.jpg)",
+        )
+    _add(parser, "-o", "--output_dir", default=launch or os.fspath(output_dir), help="folder for the results")
+    if parser_type == "vision":
+        _add(
+            parser,
+            "-th",
+            "--target_img_height",
+            default=target_img_height,
+            type=_integer,
+            help="height to which images are resized before inference",
+        )
+        _add(
+            parser,
+            "-tw",
+            "--target_img_width",
+            default=target_img_width,
+            type=_integer,
+            help="width to which images are resized before inference",
+        )
+        _add(parser, "-b", "--batch_size", default=batch_size, type=_integer, help="images per batch")
+    # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
+    _add(parser, "-d", "--device_id", default=0 if launch else device_id, type=_integer, help="index of the GPU")
+    if parser_type == "vision":
+        _add(
+            parser,
+            "-bk",
+            "--backend",
+            default=backend or supported_backends[0],
+            choices=tuple(supported_backends),
+            help="inference backend",
+        )
+    level = os.environ.get(environment.LOG_LEVEL, "").lower()
+    _add(
+        parser,
+        "-ll",
+        "--log_level",
+        default=level if level in LOG_LEVELS else log_level,
+        choices=LOG_LEVELS,
+        help="how much is logged",
+    )
+    return parser
+
+
+def parse_validate_default_args(
+    parser: argparse.ArgumentParser, args: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """Parse the command line (or `args`) and check the shared arguments.
+
+    A bad value ends the program with one sentence on standard error and exit code 2, as argparse does.
+    """
+    values = parser.parse_args(args)
+    problem = _first_problem(values)
+    if problem is not None:
+        parser.error(problem)
+    return values
+
+
+def _first_problem(values: argparse.Namespace) -> str | None:
+    given: dict[str, Any] = vars(values)
+    if "input_path" in given and not Path(given["input_path"]).exists():
+        return f"--input_path: {given['input_path']!r} does not exist; give a file or a folder"
+    if "output_dir" in given and not Path(given["output_dir"]).is_dir():
+        return f"--output_dir: {given['output_dir']!r} is not a folder; make it first or give another"
+    if given.get("batch_size", 1) < 1:
+        return f"--batch_size: must be 1 or more, got {given['batch_size']}"
+    for name in ("target_img_height", "target_img_width"):
+        if given.get(name, _SMALLEST_IMAGE_SIDE) < _SMALLEST_IMAGE_SIDE:
+            return f"--{name}: must be {_SMALLEST_IMAGE_SIDE} pixels or more, got {given[name]}"
+    return _device_problem(given["device_id"]) if "device_id" in given else None
+
+
+def _device_problem(device_id: int) -> str | None:
+    if device_id < 0:
+        return f"--device_id: must be 0 or more, got {device_id}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len([gpu for gpu in visible.split(",") if gpu.strip()]) if visible else 0
+    if count and device_id >= count:
+        number = "one GPU, number 0" if count == 1 else f"{count} GPUs, numbers 0 to {count - 1}"
+        return f"--device_id: CUDA_VISIBLE_DEVICES shows this process {number}; got {device_id}"
+    return None
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+
+
+def _add(parser: argparse.ArgumentParser, short: str, long: str, **options: Any) -> None:
+    """Add an argument that may be spelled with dashes too."""
+    parser.add_argument(short, long, long[:2] + long[2:].replace("_", "-"), dest=long[2:], **options)
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows each argument once, though it may be spelled in two ways."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        twins = {option.replace("_", "-") for option in action.option_strings if "_" in option}
+        shown = [option for option in action.option_strings if option not in twins]
+        original = action.option_strings
+        action.option_strings = shown
+        try:
+            return super()._format_action_invocation(action)
+        finally:
+            action.option_strings = original

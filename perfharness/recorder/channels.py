@@ -1,0 +1,124 @@
+"""Where the events of one stack go: NVTX, the embedded tracer's log, or nowhere.
+
+A sink serves the process; a channel is one domain of it, for one stack of one thread. Attributes are prepared once per
+range name and handed back with each event, so that an event costs one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from perfharness.model import range_log
+from perfharness.model.range_log import HAS_PAYLOAD, OP_BITS, RangeAttributes, RangeLog
+
+
+@dataclasses.dataclass(frozen=True)
+class Channel:
+    """The calls of one domain.
+
+    Attributes:
+        attributes: `(message, color, category name)` -> prepared attributes, for the other calls.
+        attributes_with_value: the same for the `…_value` calls; never shared, for the payload is written into them.
+        push, push_value, pop: nested ranges of a thread.
+        start, start_value, end: ranges that may overlap; `end` takes what `start` returned.
+        mark, mark_value: a point in time.
+    """
+
+    attributes: Callable[[str, int, str], Any]
+    attributes_with_value: Callable[[str, int, str], Any]
+    push: Callable[[Any], object]
+    push_value: Callable[[Any, int], object]
+    pop: Callable[[], object]
+    start: Callable[[Any], Any]
+    start_value: Callable[[Any, int], Any]
+    end: Callable[[Any], object]
+    mark: Callable[[Any], object]
+    mark_value: Callable[[Any, int], object]
+
+
+class Sink(Protocol):
+    """What a recorder writes to; chosen when it is made."""
+
+    listening: bool | None
+    """Whether a tool records the events; None where nvtx is too old to tell."""
+
+    def channel(self, domain: str | None) -> Channel | None:
+        """A channel for a stack of the calling thread; None where nobody listens, so that no call need be made."""
+
+
+class SilentSink:
+    """Drops everything: nvtx is missing or switched off, and there is no log."""
+
+    listening: bool | None = False
+
+    def channel(self, domain: str | None) -> Channel | None:
+        """None: nobody listens."""
+        return None
+
+
+def lane_of(channel: Channel) -> Channel:
+    """Push and pop made of start/end ranges, for asyncio tasks: they interleave, and a thread has one NVTX stack."""
+    start, start_value, end = channel.start, channel.start_value, channel.end
+    open_ids: list[Any] = []
+
+    def push(attributes: Any) -> None:
+        open_ids.append(start(attributes))
+
+    def push_value(attributes: Any, value: int) -> None:
+        open_ids.append(start_value(attributes, value))
+
+    def pop() -> None:
+        end(open_ids.pop())
+
+    return dataclasses.replace(channel, push=push, push_value=push_value, pop=pop)
+
+
+class LogSink:
+    """The embedded tracer's range log."""
+
+    listening: bool | None = True
+
+    def __init__(self, log: RangeLog) -> None:
+        self._log = log
+        self._range_ids = itertools.count(1)
+
+    def channel(self, domain: str | None) -> Channel:
+        """A channel to the calling thread's buffer: closures over it, so that an event looks nothing up."""
+        extend = self._log.buffer().extend
+        clock = time.perf_counter_ns
+        next_id = self._range_ids.__next__
+        # An op is added to the key, which stands OP_BITS higher and leaves these bits free. PUSH is 0.
+        op_pop, op_start, op_end, op_mark = range_log.POP, range_log.START, range_log.END, range_log.MARK
+        op_push_value = range_log.PUSH | HAS_PAYLOAD
+        op_start_value = range_log.START | HAS_PAYLOAD
+        op_mark_value = range_log.MARK | HAS_PAYLOAD
+
+        def attributes(message: str, color: int, category: str) -> int:
+            return self._log.key(RangeAttributes(domain, message, category, color)) << OP_BITS
+
+        def start(key: int) -> int:
+            range_id = next_id()
+            extend((key + op_start, clock(), 0, range_id))
+            return range_id
+
+        def start_value(key: int, value: int) -> int:
+            range_id = next_id()
+            extend((key + op_start_value, clock(), value, range_id))
+            return range_id
+
+        return Channel(
+            attributes=attributes,
+            attributes_with_value=attributes,
+            push=lambda key: extend((key, clock(), 0, 0)),
+            push_value=lambda key, value: extend((key + op_push_value, clock(), value, 0)),
+            pop=lambda: extend((op_pop, clock(), 0, 0)),
+            start=start,
+            start_value=start_value,
+            end=lambda range_id: extend((op_end, clock(), 0, range_id)),
+            mark=lambda key: extend((key + op_mark, clock(), 0, 0)),
+            mark_value=lambda key, value: extend((key + op_mark_value, clock(), value, 0)),
+        )

@@ -1,0 +1,233 @@
+"""`recorder.json`: what the recorders of this process counted, against which the trace is checked.
+
+Only inside a launch. The file is claimed when the first recorder is made and written again at each finalize and when
+the process ends, so that one which never finalizes, raises or is killed leaves it too, and it says how far it got.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfharness.model import environment
+from perfharness.recorder.json_values import arguments_to_json
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from perfharness.recorder.core import RecorderCore
+
+FILE_NAME = "recorder.json"
+SCHEMA_VERSION = 1
+
+
+class Entry:
+    """A recorder in the journal. The arguments are taken as they were when it was made."""
+
+    def __init__(self, core: RecorderCore, args: dict[str, Any]) -> None:
+        self.core = core
+        self.args = args
+        self.finalized = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The recorder as it stands in the file."""
+        totals = self.core.registry.totals()
+        return {
+            "name": self.core.name,
+            "domain": self.core.domain,
+            "args": self.args,
+            "ranges": totals.ranges,
+            "batches": totals.batches,
+            "items": totals.items,
+            "deleted_ranges": totals.deleted_ranges,
+            "threads": self.core.registry.threads,
+            "finalized": self.finalized,
+            "open_ranges": self.core.open_ranges(),
+        }
+
+
+class Journal:
+    """The recorders of one process and the file that tells of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.forked = False
+        self._entries: list[Entry] = []
+        self._lock = threading.RLock()
+        self._path: Path | None = None  # until it is claimed
+        self._exception: str | None = None
+        self._broken = False
+        self._previous_hook = sys.excepthook
+
+    def install(self) -> None:
+        """Follow the process to its end."""
+        sys.excepthook = self._on_exception
+        atexit.register(self.write_at_exit)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def add(self, entry: Entry) -> None:
+        """Tell of this recorder too."""
+        with self._lock:
+            self._entries.append(entry)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file as things stand."""
+        self._write("finalized" if self._all_finalized() else "running")
+
+    def write_at_exit(self) -> None:
+        """Write the file for the last time."""
+        if self._exception is not None:
+            self._write("exception")
+        else:
+            self._write("finalized" if self._all_finalized() else "exit")
+
+    def _all_finalized(self) -> bool:
+        return all(entry.finalized for entry in self._entries)
+
+    def _write(self, ended: str) -> None:
+        with self._lock:
+            if self._broken or (
+                self.forked and not any(entry.core.registry.totals().ranges for entry in self._entries)
+            ):
+                return
+            text = json.dumps(self._content(ended), indent=2) + "\n"
+            try:
+                if self._path is None:
+                    self._path = self._claim(text)
+                else:
+                    _replace(self._path, text)
+            except OSError as error:
+                self._broken = True
+                warnings.warn(
+                    f"{FILE_NAME} cannot be written ({error}); the trace cannot be checked against the recorder's own "
+                    f"counts. Is {environment.OUTPUT_DIR} a folder that can be written to?",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _content(self, ended: str) -> dict[str, Any]:
+        listening = [entry.core.sink.listening for entry in self._entries]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "pid": os.getpid(),
+            "parent_pid": os.getppid(),
+            "nvtx_version": _nvtx_version(),
+            "python_version": sys.version.split()[0],
+            "listening": True if any(listening) else None if None in listening else False,
+            "ended": ended,
+            "exception": self._exception,
+            "recorders": [entry.to_json() for entry in self._entries],
+        }
+
+    def _claim(self, text: str) -> Path:
+        """Write the first time, to `recorder.json`, or beside it where that is another process's of this launch."""
+        own = self.folder / f"recorder_{os.getpid()}.json"
+        if self.forked:
+            _replace(own, text)
+            return own
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = self.folder / FILE_NAME
+        written = _temporary(target, text)
+        try:
+            os.link(written, target)  # unlike a replace, fails where there is one: two processes may get here at once
+        except FileExistsError:
+            if _of_another_process(target):
+                target = own
+            written.replace(target)
+            return target
+        except OSError:  # a file system without links
+            written.replace(target)
+            return target
+        written.unlink()
+        return target
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._exception = kind.__name__
+        self._previous_hook(kind, error, trace)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent's file is not ours, and what it counted it will tell itself."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        self.forked = True
+        self._path = None
+        self._exception = None
+        for entry in self._entries:
+            entry.core.forget_counts()
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            # Its children leave by os._exit, past atexit.
+            util.Finalize(None, self.write_at_exit, exitpriority=0)
+
+
+def _nvtx_version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nvtx")
+    except PackageNotFoundError:
+        return None
+
+
+def _temporary(target: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    path = Path(name)
+    path.chmod(0o644)
+    return path
+
+
+def _replace(target: Path, text: str) -> None:
+    _temporary(target, text).replace(target)
+
+
+def _of_another_process(path: Path) -> bool:
+    """Whether the file is one that must be kept: of a process that lives, or of a brother that went before us."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        pid, parent = int(content["pid"]), content.get("parent_pid")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if pid == os.getpid():
+        return False
+    return parent == os.getppid() or _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+_journal: Journal | None = None
+
+
+def register(core: RecorderCore, args: object) -> Entry:
+    """Take the recorder into the journal, where this process is part of a launch."""
+    global _journal
+    folder = os.environ.get(environment.OUTPUT_DIR)
+    if not folder:
+        return Entry(core, {})
+    if _journal is None:
+        _journal = Journal(Path(folder).absolute())
+        _journal.install()
+    entry = Entry(core, arguments_to_json(args))
+    _journal.add(entry)
+    return entry
+
+
+def write() -> None:
+    """Write the journal as things stand, where there is one."""
+    if _journal is not None:
+        _journal.write()

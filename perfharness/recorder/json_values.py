@@ -1,0 +1,59 @@
+"""The arguments of a pipeline as JSON values, with what looks like a secret masked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "***"
+
+_SECRET_WORDS = frozenset(
+    {"apikey", "auth", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "secret", "token"}
+)
+# `hf_token`, `api-key`, `apiKey` and `APIKey` are secrets; `keyframes`, `monkey` and `max_tokens` are not.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_LONGEST_REPR = 1000
+_DEEPEST = 8
+
+
+def arguments_to_json(args: object) -> dict[str, Any]:
+    """A namespace, a mapping or any object with attributes as a JSON object; None is an empty one."""
+    if args is None:
+        return {}
+    if isinstance(args, Mapping):
+        return _mapping(args, 0)
+    try:
+        return _mapping(vars(args), 0)
+    except TypeError:
+        return {"args": _value(args, 0)}
+
+
+def _mapping(values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    return {
+        str(key): MASK if value is not None and _is_secret(str(key)) else _value(value, depth)
+        for key, value in values.items()
+    }
+
+
+def _is_secret(name: str) -> bool:
+    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
+
+
+def _value(value: Any, depth: int) -> Any:
+    # Exact types: a subclass (an enum, a numpy float) may not be what json makes of it.
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else repr(value)  # JSON has no NaN and no infinity
+    if depth < _DEEPEST:
+        if isinstance(value, Mapping):
+            return _mapping(value, depth + 1)
+        if isinstance(value, (list, tuple)):
+            return [_value(element, depth + 1) for element in value]
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_REPR else text[:_LONGEST_REPR] + "…"

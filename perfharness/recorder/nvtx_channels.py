@@ -1,0 +1,166 @@
+"""NVTX in all the shapes that the nvtx package had, and the choice of where a recorder writes.
+
+nvtx 0.2.12 and later: a domain's own calls; a domain that no tool listens to is a dummy and says so. 0.2.10 and 0.2.11
+have only module functions, which look everything up at each call; the C-level functions under them take prepared
+attributes. Before 0.2.10 an event has no payload, so neither batch indices nor item counts can reach the trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from perfharness.errors import RecorderError
+from perfharness.model import environment, range_log
+from perfharness.recorder.channels import Channel, LogSink, SilentSink, Sink
+
+INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
+
+_lock = threading.Lock()  # two threads naming a category at once could get the same number
+_warned: set[str] = set()
+
+# Some versions keep every attributes object that they made, by its arguments, and hand the same one out again; one that
+# is written to must be ours alone. A payload that nobody else asks for makes it so.
+_unshared = itertools.count(-(1 << 62))
+
+
+def choose_sink() -> Sink:
+    """The embedded tracer's log where one is installed, else NVTX, else nothing (with one warning)."""
+    log = range_log.active()
+    if log is not None:
+        return LogSink(log)
+    try:
+        import nvtx
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        cause = "nvtx is not installed" if missing else f"nvtx cannot be imported ({error})"
+        _warn_once(f"{cause}: the recorder's ranges will be in no trace; {INSTALL_HINT}")
+        return SilentSink()
+    if not nvtx.enabled():  # NVTX_DISABLE; a domain's own calls would ignore it
+        return SilentSink()
+    if hasattr(nvtx.nvtx.Domain, "push_range"):
+        return NvtxSink(nvtx)
+    return _legacy_sink(nvtx)
+
+
+def _legacy_sink(nvtx: Any) -> Sink:
+    payloads = "payload" in inspect.signature(nvtx.push_range).parameters
+    if not payloads:
+        problem = "this nvtx is older than 0.2.10 and cannot carry batch indices and item counts into a trace"
+        if os.environ.get(environment.TRACER) == "nsys":
+            raise RecorderError(f"{problem}, so nothing could be reported per batch; {INSTALL_HINT}")
+        _warn_once(f"{problem}; {INSTALL_HINT}")
+    return LegacyNvtxSink(nvtx, payloads=payloads)
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=5)  # the line that makes the recorder
+
+
+class NvtxSink:
+    """nvtx 0.2.12 and later."""
+
+    def __init__(self, nvtx: Any) -> None:
+        self._nvtx = nvtx
+        self.listening: bool | None = False
+
+    def channel(self, domain: str | None) -> Channel | None:
+        """A channel of the domain, or None where no tool listens to it."""
+        calls = self._nvtx.get_domain(domain)
+        if not hasattr(calls, "handle"):  # the dummy
+            return None
+        self.listening = True
+
+        def attributes(message: str, color: int, category: str) -> Any:
+            with _lock:
+                return calls.get_event_attributes(message, color, category)
+
+        def attributes_with_value(message: str, color: int, category: str) -> Any:
+            with _lock:
+                return calls.get_event_attributes(message, color, category, next(_unshared))
+
+        return Channel(
+            attributes=attributes,
+            attributes_with_value=attributes_with_value,
+            push=calls.push_range,
+            push_value=_with_value(calls.push_range),
+            pop=calls.pop_range,
+            start=calls.start_range,
+            start_value=_with_value(calls.start_range),
+            end=calls.end_range,
+            mark=calls.mark,
+            mark_value=_with_value(calls.mark),
+        )
+
+
+class LegacyNvtxSink:
+    """nvtx before 0.2.12. Nothing there tells whether a tool listens."""
+
+    listening: bool | None = None
+
+    def __init__(self, nvtx: Any, *, payloads: bool) -> None:
+        # These functions are private, but the versions that have them are past: they will not change any more.
+        from nvtx._lib import end_range, mark, pop_range, push_range, start_range
+
+        self._functions = push_range, pop_range, start_range, end_range, mark
+        self._annotate = nvtx.annotate
+        self._payloads = payloads
+
+    def channel(self, domain: str | None) -> Channel:
+        """A channel by way of `nvtx.annotate`, the one public class of these versions that prepares attributes."""
+        annotate = self._annotate
+        handle = annotate("", domain=domain).domain.handle
+        push_range, pop_range, start_range, end_range, mark = self._functions
+
+        def attributes(message: str, color: int, category: str) -> Any:
+            with _lock:
+                return annotate(message, color, domain, category).attributes
+
+        def attributes_with_value(message: str, color: int, category: str) -> Any:
+            with _lock:
+                return annotate(message, color, domain, category, next(_unshared)).attributes
+
+        def push(attributes: Any) -> object:
+            return push_range(attributes, handle)
+
+        def start(attributes: Any) -> Any:
+            return start_range(attributes, handle)
+
+        def mark_here(attributes: Any) -> object:
+            return mark(attributes, handle)
+
+        add_value = _with_value if self._payloads else _without_value
+        return Channel(
+            attributes=attributes,
+            attributes_with_value=attributes_with_value if self._payloads else attributes,
+            push=push,
+            push_value=add_value(push),
+            pop=lambda: pop_range(handle),
+            start=start,
+            start_value=add_value(start),
+            end=end_range,
+            mark=mark_here,
+            mark_value=add_value(mark_here),
+        )
+
+
+def _with_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+    """The call with a payload. The attributes belong to one stack of one thread: nobody writes in between."""
+
+    def call_with_value(attributes: Any, value: int) -> Any:
+        attributes.payload = value
+        return call(attributes)
+
+    return call_with_value
+
+
+def _without_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+    """The call without the payload, which the version does not have."""
+    return lambda attributes, value: call(attributes)

@@ -1,0 +1,222 @@
+"""`PerfRecorder`: what a pipeline calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from perfharness.errors import RecorderError
+from perfharness.model.conventions import DEFAULT_DOMAIN
+from perfharness.recorder import journal, tasks
+from perfharness.recorder.checks import check_items
+from perfharness.recorder.colors import Color
+from perfharness.recorder.core import RangeSpec, RecorderCore
+from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
+
+T = TypeVar("T")
+
+_modules = sys.modules
+
+
+class PerfRecorder:
+    """Annotates a pipeline with ranges and batches.
+
+    Ranges nest to any depth, batches inside batches too. Each thread has a stack of its own, and each asyncio task.
+    Inside a launch the recorder's counts are kept in `recorder.json`; outside one the ranges are plain NVTX.
+
+    Args:
+        name: what the results of this recorder are called.
+        args: the arguments of the pipeline (a namespace or a mapping), noted in the results. Values whose names look
+            like secrets are masked.
+        domain: NVTX domain of the ranges.
+        default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        args: object = None,
+        *,
+        domain: str | None = DEFAULT_DOMAIN,
+        default_args: object = None,
+    ) -> None:
+        self._core = RecorderCore(name, domain)
+        self._local = self._core.local
+        self._scopes: dict[object, RangeScope] = {}
+        self._entry = journal.register(self._core, args if args is not None else default_args)
+
+    @property
+    def name(self) -> str:
+        """What the results of this recorder are called."""
+        return self._core.name
+
+    # ---- CV-CUDA's calls ----
+    #
+    # push_range and pop_range are written out in full, each for the plain case, and leave it for the core with anything
+    # else: a function call that they do without is a tenth of what a range costs. The running loop is asked for because
+    # a task has a stack of its own, and only where asyncio was imported, which is cheaper to see.
+
+    def push_range(
+        self,
+        message: str,
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+        batch_idx: int | None = None,
+    ) -> None:
+        """Open a range; with `batch_idx` a batch, to which all ranges inside belong.
+
+        Args:
+            message: name of the range.
+            color: in the timeline of Nsight Systems: a name, `#rrggbb` or an integer; blue where it is None.
+            domain: NVTX domain, where it is not the recorder's; `pop_range` must name the same.
+            category: shown by Nsight Systems.
+            batch_idx: index of the batch.
+
+        Raises:
+            RecorderError: the name, the colour, the category or the index is none. Nothing is open then.
+        """
+        try:
+            stack = self._local.stack
+        except AttributeError:
+            stack = self._core.add_thread()
+        if "asyncio" in _modules and tasks.running_loop() is not None:
+            stack = tasks.stack_of_task(stack, take_lane=True)
+        if batch_idx is not None:
+            self._core.push_batch(stack, RangeSpec(message, color, domain, category), batch_idx)
+            return
+        if color is not None or domain is not None or category is not None:
+            self._core.push(stack, RangeSpec(message, color, domain, category))
+            return
+        try:
+            node = stack.node.children[message]
+        except (KeyError, TypeError):
+            node = self._core.add_node(stack, RangeSpec(message), message)
+        node.count += 1
+        stack.node = node
+        if node.push is not None:
+            node.push(node.attributes)
+
+    def pop_range(self, domain: str | None = None, total_items: int | None = None, delete_range: bool = False) -> None:
+        """Close the range that was opened last on this thread or task.
+
+        Args:
+            domain: the one given to `push_range`.
+            total_items: how many items a batch had; only where the range is a batch.
+            delete_range: leave this range and all below it out of the results.
+
+        Raises:
+            RecorderError: nothing is open, the domain is another, a `with` block will close the range, or the items are
+                not a count or not a batch's. The range then stays open.
+        """
+        try:
+            stack = self._local.stack
+        except AttributeError:
+            stack = self._core.add_thread()
+        if "asyncio" in _modules and tasks.running_loop() is not None:
+            stack = tasks.stack_of_task(stack, take_lane=False)
+        node = stack.node
+        if node.guard or domain is not node.domain or total_items is not None or delete_range:
+            self._core.pop(stack, domain, total_items, delete_range=delete_range)
+            return
+        stack.node = node.parent
+        if node.pop is not None:
+            node.pop()
+
+    def finalize(self) -> None:
+        """Declare the measurement over and, inside a launch, write `recorder.json`.
+
+        Raises:
+            RecorderError: a range is still open, on this thread or another.
+        """
+        still_open = self._core.open_ranges()
+        if still_open:
+            raise RecorderError(
+                f"recorder {self.name!r} cannot be finalized, for these are still open: {', '.join(still_open)}; "
+                "pop them first"
+            )
+        self._entry.finalized = True
+        journal.write()
+
+    # ---- the same as blocks, loops and decorators ----
+
+    def range(
+        self,
+        message: str,
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+    ) -> RangeScope:
+        """`with perf.range("stage"):`; the object may be kept and entered again, nested and from several threads."""
+        spec = RangeSpec(message, color, domain, category)
+        try:
+            return self._scopes[spec]
+        except KeyError:
+            return self._scopes.setdefault(spec, RangeScope(self._core, spec))
+
+    def batch(
+        self,
+        batch_idx: int,
+        total_items: int | None = None,
+        *,
+        message: str = "batch",
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+    ) -> BatchScope:
+        """`with perf.batch(i, total_items=n) as batch:`; `batch.total_items` may also be set inside.
+
+        A batch that ends by an exception did not process its items: it is deleted from the results.
+        """
+        return BatchScope(self._core, RangeSpec(message, color, domain, category), batch_idx, total_items)
+
+    def batches(
+        self,
+        iterable: Iterable[T],
+        items: int | Callable[[T], int] | None = None,
+        *,
+        start: int = 0,
+        message: str = "batch",
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+    ) -> Iterator[tuple[int, T]]:
+        """`for i, x in perf.batches(loader, items=len):`; the body of the loop is the batch.
+
+        Args:
+            iterable: what to loop over. The time it takes to give an element is not the batch's.
+            items: how many items an element has, or a function that tells.
+            start: index of the first batch.
+            message: name of the batches.
+            color: as in `push_range`; so are the domain and the category.
+        """
+        if items is not None and not callable(items):
+            check_items(items, message)
+        return self._batches(iterable, items, start, RangeSpec(message, color, domain, category))
+
+    def _batches(self, iterable: Iterable[T], items: Any, start: int, spec: RangeSpec) -> Iterator[tuple[int, T]]:
+        for index, element in enumerate(iterable, start):
+            total_items = items(element) if callable(items) else items
+            with BatchScope(self._core, spec, index, total_items):
+                yield index, element
+
+    def annotate(
+        self,
+        message: str | Callable[..., Any] | None = None,
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+    ) -> Any:
+        """`@perf.annotate("stage")`, or bare `@perf.annotate`: each call of the function is a range.
+
+        Coroutine functions too. Of a generator, plain or asynchronous, each step is a range, so that its time is apart
+        from that of the code which consumes it.
+        """
+        if callable(message):
+            return annotate_function(message, self.range(message.__name__))
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            return annotate_function(function, self.range(message or function.__name__, color, domain, category))
+
+        return decorate

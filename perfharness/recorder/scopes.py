@@ -1,0 +1,190 @@
+"""The `with` blocks, loops and decorators over a recorder's push and pop."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from perfharness.errors import RecorderError
+from perfharness.recorder.checks import check_items
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from perfharness.recorder.core import RangeSpec, RecorderCore
+
+
+class RangeScope:
+    """A range as a `with` block. It holds nothing of an entry, so it may be entered again while it is open."""
+
+    __slots__ = ("_core", "_spec")
+
+    def __init__(self, core: RecorderCore, spec: RangeSpec) -> None:
+        self._core = core
+        self._spec = spec
+
+    def __str__(self) -> str:
+        return f"range {self._spec.message!r}"
+
+    def __enter__(self) -> Self:
+        core = self._core
+        core.push(core.stack(take_lane=True), self._spec, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._core.leave(self, None, failed=kind is not None, delete_range=False)
+
+    def abandon(self) -> None:
+        """End the range and leave it out of the results."""
+        self._core.leave(self, None, failed=True, delete_range=True)
+
+
+class BatchScope:
+    """A batch as a `with` block.
+
+    Attributes:
+        batch_idx: index of the batch.
+        total_items: how many items the batch had; may be set until the block ends.
+        delete_range: set it to leave the batch out of the results.
+    """
+
+    __slots__ = ("_core", "_spec", "batch_idx", "delete_range", "total_items")
+
+    def __init__(self, core: RecorderCore, spec: RangeSpec, batch_idx: int, total_items: int | None) -> None:
+        self._core = core
+        self._spec = spec
+        self.batch_idx = batch_idx
+        self.total_items = total_items
+        self.delete_range = False
+
+    def __str__(self) -> str:
+        return f"batch {self._label!r}"
+
+    @property
+    def _label(self) -> str:
+        return f"{self._spec.message}_{self.batch_idx}"
+
+    def __enter__(self) -> Self:
+        core = self._core
+        self._checked_items()  # before anything is open
+        core.push_batch(core.stack(take_lane=True), self._spec, self.batch_idx, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A loop over `batches` that was left by `break` ends its generator so; that is no failure of the batch.
+        stopped = kind is not None and issubclass(kind, GeneratorExit)
+        failed = kind is not None and not stopped
+        try:
+            items = self._checked_items()
+        except RecorderError:
+            self._core.leave(self, None, failed=True, delete_range=True)
+            if failed:
+                return  # the exception that is under way matters more
+            raise
+        self._core.leave(self, items, failed=kind is not None, delete_range=self.delete_range or failed)
+
+    def _checked_items(self) -> int | None:
+        return None if self.total_items is None else check_items(self.total_items, self._label)
+
+
+def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:
+    """A function whose every call is a range; of a generator every step is."""
+    if inspect.isasyncgenfunction(function):
+        return _annotate_async_generator(function, scope)
+    if inspect.isgeneratorfunction(function):
+        return _annotate_generator(function, scope)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with scope:
+                return await function(*args, **kwargs)
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with scope:
+            return function(*args, **kwargs)
+
+    return call
+
+
+class _Step:
+    """One step of a generator as a range. A step that only finds the end gives nothing, and is deleted."""
+
+    def __init__(self, scope: RangeScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and issubclass(kind, (StopIteration, StopAsyncIteration)):
+            self._scope.abandon()
+        else:
+            self._scope.__exit__(kind, error, trace)
+
+
+class _Steps(Generator[Any, Any, Any]):
+    """A generator each of whose steps is a range. Closing it is no step."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], scope: RangeScope) -> None:
+        self._generator = generator
+        self._step = _Step(scope)
+
+    def send(self, value: Any) -> Any:
+        with self._step:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._step:
+            return self._generator.throw(*error)
+
+    def close(self) -> None:
+        self._generator.close()
+
+
+def _annotate_generator(function: Callable[..., Generator[Any, Any, Any]], scope: RangeScope) -> Any:
+    @functools.wraps(function)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        return (yield from _Steps(function(*args, **kwargs), scope))
+
+    return generate
+
+
+def _annotate_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], scope: RangeScope) -> Any:
+    step = _Step(scope)
+
+    @functools.wraps(function)
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        advance: Callable[[], Any] = generator.__anext__
+        try:
+            while True:
+                try:
+                    with step:
+                        value = await advance()
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield value
+                    advance = functools.partial(generator.asend, sent)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    advance = functools.partial(generator.athrow, error)
+        finally:
+            await generator.aclose()
+
+    return generate

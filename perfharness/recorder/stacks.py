@@ -1,0 +1,205 @@
+"""The stacks of open ranges: one per thread, and one per asyncio task with open ranges.
+
+A stack is a position in a tree of the paths that were ever open on it (`pipeline / batch / stage`). A push goes down
+one node and a pop goes up one: nothing is allocated, and everything prepared for a range waits in its node. A node is
+open at most once at a time, so what belongs to the open range stands in the node as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from perfharness.recorder.channels import Channel
+
+
+class Node:
+    """One path on one stack.
+
+    `count` is how often it was pushed. `batches` and `items` are those completed below it since it was pushed; they
+    move up when it is popped, and are dropped when it is deleted. `guard` says that a pop has more to do than go up.
+    """
+
+    __slots__ = (
+        "attributes",
+        "batches",
+        "category",
+        "channel",
+        "children",
+        "color",
+        "count",
+        "domain",
+        "guard",
+        "index",
+        "is_batch",
+        "items",
+        "items_mark",
+        "message",
+        "owner",
+        "parent",
+        "pop",
+        "push",
+    )
+
+    def __init__(self, parent: Node | None, message: str, domain: str | None, *, is_batch: bool = False) -> None:
+        self.parent = parent
+        self.message = message
+        self.domain = domain  # None: the recorder's own
+        self.is_batch = is_batch
+        self.index: int | None = None  # of the batch that is open
+        self.owner: object | None = None  # the `with` or the loop that opened it and will close it
+        self.guard = True
+        self.children: dict[Any, Node] = {}
+        self.count = 0
+        self.batches = 0
+        self.items = 0
+        self.color = 0
+        self.category = ""
+        self.channel: Channel | None = None  # None where nobody listens
+        self.attributes: Any = None
+        self.items_mark: Any = None  # attributes of it, made with the first
+        # As in the channel: the cheapest call is the one that is not made.
+        self.push: Callable[[Any], object] | None = None
+        self.pop: Callable[[], object] | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages and `recorder.json` call the open range: `batch_3`, `stage`."""
+        return self.message if self.index is None else f"{self.message}_{self.index}"
+
+    def needs_guard(self, stack: RangeStack) -> bool:
+        """Whether a pop has more to do even where no block owns the range and no batch was popped into it."""
+        return self.is_batch or (stack.lane > 0 and self.parent is stack.root)
+
+    def walk(self) -> Iterator[Node]:
+        """The node itself and all below it."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(list(node.children.values()))  # a copy, for another thread may be adding
+
+
+class RangeStack:
+    """A stack: the innermost open node of its tree, or the root.
+
+    `lane` is 0 for the thread's own stack and otherwise the lane that a task holds while it has open ranges.
+    """
+
+    __slots__ = ("channels", "deleted", "lane", "node", "root", "task", "thread")
+
+    def __init__(self, thread: ThreadStacks, lane: int) -> None:
+        self.thread = thread
+        self.lane = lane
+        self.task: object | None = None  # that holds the lane
+        self.root = Node(None, "", None)
+        self.node = self.root
+        self.channels: dict[str | None, Channel | None] = {}
+        self.deleted = 0
+
+    def open_nodes(self) -> list[Node]:
+        """The open ranges, innermost first."""
+        nodes = []
+        node: Node | None = self.node
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes
+
+
+class ThreadStacks:
+    """The stacks of one thread: its own, and one for each task of its event loop that has open ranges.
+
+    Stacks of tasks go back to a pool when they are empty, so there are as many as tasks were inside ranges at once, and
+    each keeps what was prepared for it.
+    """
+
+    def __init__(self) -> None:
+        self.own = RangeStack(self, 0)
+        self.of_task: dict[object, RangeStack] = {}
+        self._lanes: list[RangeStack] = []
+        self._free: list[int] = []
+
+    def take_lane(self, task: object) -> RangeStack:
+        """A stack for a task that has none, of the lowest free lane."""
+        if self._free:
+            stack = self._lanes[heapq.heappop(self._free) - 1]
+        else:
+            stack = RangeStack(self, len(self._lanes) + 1)
+            self._lanes.append(stack)
+        stack.task = task
+        self.of_task[task] = stack
+        return stack
+
+    def give_back(self, stack: RangeStack) -> None:
+        """Free the lane of a stack whose last range was popped."""
+        del self.of_task[stack.task]
+        stack.task = None
+        heapq.heappush(self._free, stack.lane)
+
+    def stacks(self) -> list[RangeStack]:
+        """All stacks of the thread."""
+        return [self.own, *self._lanes]
+
+
+class Totals:
+    """Counts of stacks, added up."""
+
+    def __init__(self) -> None:
+        self.ranges = 0  # pushed, deleted ones included: so many stand in the trace
+        self.batches = 0  # popped and not deleted
+        self.items = 0  # of these batches
+        self.deleted_ranges = 0  # popped with delete_range; those below one are not counted again
+
+    def add(self, thread: ThreadStacks) -> None:
+        """Add the stacks of a thread."""
+        for stack in thread.stacks():
+            self.deleted_ranges += stack.deleted
+            for node in stack.root.walk():
+                self.ranges += node.count
+                self.batches += node.batches
+                self.items += node.items
+
+
+class StackRegistry:
+    """The stacks of all threads of one recorder. Those of ended threads with nothing open are folded into a sum."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self._ended = Totals()
+        self._alive: list[tuple[weakref.ref[Any], ThreadStacks]] = []
+
+    def add(self, thread: ThreadStacks, token: object) -> None:
+        """Register a new thread; `token` must live as long as the thread does. Call with the recorder's lock held."""
+        self.threads += 1
+        kept = []
+        for reference, stacks in self._alive:
+            if reference() is None and not any(stack.open_nodes() for stack in stacks.stacks()):
+                self._ended.add(stacks)
+            else:
+                kept.append((reference, stacks))
+        self._alive = [*kept, (weakref.ref(token), thread)]
+
+    def reset(self, survivor: ThreadStacks | None) -> None:
+        """Forget all threads but one, and its counts."""
+        self._ended = Totals()
+        self._alive = [(reference, stacks) for reference, stacks in self._alive if stacks is survivor]
+        self.threads = len(self._alive)
+        for stack in survivor.stacks() if survivor else ():
+            stack.deleted = 0
+            for node in stack.root.walk():
+                node.count = node.batches = node.items = 0
+
+    def alive(self) -> list[ThreadStacks]:
+        """The threads that may still push or have something open."""
+        return [stacks for _, stacks in self._alive]
+
+    def totals(self) -> Totals:
+        """The counts of all threads until now."""
+        totals = Totals()
+        totals.__dict__.update(self._ended.__dict__)
+        for thread in self.alive():
+            totals.add(thread)
+        return totals
