@@ -13,7 +13,8 @@ from rich.console import Console
 from perfharness.analysis.range_table import build_range_table
 from perfharness.cli.exit_codes import exit_with
 from perfharness.errors import UsageError
-from perfharness.report.range_rows import range_rows, write_csv, write_json_lines, write_parquet, write_table
+from perfharness.report.files import write_text
+from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings
 from perfharness.trace import open_trace
 
@@ -25,6 +26,9 @@ class RangeFormat(str, Enum):
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
+
+
+TEXT_WRITERS = {RangeFormat.TABLE: write_table, RangeFormat.JSON: write_json_rows, RangeFormat.CSV: write_csv}
 
 
 def register(app: typer.Typer) -> None:
@@ -49,16 +53,11 @@ def ranges(
     opened = open_trace(trace)
     table = build_range_table(opened)
     rows = range_rows(opened, table)
-    if output_format is RangeFormat.PARQUET and output is not None:
+    if output is None:
+        TEXT_WRITERS[output_format](rows, sys.stdout)
+    elif output_format is RangeFormat.PARQUET:
         write_parquet(rows, output)
     else:
-        write = {
-            RangeFormat.TABLE: write_table, RangeFormat.JSON: write_json_lines, RangeFormat.CSV: write_csv
-        }[output_format]  # fmt: skip
-        if output is None:
-            write(rows, sys.stdout)
-        else:
-            with output.open("w", encoding="utf-8") as file:
-                write(rows, file)
+        write_text(output, lambda file: TEXT_WRITERS[output_format](rows, file))
     print_findings(Console(stderr=True), table.findings)
     exit_with(table.findings)

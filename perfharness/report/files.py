@@ -5,24 +5,46 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from perfharness.errors import ResultError
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write beside the target, then put it in place. Raises `ResultError` where the folder cannot be written."""
+    """Write JSON. Raises `ResultError` where the folder cannot be written."""
+
+    def write(file: TextIO) -> None:
+        json.dump(content, file, indent=2, allow_nan=False, ensure_ascii=False)
+        file.write("\n")
+
+    write_text(path, write)
+
+
+def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
+    """Let `write` fill a file beside the target, then put it in place. Raises `ResultError`."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        write(file)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside the target to write to; it takes the target's place at the end, and goes away on an error.
+
+    Raises `ResultError` where the folder cannot be written.
+    """
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(descriptor)
+        temporary = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2, allow_nan=False, ensure_ascii=False)
-                file.write("\n")
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            yield temporary
+            temporary.chmod(0o644)
+            temporary.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise ResultError(f"{path} cannot be written ({error.strerror}); check the folder and the disk.") from error

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from perfharness.analysis.range_table import RangeTable
 from perfharness.model.trace import Int64, Style, Trace, pid_of, tid_of
+from perfharness.report.files import replacing
 from perfharness.report.terminal import NOT_MEASURED
 
 ROWS_AT_A_TIME = 1 << 16
@@ -68,8 +69,9 @@ def _names(trace: Trace, codes: Int64) -> pa.Array:
 
 
 def write_parquet(rows: pa.Table, path: Path) -> None:
-    """A Parquet file, units in the column names."""
-    pa.parquet.write_table(rows, path)
+    """A Parquet file, units in the column names. Raises `ResultError` where it cannot be written."""
+    with replacing(path) as temporary:
+        pa.parquet.write_table(rows, temporary)
 
 
 def write_csv(rows: pa.Table, file: TextIO) -> None:
@@ -79,7 +81,7 @@ def write_csv(rows: pa.Table, file: TextIO) -> None:
     file.write(sink.getvalue().to_pybytes().decode("utf-8"))
 
 
-def write_json_lines(rows: pa.Table, file: TextIO) -> None:
+def write_json_rows(rows: pa.Table, file: TextIO) -> None:
     """A JSON list, one object a line."""
     file.write("[")
     separator = "\n"

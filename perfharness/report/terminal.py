@@ -26,7 +26,7 @@ COLUMNS = {
     "CPU/item": ("cpu_time_per_item", "mean"),
     "GPU/item": ("gpu_time_per_item", "mean"),
 }
-"""Heading -> number and figure of it; means where nothing else is said."""
+"""Heading -> number and figure of it; means where nothing else is said. A column without any value is left out."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,24 @@ def _table(rows: list[StageRow]) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
+    cells = [_cells(row.statistics) for row in rows]
+    shown = [column for column in range(len(COLUMNS)) if any(line[column] != NOT_MEASURED for line in cells)]
     table.add_column("stage", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
+    for column in shown:
+        table.add_column(list(COLUMNS)[column], justify="right", no_wrap=True)
+    for row, line in zip(rows, cells, strict=True):
         indent = "  " * (len(row.path) - depth)
         name = "/".join(row.path[1:]) if len(row.path) == depth else row.path[-1]
-        table.add_row(escape(indent + name), *_cells(row.statistics))
+        table.add_row(escape(indent + name), *(line[column] for column in shown))
     return table
 
 
 def _cells(statistics: Tree) -> list[str]:
-    times = [statistics[key][figure] for key, figure in COLUMNS.values()]
-    return [NOT_MEASURED if time is None else str(time) if isinstance(time, int) else f"{time:.3f}" for time in times]
+    figures = [statistics[key][figure] for key, figure in COLUMNS.values()]
+    return [
+        NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else f"{figure:.3f}"
+        for figure in figures
+    ]
 
 
 def _throughput_line(throughput: Tree) -> str:

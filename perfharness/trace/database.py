@@ -33,11 +33,12 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         _check_header(path)
+        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?mode=ro")
         try:
-            self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?mode=ro")
             self.columns = self._read_layout()
-        except adbc_driver_manager.Error as error:
-            raise self._format_error(error) from error
+        except TraceFormatError:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Database:
         return self
@@ -54,9 +55,13 @@ class Database:
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql)
-                return cursor.fetch_arrow_table()
+                answer = cursor.fetch_arrow_table()
+            for column in answer.columns:
+                if pa.types.is_string(column.type):
+                    column.validate(full=True)  # sqlite does not check that text is UTF-8
         except (adbc_driver_manager.Error, pa.ArrowException) as error:
             raise self._format_error(error) from error
+        return answer
 
     def integers(self, table: str, columns: list[str], where: str = "", row_id: bool = False) -> dict[str, Int64]:
         """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`."""
@@ -77,12 +82,10 @@ class Database:
         return f'CAST(ifnull("{column}", {MISSING}) AS INTEGER) AS {column}'
 
     def _read_layout(self) -> dict[str, frozenset[str]]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT CAST(m.name AS TEXT) AS t, CAST(c.name AS TEXT) AS c "
-                "FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
-            )
-            rows = cursor.fetch_arrow_table()
+        rows = self.query(
+            "SELECT CAST(m.name AS TEXT) AS t, CAST(c.name AS TEXT) AS c "
+            "FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+        )
         layout: dict[str, set[str]] = {}
         for table, column in zip(rows["t"].to_pylist(), rows["c"].to_pylist(), strict=True):
             layout.setdefault(table, set()).add(column)

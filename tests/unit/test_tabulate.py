@@ -347,8 +347,7 @@ def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:
 
 
 def test_a_mean_with_something_unmeasured_is_null() -> None:
-    trees = [
-        {"x": {"gpu_time": 1.0, "count": 1, "warmup": True}},
-        {"x": {"gpu_time": None, "count": 1, "warmup": True}},
-    ]
-    assert mean_of_trees(trees) == {"x": {"gpu_time": None, "count": 1, "warmup": True}}
+    def tree(gpu_time: float | None) -> dict[str, Any]:
+        return {"x": {"gpu_time": gpu_time, "count": 1, "warmup": True}}
+
+    assert mean_of_trees([tree(1.0), tree(None)]) == tree(None)
