@@ -53,6 +53,9 @@ def collect_one(
     """Import and export as far as needed."""
     trace = folder / TRACE
     if nsys is None:
+        log = folder / TRACER_LOG
+        if log.exists() and log.stat().st_size == 0:
+            log.unlink()
         return Collected(TRACE if trace.exists() else None, ())
     findings = tracer_findings(folder / TRACER_LOG, folder.name, ignore_import=not nsys.importer_beside)
     report = folder / f"{REPORT_STEM}.nsys-rep"

@@ -13,15 +13,25 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Interrupts:
-    """What came in so far."""
+    """How many came in so far."""
 
     count: int = 0
-    first: signal.Signals | None = None
+    _raising: bool = False
 
-    def note(self, number: int) -> None:
+    def note(self) -> None:
         """One more."""
         self.count += 1
-        self.first = self.first or signal.Signals(number)
+        if self._raising:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """While open, one more interrupt raises `KeyboardInterrupt`, as it does in any Python program."""
+        self._raising = True
+        try:
+            yield
+        finally:
+            self._raising = False
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -32,8 +42,8 @@ def noting_interrupts() -> Iterator[Interrupts]:
     """While open, these signals are only noted."""
     interrupts = Interrupts()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        interrupts.note(number)
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        interrupts.note()
 
     before = {number: signal.signal(number, handle) for number in HANDLED}
     try:

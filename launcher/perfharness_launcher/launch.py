@@ -87,7 +87,8 @@ def launch(
             manifest = make_manifest(plan, environment, command, run_id, created, records, findings)
             (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
             try:
-                analyse(stage.path, manifest)
+                with interrupts.raising():
+                    analyse(stage.path, manifest)
             finally:
                 stage.put_in_place()
         except BaseException:
@@ -128,7 +129,7 @@ def make_manifest(
 def _refuse_if_nothing_ran(endings: Sequence[Ending], findings: Sequence[Finding]) -> None:
     if any(ending.process.status.pid is not None for ending in endings):
         return
-    reasons = dict.fromkeys(finding.message for finding in findings if finding.code.startswith("process-"))
+    reasons = [f"{finding.process}: {finding.message}" for finding in findings if finding.code.startswith("process-")]
     raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
 
 

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts, NsysInstall
 from perfharness_launcher.discovery import find_nsys
 from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.tracers import Pair, pair
+from perfharness_launcher.trial import try_nsys
 
 INTERPRETER_TIMEOUT_S = 60
 
@@ -32,18 +35,31 @@ print(json.dumps({
 def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | None = None) -> MachineFacts:
     """Ask the machine everything that this launch may depend on."""
     gpus = gpus or find_gpus()
-    wants_nsys = options.tracer in ("auto", "nsys")
+    interpreter = ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python)
+    nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
     return MachineFacts(
         gpus=gpus.gpus,
         gpu_problem=gpus.problem,
         visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
-        nsys=find_nsys(options.nsys, environ) if wants_nsys else (),
-        interpreter=ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python),
+        nsys=with_trials(nsys, interpreter),
+        interpreter=interpreter,
         cuda_driver=gpus.cuda_driver,
         script_problem=_script_problem(options),
         output_problem=_output_problem(options.output_dir),
         program=None if options.is_python_script else shutil.which(options.script),
     )
+
+
+def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
+    """Try the newest usable nsys where nobody knows yet whether it records this nvtx; the others are left as found."""
+    for position, install in enumerate(installs):
+        if not install.usable:
+            continue
+        if pair(install, interpreter.nvtx) is not Pair.UNKNOWN:
+            break
+        tried = replace(install, hears_nvtx=try_nsys(install, interpreter.executable).hears_nvtx)
+        return (*installs[:position], tried, *installs[position + 1 :])
+    return installs
 
 
 def ask_interpreter(python: str) -> InterpreterFacts:

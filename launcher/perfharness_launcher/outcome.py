@@ -68,11 +68,12 @@ def process_findings(
     if record.ended != "ok":
         yield _ended_badly(ending, record, timeout_s)
     if tracer.kind != "none" and record.trace is None and record.pid is not None:
+        end_of_output = _end_of_output(ending.process.folder, (STDERR_LOG, TRACER_LOG))
         yield Finding(
             "trace-missing",
             Severity.ERROR,
-            f"{record.folder} left no trace ({tracer.kind})",
-            f"see {record.folder}/{TRACER_LOG} and {record.folder}/{STDERR_LOG}",
+            f"The process left no trace ({tracer.kind}){end_of_output}",
+            "perfharness doctor says what is missing",
             record.folder,
         )
 
@@ -87,15 +88,21 @@ def _ended_badly(ending: Ending, record: ProcessRecord, timeout_s: float | None)
         "not_started": f"did not start ({ending.process.status.not_started or _tracer_end(ending)})",
     }[record.ended]
     logs = (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG)
-    tail = next(((log, text) for log in logs if (text := log_tail(folder / log))), None)
-    end_of_output = f"; the end of {tail[0]}:\n{tail[1]}" if tail else "; it wrote nothing"
     return Finding(
         f"process-{record.ended.replace('_', '-')}",
         Severity.ERROR,
-        f"{record.folder} {how}: {command}{end_of_output}",
+        f"The process {how}: {command}{_end_of_output(folder, logs)}",
         "",
         record.folder,
     )
+
+
+def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:
+    """The end of the first log that has anything in it."""
+    for log in logs:
+        if text := log_tail(folder / log):
+            return f"; the end of {log}:\n{text}"
+    return "; it wrote nothing"
 
 
 def _how_it_failed(record: ProcessRecord) -> str:

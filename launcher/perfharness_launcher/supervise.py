@@ -45,6 +45,9 @@ class Observer(Protocol):
     def look(self, phases: Sequence[Phase]) -> None:
         """Called at every look, about 20 times a second."""
 
+    def interrupted(self, count: int) -> None:
+        """Ctrl-C or a signal came in, for the `count`-th time."""
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -101,6 +104,7 @@ class Supervisor:
     patience: Patience = field(default_factory=Patience)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    _interrupts_told: int = field(default=0, init=False)
     leftovers: list[str] = field(default_factory=list)
     """Command lines of what was still running at the end and had to be ended."""
     has_measured: bool = False
@@ -131,6 +135,9 @@ class Supervisor:
         while True:
             for watch in watches:
                 watch.process.refresh()
+            if self.interrupts.count > self._interrupts_told:
+                self._interrupts_told = self.interrupts.count
+                self.observer.interrupted(self._interrupts_told)
             self.observer.look([_phase(watch) for watch in watches])
             yield
             self.sleep(POLL_S)

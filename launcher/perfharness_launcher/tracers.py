@@ -42,7 +42,12 @@ class TracerDecision:
 
 
 def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
-    """Judge a pair by what was tried; `UNKNOWN` between the oldest that works and the newest that does not."""
+    """Judge a pair by a trial on this machine, else by what is known.
+
+    `UNKNOWN`: between the newest nsys that is deaf to it and the oldest that hears it.
+    """
+    if nsys.hears_nvtx is not None:
+        return Pair.GOOD if nsys.hears_nvtx else Pair.BAD
     if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
         return Pair.GOOD
     if nsys.version is None:

@@ -72,6 +72,14 @@ class LaunchView:
             if self._live is not None:
                 self._live.update(self._table(now), refresh=True)
 
+    def interrupted(self, count: int) -> None:
+        """Say what is being done about it."""
+        self._console.print(
+            "ending the processes and writing what there is; once more: kill them"
+            if count == 1
+            else "killing the processes and their tracers"
+        )
+
     def _print_changes(self, phases: Sequence[Phase]) -> None:
         before: Sequence[Phase | None] = self._phases or [None] * len(phases)
         elapsed = self._clock() - self._begin

@@ -65,6 +65,7 @@ class NsysInstall:
         importer_beside: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
         profile_options: the long options of `nsys profile --help`, without dashes.
         cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
+        hears_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
         source: where it was looked for, in words.
         problems: what keeps it from measuring, one sentence each; empty: usable.
     """
@@ -76,6 +77,7 @@ class NsysInstall:
     importer_beside: bool = False
     profile_options: frozenset[str] = frozenset()
     cupti: tuple[int, int] | None = None
+    hears_nvtx: bool | None = None
     source: str = ""
     problems: tuple[str, ...] = ()
 

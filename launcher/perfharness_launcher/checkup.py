@@ -1,0 +1,236 @@
+"""Everything that a measurement needs, looked at one by one: what was found, what is missing, what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from perfharness.model.plan import InterpreterFacts, NsysInstall
+from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
+from perfharness_launcher.discovery import NSYS_VARIABLE, find_nsys
+from perfharness_launcher.environment import cpu_model, operating_system, perfharness_version
+from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.machine import ask_interpreter
+from perfharness_launcher.tracers import NVTX_PINNED, too_old_for_driver
+from perfharness_launcher.trial import RANGES, try_nsys
+
+PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
+OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})
+
+
+class Health(str, Enum):
+    """What a check says."""
+
+    GOOD = "good"
+    ABSENT = "absent"  # not there, and not needed on this machine
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at.
+
+    Args:
+        topic: a group, e.g. `nsys`.
+        cure: the next step; empty where none is needed.
+        measures: whether this alone makes measuring possible.
+    """
+
+    topic: str
+    health: Health
+    text: str
+    cure: str = ""
+    measures: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as it stands in `doctor --json`."""
+        return {**asdict(self), "health": self.health.value}
+
+
+def check_up(
+    python: str, environ: Mapping[str, str], *, nsys: Path | None = None, root: Path = Path("/")
+) -> list[Check]:
+    """Look at everything; takes a few seconds, for each nsys is tried for real.
+
+    Args:
+        python: the interpreter that would run scripts.
+        root: where /proc is looked for.
+    """
+    gpus = find_gpus()
+    interpreter = ask_interpreter(python)
+    return [
+        Check("system", Health.GOOD, f"{operating_system()}, {cpu_model()}, {len(os.sched_getaffinity(0))} CPUs"),
+        *check_interpreter(interpreter),
+        *check_nsys(find_nsys(nsys, environ), interpreter, gpus),
+        *check_gpus(gpus, environ),
+        *check_embedded(gpus, interpreter),
+        *check_permissions(root, has_gpu=bool(gpus.gpus)),
+        *check_packages(has_gpu=bool(gpus.gpus)),
+    ]
+
+
+def check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
+    """The interpreter and its nvtx."""
+    if interpreter.problem:
+        yield Check("python", Health.BAD, interpreter.problem, "name a Python interpreter with --python")
+        return
+    yield Check("python", Health.GOOD, f"{interpreter.executable}, Python {interpreter.version}")
+    if interpreter.nvtx is None:
+        yield Check(
+            "nvtx", Health.BAD, f"{interpreter.executable} has no nvtx: a script cannot annotate", "pip install nvtx"
+        )
+    else:
+        yield Check("nvtx", Health.GOOD, f"nvtx {interpreter.nvtx}")
+
+
+def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts, gpus: GpuFacts) -> Iterator[Check]:
+    """Every nsys found; the usable ones are tried."""
+    if not installs:
+        yield Check(
+            "nsys",
+            Health.ABSENT,
+            "no nsys in PATH, /opt/nvidia, a CUDA toolkit, Nsight Compute or .nsys: the embedded tracer will be used",
+            f"scripts/install_nsys gets one without root; --nsys or {NSYS_VARIABLE} names one elsewhere",
+        )
+    for install in installs:
+        name = f"nsys {install.version_text or '?'} at {install.path} ({install.source})"
+        if not install.usable:
+            yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_cure(install))
+            continue
+        yield _tried(name, install, interpreter)
+        yield _details(install)
+        if reason := too_old_for_driver(install, gpus.cuda_driver):
+            yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or take --tracer embedded")
+
+
+def _nsys_cure(install: NsysInstall) -> str:
+    text = " ".join(install.problems)
+    if "not found" in text:
+        return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them beside the importer"
+    if "importer" in text:
+        return "install the whole of Nsight Systems (its host-linux-* folder), or scripts/install_nsys"
+    return "name another with --nsys"
+
+
+def _tried(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Check:
+    if interpreter.nvtx is None:
+        return Check("nsys", Health.WARNING, f"{name}: not tried, for there is no nvtx to try it with")
+    trial = try_nsys(install, interpreter.executable)
+    if trial.hears_nvtx:
+        return Check("nsys", Health.GOOD, f"{name}: recorded {RANGES} of {RANGES} ranges", measures=True)
+    if trial.ranges is not None:
+        return Check(
+            "nsys",
+            Health.WARNING,
+            f"{name} records no range of nvtx {interpreter.nvtx} ({trial.said})",
+            f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded",
+        )
+    return Check("nsys", Health.BAD, f"{name} records nothing here: {trial.said}", "name another with --nsys")
+
+
+def _details(install: NsysInstall) -> Check:
+    importer = f"importer {install.importer}" if install.importer else "importer not visible from here"
+    if install.importer and not install.importer_beside:
+        importer += " (nsys does not look there, so the launcher calls it)"
+    cupti = f", CUPTI up to {'.'.join(map(str, install.cupti))}" if install.cupti else ""
+    return Check("nsys", Health.GOOD, f"  {importer}{cupti}, {len(install.profile_options)} options of `profile`")
+
+
+def check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Driver and GPUs."""
+    if not gpus.gpus:
+        yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}): CPU times only")
+        return
+    cuda = ".".join(map(str, gpus.cuda_driver or ()))
+    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {cuda}; NVML answers")
+    for gpu in gpus.gpus:
+        yield Check("gpu", Health.GOOD, f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''}: {gpu.name}, {gpu.uuid}")
+    if visible := environ.get("CUDA_VISIBLE_DEVICES"):
+        yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits what -ng and -go choose from")
+
+
+def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Check]:
+    """The embedded tracer: the interpreter, and CUPTI that matches the driver."""
+    if interpreter.problem:
+        return
+    if not interpreter.has_perfharness:
+        yield Check(
+            "embedded", Health.BAD, f"{interpreter.executable} cannot import perfharness", "install perfharness there"
+        )
+        return
+    yield Check("embedded", Health.GOOD, "the embedded tracer records ranges with host times", measures=True)
+    if not gpus.gpus or gpus.cuda_driver is None:
+        return
+    major = gpus.cuda_driver[0]
+    wanted = f"libcupti.so.{major}"
+    found = list(find_libraries(major))
+    if not found:
+        yield Check(
+            "cupti",
+            Health.WARNING,
+            f"no {wanted} (the driver runs CUDA {major}): the embedded tracer cannot record GPU work",
+            f'pip install "cupti-python~={major}.0"',
+        )
+        return
+    try:
+        yield Check("cupti", Health.GOOD, f"{found[0]}, version {Cupti(found[0]).version}, matches the driver")
+    except (OSError, CuptiError, AttributeError) as error:
+        cure = f'pip install "cupti-python~={major}.0"'
+        yield Check("cupti", Health.WARNING, f"{found[0]} cannot be used: {error}", cure)
+
+
+def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
+    """What the kernel and the driver let a user do."""
+    paranoid = _read(root / "proc/sys/kernel/perf_event_paranoid")
+    if paranoid is not None:
+        yield Check("permissions", Health.GOOD, f"perf_event_paranoid {paranoid}: of no concern, CPU sampling is off")
+    parameters = _read(root / "proc/driver/nvidia/params")
+    if parameters is None:
+        if has_gpu:
+            yield Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
+        return
+    admin_only = re.search(r"RmProfilingAdminOnly: (\d)", parameters)
+    if admin_only is None or admin_only.group(1) == "0" or os.geteuid() == 0:
+        yield Check("permissions", Health.GOOD, "GPU performance counters are open to this user")
+    else:
+        yield Check(
+            "permissions",
+            Health.ABSENT,
+            "GPU performance counters are for administrators only (RmProfilingAdminOnly 1); kernels and copies are"
+            " recorded all the same",
+            "for counters: option nvidia NVreg_RestrictProfilingToAdminUsers=0 of the driver",
+        )
+
+
+def check_packages(*, has_gpu: bool) -> Iterator[Check]:
+    """Versions of the Python packages that matter."""
+    yield Check("packages", Health.GOOD, f"perfharness {perfharness_version() or '(not installed, run from a folder)'}")
+    for name in PACKAGES:
+        version = _version(name)
+        if version is not None:
+            yield Check("packages", Health.GOOD, f"{name} {version}")
+        elif name not in OPTIONAL_PACKAGES:
+            yield Check("packages", Health.BAD, f"{name} is missing", f"pip install {name}")
+        elif name == "cupti-python" and has_gpu:
+            yield Check("packages", Health.ABSENT, "cupti-python is missing", 'pip install "perfharness[cupti]"')
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
