@@ -27,7 +27,7 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
         end: last moments, `end >= start`.
         group: intervals nest only within equal values (a thread, a lane).
 
-    Of equal intervals the earlier row is the outer one. Intervals that overlap without one holding the other
+    Of equal intervals the earlier row is the outer one; a moment on the border of two belongs to either. Intervals that overlap without one holding the other
     (start/end ranges) are allowed. The rule is nsys's own (`nvtx_gpu_proj_trace`).
     """
     count = len(start)

@@ -32,15 +32,20 @@ def steady_window(loop: BatchLoop) -> Window | None:
     return window if window.end_ns > window.begin_ns else None
 
 
-def items_finished(loop: BatchLoop, window: Window) -> int | None:
-    """Items of the batches that ended inside the window; None where one of them counted none."""
-    counts = [
-        count
-        for end, count in zip(loop.end_ns, loop.items, strict=True)
-        if window.begin_ns < end <= window.end_ns
-    ]  # fmt: skip
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def items_inside(loop: BatchLoop, window: Window) -> float | None:
+    """Items processed inside the window, a batch on its border by the part that lies inside; None if one counted none.
+
+    Whole batches only would be off by up to a batch per process, which is most of a short run.
+    """
+    total = 0.0
+    for start, end, count in zip(loop.start_ns, loop.end_ns, loop.items, strict=True):
+        inside = min(end, window.end_ns) - max(start, window.begin_ns)
+        if inside <= 0:
+            continue
+        if count is None:
+            return None
+        total += count * inside / (end - start)
+    return total
 
 
 def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dic
         processes: the outermost loops of each process, by its folder name.
         clock_is_utc: whether the processes' times can be compared with each other.
 
-    Items finished inside the window in which all processes were in their steady state, divided by its length; never
+    Items processed inside the window in which all processes were in their steady state, divided by its length; never
     processes divided by mean latency. Null, with the reason, where there is no such window.
     """
     answer: dict[str, Any] = {"items_per_second": None, "unit": "items/s", "window_ms": None, "items": None}
@@ -85,14 +90,14 @@ def _common(windows: list[tuple[BatchLoop, Window]], clock_is_utc: bool, answer:
 
 
 def _rate(path: tuple[str, ...], windows: list[tuple[BatchLoop, Window]], window: Window) -> dict[str, Any]:
-    counts = [items_finished(loop, window) for loop, _ in windows]
+    counts = [items_inside(loop, window) for loop, _ in windows]
     known = [count for count in counts if count is not None]
     items = sum(known) if len(known) == len(counts) else None
     return {
         "items_per_second": round(items / window.seconds, 6) if items is not None else None,
         "unit": "items/s",
         "window_ms": round(window.seconds * 1e3, 6),
-        "items": items,
+        "items": round(items, 6) if items is not None else None,
         "loop": "/".join(path),
         "reason": None if items is not None else "a batch counted no items",
     }

@@ -70,7 +70,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
 def _table(rows: list[StageRow]) -> Table:
     depth = min(len(row.path) for row in rows)
     table = Table(
-        title="Per batch without warm-up, in ms (GPU: projected, busy: union of its operations)",
+        title="ms per batch, without warm-up (GPU: projected, busy: union)",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -100,5 +100,5 @@ def _throughput_line(throughput: Tree) -> str:
         return f"Throughput: not measured ({escape(throughput['reason'])})"
     return (
         f"Throughput: {throughput['items_per_second']:.3f} items/s "
-        f"({throughput['items']} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"
+        f"({throughput['items']:.4g} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"
     )

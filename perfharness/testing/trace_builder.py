@@ -9,7 +9,8 @@ from typing import Any
 from perfharness.model import nsys_schema as schema
 
 NVTX_COLUMNS = (
-    "start", "end", "eventType", "rangeId", "category", "text", "globalTid", "endGlobalTid", "textId", "domainId", "int64Value",
+    "start", "end", "eventType", "rangeId", "category", "text", "globalTid", "endGlobalTid", "textId",
+    "domainId", "int64Value",
 )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ class TraceBuilder:
         return self._event(schema.NVTX_MARK_EVENT, name, at, None, pid, tid, domain, category, payload)
 
     def call(
-        self, name: str, start: int, end: int, *, pid: int = 100, tid: int = 100, correlation: int | None = None, result: int = 0
+        self, name: str, start: int, end: int, *, pid: int = 100, tid: int = 100, correlation: int | None = None,
+        result: int = 0,
     ) -> int:  # fmt: skip
         """A CUDA API call; returns its correlation id."""
         if correlation is None:
@@ -93,7 +95,8 @@ class TraceBuilder:
         return correlation
 
     def operation(
-        self, start: int, end: int, correlation: int, *, table: str = schema.TABLE_KERNEL, pid: int = 100, stream: int = 7
+        self, start: int, end: int, correlation: int, *, table: str = schema.TABLE_KERNEL, pid: int = 100,
+        stream: int = 7,
     ) -> None:  # fmt: skip
         """A GPU operation."""
         self.row(
@@ -134,7 +137,8 @@ class TraceBuilder:
         thread = schema.global_tid(pid, tid)
         columns: dict[str, Any] = dict.fromkeys(NVTX_COLUMNS)
         columns |= {
-            "start": start, "end": end, "eventType": kind, "globalTid": thread, "domainId": domain_id, "int64Value": payload,
+            "start": start, "end": end, "eventType": kind, "globalTid": thread, "domainId": domain_id,
+            "int64Value": payload,
             "category": self._category(pid, tid, domain_id, category),
         }  # fmt: skip
         columns |= {"text": name} if text else {"textId": self.string(name)}
