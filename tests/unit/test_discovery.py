@@ -1,0 +1,157 @@
+"""Finding nsys in made-up places; the programs are real scripts that are really run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness_launcher.discovery import find_nsys, missing_libraries, probe
+
+HELP = "	-t, --trace=\n	-s, --sample=\n	--wait=\n"
+
+
+def make_nsys(path: Path, version: str = "2024.1.1.59-241134061245v0", *, target: bool = True) -> Path:
+    """A program that answers `--version` and `profile --help` as nsys does."""
+    folder = path / "target-linux-x64" if target else path
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "nsys"
+    program.write_text(
+        f'#!/bin/sh\ncase "$1" in --version) echo "NVIDIA Nsight Systems version {version}";;'
+        f" profile) cat <<'EOF'\n{HELP}EOF\n;; esac\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def make_importer(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    importer = folder / "QdstrmImporter"
+    importer.write_text("#!/bin/sh\n")
+    importer.chmod(0o755)
+    return importer
+
+
+def make_whole(path: Path, version: str = "2024.1.1.59-241134061245v0") -> Path:
+    make_importer(path / "host-linux-x64")
+    return make_nsys(path, version)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root without anything, which is also the project and the current folder."""
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    return root
+
+
+def found(root: Path, environ: dict[str, str] | None = None) -> list[Path]:
+    return [install.path for install in find_nsys(None, {"PATH": "", **(environ or {})}, root=root, project=root)]
+
+
+def test_nothing_anywhere(nowhere: Path) -> None:
+    assert found(nowhere) == []
+
+
+def test_what_an_nsys_can_do_is_asked(tmp_path: Path) -> None:
+    nsys = make_whole(tmp_path)
+    (nsys.parent / "libcupti.so.11.8").touch()
+    (nsys.parent / "libcupti.so.12.4").touch()
+    install = probe(nsys, "here")
+    assert install.usable
+    assert install.version == (2024, 1, 1)
+    assert install.version_text == "2024.1.1.59-241134061245v0"
+    assert install.importer == tmp_path / "host-linux-x64" / "QdstrmImporter"
+    assert install.importer_beside
+    assert install.profile_options == {"trace", "sample", "wait"}
+    assert install.cupti == (12, 4)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "opt/nvidia/nsight-systems/2024.1.1",
+        "opt/nvidia/nsight-systems-cli/2024.1.1",
+        "usr/local/cuda-12.4/nsight-systems-2024.1.1",
+        "usr/lib/nsight-systems",
+        ".nsys",
+    ],
+)
+def test_places(nowhere: Path, place: str) -> None:
+    nsys = make_whole(nowhere / place)
+    assert found(nowhere) == [nsys]
+
+
+def test_path_and_environment(nowhere: Path) -> None:
+    on_path = make_whole(nowhere / "a")
+    named = make_whole(nowhere / "b", "2023.1.1.1-1v0")
+    assert found(nowhere, {"PATH": str(on_path.parent), "PERFHARNESS_NSYS": str(named)}) == [on_path, named]
+
+
+def test_newest_first_and_each_real_file_once(nowhere: Path) -> None:
+    old = make_whole(nowhere / "opt/nvidia/nsight-systems/2023.4.4", "2023.4.4.54-1v0")
+    new = make_whole(nowhere / "opt/nvidia/nsight-systems/2024.10.1", "2024.10.1.1-1v0")
+    (old.parent.parent / "bin").mkdir()
+    (old.parent.parent / "bin" / "nsys").symlink_to(old)
+    installs = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
+    assert [install.path.resolve() for install in installs] == [new, old]
+    assert all(install.importer_beside for install in installs)
+
+
+def test_a_usable_one_comes_before_a_newer_broken_one(nowhere: Path) -> None:
+    broken = make_nsys(nowhere / "opt/nvidia/nsight-systems/2025.1.1", "2025.1.1.1-1v0")
+    whole = make_whole(nowhere / "opt/nvidia/nsight-systems/2023.4.4", "2023.4.4.54-1v0")
+    assert found(nowhere) == [whole, broken]
+
+
+def test_inside_nsight_compute_the_importer_lies_apart(nowhere: Path) -> None:
+    host = nowhere / "opt/nvidia/nsight-compute/2025.3.1/host"
+    nsys = make_nsys(host, "2025.3.1.1-1v0")
+    importer = make_importer(host / "linux-desktop-glibc_2_11_3-x64")
+    (install,) = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
+    assert (install.path, install.importer, install.importer_beside) == (nsys, importer, False)
+    assert install.usable
+    assert install.source == "inside Nsight Compute"
+
+
+def test_a_wrapper_script_is_taken_at_its_word(nowhere: Path) -> None:
+    nsys = make_nsys(nowhere / "usr/local/cuda-12.4/bin", target=False)
+    (install,) = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
+    assert (install.path, install.importer, install.usable) == (nsys, None, True)
+
+
+def test_asked_for_only_that_one_is_looked_at(nowhere: Path) -> None:
+    make_whole(nowhere / ".nsys")
+    asked = make_whole(nowhere / "mine")
+    assert [install.path for install in find_nsys(asked, {"PATH": ""}, root=nowhere, project=nowhere)] == [asked]
+
+
+def test_no_importer(tmp_path: Path) -> None:
+    nsys = make_nsys(tmp_path)
+    (problem,) = probe(nsys, "here").problems
+    assert "has no importer (QdstrmImporter)" in problem
+
+
+def test_an_importer_that_lacks_a_library_is_named_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsys = make_whole(tmp_path)
+    ldd = tmp_path / "bin" / "ldd"
+    ldd.parent.mkdir()
+    ldd.write_text("#!/bin/sh\nprintf '\\tlibssh.so => not found\\n\\tlibc.so.6 => /lib/libc.so.6 (0x1)\\n'\n")
+    ldd.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ldd.parent}:/usr/bin:/bin")
+    assert missing_libraries(nsys) == ["libssh.so"]
+    (problem,) = probe(nsys, "here").problems
+    assert problem.endswith("QdstrmImporter cannot run: libssh.so not found")
+
+
+def test_what_is_no_nsys(tmp_path: Path) -> None:
+    other = tmp_path / "nsys"
+    assert probe(other, "here").problems == (f"{other} does not exist",)
+    assert "is a folder" in probe(tmp_path, "here").problems[0]
+    other.write_text("#!/bin/sh\necho some other tool 1.0\n")
+    assert probe(other, "here").problems == (f"{other} is not executable",)
+    other.chmod(0o755)
+    assert probe(other, "here").problems == (
+        f"{other} is no Nsight Systems: to --version it says 'some other tool 1.0'",
+    )

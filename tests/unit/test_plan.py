@@ -1,0 +1,177 @@
+"""Options and machine -> plan: what is started, where, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.errors import UsageError
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts, NsysInstall
+from perfharness_launcher.nsys_command import profile_command
+from perfharness_launcher.plan import make_plan
+from perfharness_launcher.spawn import planned_command
+
+PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
+NSYS = NsysInstall(
+    Path("/opt/nsys"),
+    version=(2025, 3, 1),
+    version_text="2025.3.1",
+    profile_options=frozenset({"trace", "sample", "cpuctxsw", "wait", "force-overwrite"}),
+    source="PATH",
+)
+TWO_GPUS = (GpuRecord(index=0, uuid="GPU-aaaa", name="H200"), GpuRecord(index=1, uuid="GPU-bbbb", name="H200"))
+MIG = (
+    GpuRecord(index=0, uuid="MIG-1111", mig=True),
+    GpuRecord(index=0, uuid="MIG-2222", mig=True),
+    GpuRecord(index=1, uuid="GPU-bbbb"),
+)
+
+
+def plan(facts: dict[str, Any] | None = None, **options: Any) -> LaunchPlan:
+    machine = MachineFacts(**{"interpreter": PYTHON, "gpu_problem": "no driver", **(facts or {})})
+    return make_plan(LaunchOptions(**{"script": "pipeline.py", **options}), machine)
+
+
+def refusal(facts: dict[str, Any] | None = None, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        plan(facts, **options)
+    return str(caught.value)
+
+
+def test_two_processes_without_a_gpu_get_the_ancestors_folder_names() -> None:
+    made = plan(num_processes=2)
+    assert [spec.folder for spec in made.processes] == ["proc_0_gpu_0", "proc_1_gpu_0"]
+    assert all("CUDA_VISIBLE_DEVICES" not in spec.environment for spec in made.processes)
+    assert not made.traces_cuda
+
+
+def test_each_gpu_gets_a_group_of_processes_by_uuid() -> None:
+    made = plan({"gpus": TWO_GPUS}, num_processes=2, num_gpus=2)
+    assert [(spec.index, spec.folder, spec.environment["CUDA_VISIBLE_DEVICES"]) for spec in made.processes] == [
+        (0, "proc_0_gpu_0", "GPU-aaaa"),
+        (1, "proc_1_gpu_0", "GPU-aaaa"),
+        (2, "proc_0_gpu_1", "GPU-bbbb"),
+        (3, "proc_1_gpu_1", "GPU-bbbb"),
+    ]
+
+
+def test_folders_of_two_mig_instances_of_one_gpu_do_not_collide() -> None:
+    made = plan({"gpus": MIG}, num_gpus=3)
+    assert [spec.folder for spec in made.processes] == ["proc_0_gpu_0", "proc_1_gpu_0", "proc_0_gpu_1"]
+    assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in made.processes] == ["MIG-1111", "MIG-2222", "GPU-bbbb"]
+
+
+def test_the_environment_says_who_and_where_the_process_is() -> None:
+    spec = plan({"gpus": TWO_GPUS}, num_gpus=2, warmup_batches=3, log_level="debug", tracer="embedded").processes[1]
+    assert spec.environment_in(Path("/run")) == {
+        "PERFHARNESS_OUTPUT_DIR": "/run/proc_0_gpu_1",
+        "PERFHARNESS_PROCESS_INDEX": "1",
+        "PERFHARNESS_NUM_PROCESSES": "2",
+        "PERFHARNESS_GPU_INDEX": "1",
+        "PERFHARNESS_TRACER": "embedded",
+        "PERFHARNESS_WARMUP_BATCHES": "3",
+        "PERFHARNESS_LOG_LEVEL": "debug",
+        "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
+    }
+
+
+def test_embedded_runs_the_script_through_the_tracer() -> None:
+    spec = plan(tracer="embedded", script_arguments=("-b", "4")).processes[0]
+    assert spec.command == ("/usr/bin/python3", "-m", "perfharness.tracer", "pipeline.py", "-b", "4")
+
+
+def test_a_script_that_is_no_python_runs_as_a_program() -> None:
+    made = plan({"nsys": (NSYS,), "program": "/bin/ls"}, script="ls", script_arguments=("-l",))
+    assert made.tracer.kind == "nsys"
+    assert made.processes[0].command == ("/bin/ls", "-l")
+
+
+def test_nsys_traces_cuda_only_where_there_is_a_gpu() -> None:
+    without = plan({"nsys": (NSYS,)})
+    assert "--trace=nvtx" in planned_command(without.processes[0], without, Path("/run"))
+    with_gpu = plan({"nsys": (NSYS,), "gpus": TWO_GPUS})
+    assert "--trace=cuda,nvtx" in planned_command(with_gpu.processes[0], with_gpu, Path("/run"))
+
+
+def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
+    old = NsysInstall(Path("/old/nsys"), profile_options=frozenset({"trace", "sample"}))
+    assert profile_command(old, Path("/run/p"), ["ls"], cuda=False) == [
+        "/old/nsys", "profile", "--trace=nvtx", "--sample=none", "--output=/run/p/trace", "ls",
+    ]  # fmt: skip
+
+
+def test_every_conflict_is_told_at_once() -> None:
+    told = refusal(
+        {"script_problem": "there is no script pipeline.py", "output_problem": "-o out is a file, not a folder"},
+        num_processes=0,
+        warmup_batches=-1,
+        timeout_s=0.0,
+        tracer="embedded",
+        nsys=Path("/x"),
+        batch_pattern="(",
+    ).splitlines()
+    assert [line.split()[0] for line in told] == [
+        "there", "-o", "-np", "-w", "--timeout", "--nsys", "--batch-pattern",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_gpus": 0}, "-ng 0"),
+        ({"gpu_offset": -1}, "-go -1"),
+        ({"num_gpus": 3}, "needs 3 GPUs, but 2 GPUs are visible"),
+        ({"num_gpus": 2, "gpu_offset": 1}, "-ng 2 with -go 1 needs 3 GPUs"),
+        ({"gpus": ("0",), "num_gpus": 1}, "--gpus names the GPUs"),
+        ({"gpus": ("GPU-cccc",)}, "no GPU is called 'GPU-cccc'"),
+        ({"gpus": ("7",)}, "no GPU is called '7'"),
+        ({"gpus": ("GPU-",)}, "may be any of GPU-aaaa, GPU-bbbb"),
+        ({"gpus": ("1", "GPU-bbbb")}, "names GPU-bbbb twice"),
+        ({"timeout_s": float("nan")}, "--timeout nan"),
+    ],
+)
+def test_wrong_choices_of_gpus_and_numbers_are_refused(options: dict[str, Any], words: str) -> None:
+    assert words in refusal({"gpus": TWO_GPUS}, **options)
+
+
+@pytest.mark.parametrize("options", [{"num_gpus": 2}, {"gpu_offset": 1}, {"gpus": ("0",)}])
+def test_gpus_are_refused_with_the_reason_where_there_are_none(options: dict[str, Any]) -> None:
+    assert "no GPU can be used here (no driver)" in refusal(**options)
+
+
+@pytest.mark.parametrize(
+    ("names", "uuids"),
+    [(("1", "0"), ["GPU-bbbb", "GPU-aaaa"]), (("GPU-b",), ["GPU-bbbb"]), (("GPU-aaaa",), ["GPU-aaaa"])],
+)
+def test_gpus_by_name(names: tuple[str, ...], uuids: list[str]) -> None:
+    assert [gpu.uuid for gpu in plan({"gpus": TWO_GPUS}, gpus=names).gpus] == uuids
+
+
+def test_mig_instances_by_uuid_and_by_place() -> None:
+    assert [gpu.uuid for gpu in plan({"gpus": MIG}, gpus=("0:1", "MIG-1111")).gpus] == ["MIG-2222", "MIG-1111"]
+    assert "may be any of MIG-1111, MIG-2222" in refusal({"gpus": MIG}, gpus=("0",))
+    assert "no GPU is called '0:2'" in refusal({"gpus": MIG}, gpus=("0:2",))
+
+
+def test_numbers_choose_among_the_visible_devices() -> None:
+    facts = {"gpus": TWO_GPUS, "visible_devices": "1"}
+    assert [gpu.uuid for gpu in plan(facts).gpus] == ["GPU-bbbb"]
+    assert "1 GPU is visible (CUDA_VISIBLE_DEVICES=1)" in refusal(facts, num_gpus=2)
+    assert [gpu.uuid for gpu in plan({"gpus": TWO_GPUS, "visible_devices": "9,0"}, gpus=("0",)).gpus] == ["GPU-aaaa"]
+
+
+def test_hidden_gpus_stay_hidden() -> None:
+    made = plan({"gpus": TWO_GPUS, "visible_devices": ""})
+    assert made.gpus == ()
+    assert "CUDA_VISIBLE_DEVICES" not in made.processes[0].environment
+
+
+def test_unlike_gpus_chosen_by_number_are_pointed_out() -> None:
+    unlike = (TWO_GPUS[0], TWO_GPUS[1].model_copy(update={"name": "T4"}))
+    assert [finding.code for finding in plan({"gpus": unlike, "visible_devices": "1"}).findings] == [
+        "gpu-order-ambiguous"
+    ]
+    assert plan({"gpus": TWO_GPUS, "visible_devices": "1"}).findings == ()
