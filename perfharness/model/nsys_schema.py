@@ -48,6 +48,7 @@ META_TRACER_VERSION = "tracer_version"
 META_CUDA_TRACED = "cuda_traced"  # "yes" | "no"
 META_CUDA_UNTRACED_REASON = "cuda_untraced_reason"  # one sentence, where cuda_traced is "no"
 META_CUDA_USED = "cuda_used"  # "yes" | "no": was libcuda loaded in the process when it ended
+META_GPU_PRESENT = "gpu_present"  # "yes" | "no": has the machine an NVIDIA GPU
 META_DROPPED_RECORDS = "dropped_records"  # what CUPTI says it dropped, decimal
 META_CUPTI_VERSION = "cupti_version"
 META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0

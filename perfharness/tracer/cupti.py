@@ -1,4 +1,4 @@
-"""CUPTI's activity API through ctypes: finding the library and calling it. Nothing here is called while a batch runs."""
+"""CUPTI's activity API through ctypes: finding the library and calling it. Nothing here runs while a batch does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where the fields of CUPTI's activity records stand, and how long a record of each kind is, by CUPTI version.
 
-Read off the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). In all of them the fields that are read here
-keep their places; what changes is the length of a record, as fields are added at its end. NumPy is not imported here.
+Read off the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). In all of them the fields that are read
+here keep their places; what changes is the length of a record, as fields are added at its end. No NumPy in here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What CUPTI calls back, as machine code: a few instructions that never touch Python.
 
-CUPTI asks for buffers and returns them from inside the pipeline's own CUDA calls, on any thread, with its own locks held.
+CUPTI asks for buffers and returns them from inside the pipeline's own CUDA calls, on any thread, holding its own locks.
 A ctypes callback would wait for the GIL there: a stall at best, a deadlock when the thread that holds the GIL is itself
 inside a CUDA call. So the two callbacks only hand out and take back slots of one preallocated pool, by an atomic
 addition each, and the clock callback reads CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads. The assembly

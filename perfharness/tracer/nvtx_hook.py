@@ -125,6 +125,7 @@ class _Recording:
 
     def replacements(self) -> dict[str, Any]:
         """What stands in for the package's own, by name."""
+
         def mark(
             message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,
             payload: Any = None,
@@ -160,7 +161,8 @@ class _Recording:
         annotate = type("annotate", (_Annotate,), {"recording": self, "__module__": PACKAGE})
         return {
             "mark": mark, "push_range": push_range, "pop_range": pop_range, "start_range": start_range,
-            "end_range": end_range, "annotate": annotate, "get_domain": self.domain, "Domain": _domain_type(self.domain),
+            "end_range": end_range, "annotate": annotate, "get_domain": self.domain,
+            "Domain": _domain_type(self.domain),
         }  # fmt: skip
 
 
@@ -215,9 +217,7 @@ class RecordedDomain:
             raise AttributeError(name)
         return getattr(self._recording.real_domain(self.name), name)
 
-    def record(
-        self, op: int, message: Any, color: Any, category: Any, payload: Any, range_id: int = 0
-    ) -> None:
+    def record(self, op: int, message: Any, color: Any, category: Any, payload: Any, range_id: int = 0) -> None:
         """Write one event that begins or marks something; the clock is read last."""
         flag, bits, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
         try:
@@ -321,9 +321,8 @@ class _Annotate:
         self.domain.record(PUSH, event.message, event.color, event.category, event.payload)
         return self
 
-    def __exit__(self, *exception: object) -> bool:
+    def __exit__(self, *exception: object) -> None:
         self.domain.pop_range()
-        return False
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if not self.attributes.message:

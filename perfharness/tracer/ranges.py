@@ -64,7 +64,7 @@ def _joined(events: list[RangeEvents]) -> RangeEvents:
 def _domain_numbers(log: RangeLog) -> Int64:
     """Number of the stack that each key's pushes and pops use.
 
-    The nvtx hook's log has one for each domain; a recorder pops what it pushed last, whatever the domain, so its log has one.
+    The nvtx hook's log has one for each domain. A recorder pops what it pushed last, whatever the domain: one for all.
     """
     numbers: dict[str | None, int] = {}
     return np.asarray(

@@ -104,7 +104,8 @@ def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArra
             "itemsize": length,
         }
     )
-    return gathered.view(dtype)[:, 0]
+    records: NDArray[Any] = gathered.view(dtype)[:, 0]
+    return records
 
 
 def _concatenate(parts: list[Columns]) -> Columns:

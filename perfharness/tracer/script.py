@@ -1,4 +1,4 @@
-"""Run a script as `python SCRIPT` would: the same `__main__`, the same `sys.path`, the same tracebacks and exit codes."""
+"""Run a script as `python SCRIPT` would: the same `__main__`, `sys.path`, tracebacks and exit codes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _new_main(path: str, loader: Any) -> ModuleType:
         __builtins__=builtins, __file__=path, __loader__=loader, __package__=None, __spec__=None, __cached__=None
     )
     if sys.version_info < (3, 14):
-        module.__dict__["__annotations__"] = {}
+        vars(module)["__annotations__"] = {}
     sys.modules["__main__"] = module
     return module
 
@@ -69,7 +69,7 @@ def _new_main(path: str, loader: Any) -> ModuleType:
 def _execute(load: Any, module: ModuleType) -> None:
     try:
         code: CodeType = load()
-        exec(code, module.__dict__)  # noqa: S102 - running the user's script is the point
+        exec(code, module.__dict__)
     except SystemExit:
         raise
     except BaseException:

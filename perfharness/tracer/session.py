@@ -1,4 +1,4 @@
-"""The life of one traced process: what is installed before the script, and what is written after it, however it ends."""
+"""The life of one traced process: what is installed before the script, what is written after it, however it ends."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""The GPUs that the process could use, as the CUDA driver tells of them, into nsys's tables."""
+
+from __future__ import annotations
+
+import ctypes
+
+from perfharness.tracer.sqlite_file import TraceFile
+
+_SM_COUNT, _CLOCK_KHZ, _L2_BYTES, _MAJOR, _MINOR = 16, 13, 38, 75, 76
+"""CUdevice_attribute."""
+
+_VM_ID = 1 << 48
+_DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
+
+
+def write(file: TraceFile, driver: ctypes.CDLL, pid: int) -> None:
+    """Write `TARGET_INFO_GPU`, `TARGET_INFO_CUDA_DEVICE` and the driver's version. The driver must be initialised."""
+    count = ctypes.c_int()
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return
+    gpus = [_gpu(driver, index) for index in range(count.value)]
+    if gpus:
+        file.insert("TARGET_INFO_GPU", list(gpus[0]), [list(gpu.values()) for gpu in gpus])
+        rows = [(index, index, pid) for index in range(count.value)]
+        file.insert("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"), rows)
+    version = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    environment = {"CudaDriverVersion": str(version.value)}
+    text = _driver_version()
+    if text is not None:
+        environment["NvDriverVersion"] = text
+    file.insert(
+        "TARGET_INFO_SYSTEM_ENV",
+        ("globalVid", "devStateName", "name", "nameEnum", "value"),
+        [(_VM_ID, name, name, 0, value) for name, value in environment.items()],
+    )
+
+
+def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
+    device = ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index))
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, ctypes.c_int(len(name)), device)
+    bus = ctypes.create_string_buffer(64)
+    driver.cuDeviceGetPCIBusId(bus, ctypes.c_int(len(bus)), device)
+    uuid = (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGetUuid(uuid, device)
+    memory = ctypes.c_size_t()
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), ctypes.c_int(number), device)
+        return value.value
+
+    digits = bytes(uuid).hex()
+    return {
+        "vmId": _VM_ID,
+        "id": index,
+        "name": name.value.decode(errors="replace"),
+        "busLocation": bus.value.decode(errors="replace"),
+        "l2CacheSize": attribute(_L2_BYTES),
+        "totalMemory": memory.value,
+        "clockRate": attribute(_CLOCK_KHZ) * 1000,
+        "smCount": attribute(_SM_COUNT),
+        "uuid": "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
+        "cuDevice": index,
+        "computeMajor": attribute(_MAJOR),
+        "computeMinor": attribute(_MINOR),
+        "smMajor": attribute(_MAJOR),
+        "smMinor": attribute(_MINOR),
+    }
+
+
+def _driver_version() -> str | None:
+    """From the kernel module's own words: the first that looks like a version."""
+    try:
+        with open(_DRIVER_VERSION_FILE) as stream:  # noqa: PTH123
+            words = stream.readline().split()
+    except OSError:
+        return None
+    return next((word for word in words if word[:1].isdigit() and "." in word), None)

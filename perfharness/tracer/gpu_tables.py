@@ -1,0 +1,197 @@
+"""CUPTI's columns into nsys's tables of GPU work and of the calls that started it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfharness.model import nsys_schema as schema
+from perfharness.tracer import cupti
+from perfharness.tracer.demangle import Demangler
+from perfharness.tracer.records import Columns
+from perfharness.tracer.sqlite_file import TraceFile
+from perfharness.tracer.tables import MEMORY_KIND_UNKNOWN
+
+if TYPE_CHECKING:
+    from perfharness.tracer.session import Session
+
+CANARY_FUNCTION = "cuDriverGetVersion"
+
+OPERATION_NAMES = {
+    cupti.KIND_CONCURRENT_KERNEL: "kernels",
+    cupti.KIND_MEMCPY: "copies",
+    cupti.KIND_MEMCPY_PEER: "peer copies",
+    cupti.KIND_MEMSET: "memsets",
+    cupti.KIND_GRAPH_TRACE: "graph launches",
+}
+
+
+def write(
+    file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
+) -> list[str]:
+    """Write all GPU tables; sentences on what is not as it should be."""
+    diagnostics = []
+    operations: dict[int, Columns] = {}
+    for kind, name in OPERATION_NAMES.items():
+        if kind in records:
+            columns, untimed = _timed(records[kind])
+            operations[kind] = columns
+            if untimed:
+                diagnostics.append(f"CUPTI gave no times for {untimed} {name}; they are missing in this trace.")
+    for kind, columns in operations.items():
+        _WRITERS[kind](file, _common(columns, session), columns)
+    correlations = _write_api(file, session, records, api_names)
+    diagnostics.extend(_unattributed(operations, correlations))
+    return diagnostics
+
+
+def _timed(columns: Columns) -> tuple[Columns, int]:
+    """Without the records whose times CUPTI could not collect (it says so by zeros), and how many those are."""
+    timed = (columns["start"] != 0) & (columns["end"] != 0)
+    missing = len(timed) - int(np.count_nonzero(timed))
+    return {name: values[timed] for name, values in columns.items()} if missing else columns, missing
+
+
+def _common(columns: Columns, session: Session) -> dict[str, Any]:
+    return {
+        "start": columns["start"].astype(np.int64) - session.origin_ns,
+        "end": columns["end"].astype(np.int64) - session.origin_ns,
+        "deviceId": columns["device"],
+        "contextId": columns["context"],
+        "streamId": columns["stream"],
+        "correlationId": columns["correlation"],
+        "globalPid": schema.global_tid(session.pid, 0),
+    }
+
+
+def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+    pointers, which = np.unique(columns["name"], return_inverse=True)
+    demangler = Demangler()
+    names = [demangler.name(_text(pointer)) for pointer in pointers.tolist()]
+    values = {
+        **common,
+        "demangledName": np.asarray([file.string_id(name.demangled) for name in names])[which],
+        "shortName": np.asarray([file.string_id(name.short) for name in names])[which],
+        "mangledName": np.asarray([file.string_id(name.mangled) for name in names])[which],
+        "launchType": columns["launch_type"] + 1,
+        "registersPerThread": columns["registers"],
+        "gridX": columns["grid_x"],
+        "gridY": columns["grid_y"],
+        "gridZ": columns["grid_z"],
+        "blockX": columns["block_x"],
+        "blockY": columns["block_y"],
+        "blockZ": columns["block_z"],
+        "staticSharedMemory": columns["static_shared"],
+        "dynamicSharedMemory": columns["dynamic_shared"],
+        "localMemoryPerThread": columns["local_per_thread"],
+        "localMemoryTotal": columns["local_total"],
+        "gridId": columns["grid_id"],
+        "sharedMemoryExecuted": columns["shared_executed"],
+        "graphNodeId": _null_where_zero(columns["graph_node"]),
+    }
+    file.insert_columns(schema.TABLE_KERNEL, values, len(columns["start"]))
+
+
+def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+    values = {
+        **common,
+        "bytes": columns["bytes"],
+        "copyKind": columns["copy_kind"],
+        "srcKind": _memory_kind(columns["source_kind"]),
+        "dstKind": _memory_kind(columns["target_kind"]),
+        "graphNodeId": _null_where_zero(columns["graph_node"]),
+        "copyCount": 1,
+    }
+    if "source_device" in columns:
+        values["srcDeviceId"] = columns["source_device"]
+        values["srcContextId"] = columns["source_context"]
+        values["dstDeviceId"] = columns["target_device"]
+        values["dstContextId"] = columns["target_context"]
+    file.insert_columns(schema.TABLE_MEMCPY, values, len(columns["start"]))
+
+
+def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+    values = {
+        **common,
+        "value": columns["value"],
+        "bytes": columns["bytes"],
+        "graphNodeId": _null_where_zero(columns["graph_node"]),
+        "memKind": _memory_kind(columns["memory_kind"]),
+    }
+    file.insert_columns(schema.TABLE_MEMSET, values, len(columns["start"]))
+
+
+def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+    # CUPTI names the executable graph only; nsys's other id, of the graph it was made from, is not in the record.
+    values = {**common, "graphId": columns["graph"], "graphExecId": columns["graph"]}
+    file.insert_columns(schema.TABLE_GRAPH, values, len(columns["start"]))
+
+
+_WRITERS = {
+    cupti.KIND_CONCURRENT_KERNEL: _write_kernels,
+    cupti.KIND_MEMCPY: _write_copies,
+    cupti.KIND_MEMCPY_PEER: _write_copies,
+    cupti.KIND_MEMSET: _write_memsets,
+    cupti.KIND_GRAPH_TRACE: _write_graphs,
+}
+
+
+def _write_api(
+    file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
+) -> NDArray[Any]:
+    """Write the API calls of both APIs; their correlation ids."""
+    found = []
+    for kind, domain, event_class in (
+        (cupti.KIND_RUNTIME, cupti.DOMAIN_RUNTIME, schema.EVENT_CLASS_RUNTIME),
+        (cupti.KIND_DRIVER, cupti.DOMAIN_DRIVER, schema.EVENT_CLASS_DRIVER),
+    ):
+        columns = records.get(kind)
+        if columns is None:
+            continue
+        cbids, which = np.unique(columns["cbid"], return_inverse=True)
+        texts = [api_names.get((domain, cbid), f"cbid {cbid}") for cbid in cbids.tolist()]
+        keep = np.asarray([text != CANARY_FUNCTION for text in texts])[which]
+        columns = {name: values[keep] for name, values in columns.items()}
+        values = {
+            "start": columns["start"].astype(np.int64) - session.origin_ns,
+            "end": columns["end"].astype(np.int64) - session.origin_ns,
+            "eventClass": event_class,
+            "globalTid": schema.global_tid(session.pid, 0) | columns["thread"].astype(np.int64) & schema.ID_MASK,
+            "correlationId": columns["correlation"],
+            "nameId": np.asarray([file.string_id(text) for text in texts])[which[keep]],
+            "returnValue": columns["return_value"],
+        }
+        file.insert_columns(schema.TABLE_API, values, len(columns["start"]))
+        found.append(columns["correlation"])
+    file.make(schema.TABLE_API)
+    return np.concatenate(found) if found else np.empty(0, dtype=np.uint32)
+
+
+def _unattributed(operations: dict[int, Columns], correlations: NDArray[Any]) -> list[str]:
+    """A sentence where GPU work has no recorded call that started it: such work belongs to no range."""
+    total = sum(len(columns["start"]) for columns in operations.values())
+    missing = sum(
+        len(columns["start"]) - int(np.count_nonzero(np.isin(columns["correlation"], correlations)))
+        for columns in operations.values()
+    )
+    if missing == 0:
+        return []
+    return [f"{missing} of {total} GPU operations were started by calls that were not recorded; no range counts them."]
+
+
+def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:
+    """CUPTI's number of a memory kind as nsys's: one less, and unknown last."""
+    return np.where(kinds == 0, MEMORY_KIND_UNKNOWN, kinds.astype(np.int64) - 1)
+
+
+def _null_where_zero(values: NDArray[Any]) -> Any:
+    if not values.any():
+        return None
+    return [value or None for value in values.tolist()]
+
+
+def _text(pointer: int) -> str:
+    return ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
