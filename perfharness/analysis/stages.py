@@ -138,7 +138,8 @@ def _range_of_mark(parent: Int64, count: int) -> Int64:
 
 def _nearest(holder: Int64, parent: Int64, is_batch: Bool) -> Int64:
     """The innermost batch around each holder, itself included: a stage may end in the very moment of the mark."""
-    while (astray := (holder >= 0) & ~is_batch[holder]).any():
+    stops = np.append(is_batch, True)  # the last place stands for the holder -1: a mark outside of any range
+    while (astray := ~stops[holder]).any():
         holder = np.where(astray, parent[holder], holder)
     return holder
 

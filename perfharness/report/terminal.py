@@ -50,6 +50,7 @@ def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> N
     """The table of stages, throughput where the tree has it, and findings."""
     rows = list(stage_rows(tree["stats_minus_warmup"]))
     if rows:
+        console.print("ms per batch, without warm-up (GPU: projected, busy: union of operations)", highlight=False)
         console.print(_table(rows))
     if "throughput" in tree:
         console.print(_throughput_line(tree["throughput"]))
@@ -69,12 +70,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 def _table(rows: list[StageRow]) -> Table:
     depth = min(len(row.path) for row in rows)
-    table = Table(
-        title="ms per batch, without warm-up (GPU: projected, busy: union)",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     cells = [_cells(row.statistics) for row in rows]
     shown = [column for column in range(len(COLUMNS)) if any(line[column] != NOT_MEASURED for line in cells)]
     table.add_column("stage", no_wrap=True)

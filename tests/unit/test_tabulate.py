@@ -260,6 +260,19 @@ def test_a_batch_without_items(tmp_path: Path) -> None:
     assert "batch-without-items" in codes(result)
 
 
+def test_a_recorder_without_ranges(tmp_path: Path) -> None:
+    result = result_of(Recorded(), tmp_path)
+    assert result.data == {}
+    assert codes(result) == {"no-ranges"}
+
+
+def test_an_item_count_outside_of_any_batch_is_nobody_s(tmp_path: Path) -> None:
+    builder = Recorded()
+    builder.batch(0, 10, 20, items=3)
+    builder.inside(conventions.MARK_ITEMS, 30, payload=99)
+    assert result_of(builder, tmp_path).data["toy"]["batch_0"]["total_items"] == 3
+
+
 def test_a_range_never_closed(tmp_path: Path) -> None:
     builder = Recorded()
     builder.stage("pipeline", 0, None)
