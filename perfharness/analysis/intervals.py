@@ -27,8 +27,9 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
         end: last moments, `end >= start`.
         group: intervals nest only within equal values (a thread, a lane).
 
-    Of equal intervals the earlier row is the outer one; a moment on the border of two belongs to either. Intervals that overlap without one holding the other
-    (start/end ranges) are allowed. The rule is nsys's own (`nvtx_gpu_proj_trace`).
+    Of equal intervals the earlier row is the outer one; a moment on the border of two belongs to either. Intervals that
+    overlap without one holding the other (start/end ranges) are allowed. The rule is nsys's own
+    (`nvtx_gpu_proj_trace`).
     """
     count = len(start)
     parent = np.full(count, NO_PARENT, dtype=np.int64)
@@ -80,7 +81,7 @@ def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, 
     """The same for one group in which intervals overlap; `members` are in order of start. Slower, for few intervals."""
     parents, levels = np.full(len(members), NO_PARENT, dtype=np.int64), np.zeros(len(members), dtype=np.int64)
     s, e = start[members], end[members]
-    candidates = np.empty(0, dtype=np.int64)
+    candidates: Int64 = np.empty(0, dtype=np.int64)
     for i in range(len(members)):
         candidates = candidates[e[candidates] >= s[i]]
         containing = candidates[e[candidates] >= e[i]]

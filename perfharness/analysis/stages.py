@@ -258,7 +258,8 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
 def _codes(owner: Int64, thread: Int64, lane: Int64, mark_owner: Int64, mark_thread: Int64, mark_lane: Int64) -> Int64:
     """One number per (owner, thread, lane), ranges first, marks behind them."""
     keys = np.stack([np.r_[owner, mark_owner], np.r_[thread, mark_thread], np.r_[lane, mark_lane]])
-    return np.unique(keys, axis=1, return_inverse=True)[1].astype(np.int64).ravel()
+    codes: Int64 = np.unique(keys, axis=1, return_inverse=True)[1].astype(np.int64).ravel()
+    return codes
 
 
 def _by_code(values: Int64, codes: Int64) -> Int64:

@@ -54,7 +54,8 @@ def lookup(keys: Sequence[Int64], table_keys: Sequence[Int64], values: Int64, de
     """
     if len(values) == 0:
         return np.full(len(keys[0]), default, dtype=np.int64)
-    codes, table_codes = np.zeros(len(keys[0]), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
+    codes: Int64 = np.zeros(len(keys[0]), dtype=np.int64)
+    table_codes: Int64 = np.zeros(len(values), dtype=np.int64)
     for key, table_key in zip(keys, table_keys, strict=True):
         known = np.unique(table_key)
         position = np.minimum(np.searchsorted(known, key), len(known) - 1)
