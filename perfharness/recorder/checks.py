@@ -8,7 +8,10 @@ import re
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import LANE_SEPARATOR
 
-_INT64_END = 1 << 63
+INT64_END = 1 << 63
+# Below it an integer needs no closer look: indices and counts are small, and such a comparison is fast.
+USUAL_END = 1 << 30
+
 _LIKE_A_LANE = re.compile(f"{LANE_SEPARATOR}[0-9]+\\Z")
 
 
@@ -34,16 +37,20 @@ def check_category_part(what: str, name: str) -> None:
 
 def check_index(batch_idx: object, message: object) -> int:
     """The index of a batch as an int."""
+    if type(batch_idx) is int and 0 <= batch_idx < USUAL_END:
+        return batch_idx
     index = _integer(batch_idx, f"batch {message!r}: batch_idx")
-    if not -_INT64_END <= index < _INT64_END:
+    if not -INT64_END <= index < INT64_END:
         raise RecorderError(f"batch {message!r}: batch_idx {index} does not fit into 64 bits")
     return index
 
 
 def check_items(total_items: object, label: str) -> int:
     """The number of items of a batch as an int."""
+    if type(total_items) is int and 0 <= total_items < USUAL_END:
+        return total_items
     items = _integer(total_items, f"batch {label!r}: total_items")
-    if not 0 <= items < _INT64_END:
+    if not 0 <= items < INT64_END:
         raise RecorderError(f"batch {label!r}: total_items must be 0 or more (and fit into 64 bits), got {items}")
     return items
 

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from typing import NamedTuple
 
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
 from perfharness.recorder import tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import check_category_part, check_index, check_items, check_name
-from perfharness.recorder.colors import Color, color_to_argb
+from perfharness.recorder.colors import color_to_argb
+from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
-
-
-class RangeSpec(NamedTuple):
-    """The static part of a range; its domain is None where it is the recorder's."""
-
-    message: str
-    color: Color = None
-    domain: str | None = None
-    category: str | int | None = None
-
-    @property
-    def key(self) -> object:
-        """Names its node among the children of another: the message alone where nothing else is given."""
-        return self.message if self[1:] == (None, None, None) else self
 
 
 class _Token:
@@ -43,8 +28,10 @@ class RecorderCore:
         check_category_part("recorder", name)
         self.name = name
         self.domain = domain
+        tasks.follow_asyncio()
         self.sink = choose_sink()
         self.registry = StackRegistry()
+        self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         self._lock = threading.Lock()
         self._announced: set[str | None] = set()
@@ -61,28 +48,37 @@ class RecorderCore:
             self.registry.add(thread, token)
         return thread.own
 
-    def stack(self, *, take_lane: bool) -> RangeStack:
-        """The stack of the running thread or task; see `tasks.stack_of_task`."""
+    def stack_to_push(self) -> RangeStack:
+        """The stack of the running thread or task; see `tasks`."""
         try:
             stack: RangeStack = self.local.stack
         except AttributeError:
             stack = self.add_thread()
-        if "asyncio" in sys.modules and tasks.running_loop() is not None:
-            stack = tasks.stack_of_task(stack, take_lane=take_lane)
+        if tasks.running:
+            return tasks.take_stack_of_task(stack)
         return stack
 
-    def stack_of_owner(self, owner: object) -> RangeStack | None:
+    def stack_to_pop(self) -> RangeStack:
+        """The same, with nothing on it where a task has nothing open."""
+        try:
+            stack: RangeStack = self.local.stack
+        except AttributeError:
+            stack = self.add_thread()
+        if tasks.running:
+            return tasks.stack_of_task(stack) or self.nothing_open
+        return stack
+
+    def _stack_of_owner(self, owner: object) -> RangeStack | None:
         """The stack on which `owner` has a range open: the running one, or that of another task of this thread.
 
         The event loop closes an abandoned asynchronous generator in a task of its own.
         """
-        stack = self.stack(take_lane=False)
-        if stack.node.owner is owner:
-            return stack
-        thread = stack.thread
-        for candidate in (stack, thread.own, *thread.of_task.values()):
-            if any(node.owner is owner for node in candidate.open_nodes()):
-                return candidate
+        own: RangeStack | None = getattr(self.local, "stack", None)
+        if own is None:
+            return None
+        for stack in (self.stack_to_pop(), own, *own.thread.of_task.values()):
+            if any(node.owner is owner for node in stack.open_nodes()):
+                return stack
         return None
 
     def open_ranges(self) -> list[str]:
@@ -102,18 +98,13 @@ class RecorderCore:
 
     # ---- nodes ----
 
-    def node(self, stack: RangeStack, spec: RangeSpec) -> Node:
-        """The node of a range below the innermost open one."""
-        try:
-            return stack.node.children[spec.key]
-        except (KeyError, TypeError):
-            return self.add_node(stack, spec, spec.key)
-
-    def add_node(self, stack: RangeStack, spec: RangeSpec, key: object, *, is_batch: bool = False) -> Node:
+    def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
         """Prepare a range that was not yet pushed here."""
+        spec = RangeSpec.of(key)
+        siblings = stack.node.batch_children if is_batch else stack.node.children
         try:
             node = self._prepare(stack, spec, is_batch=is_batch)
-            stack.node.children[key] = node
+            siblings[key] = node
         except BaseException:
             if stack.lane and stack.node is stack.root:
                 stack.thread.give_back(stack)  # taken for a range that is not to be
@@ -126,8 +117,8 @@ class RecorderCore:
         if category is not None:
             check_category_part(f"category of range {spec.message!r},", category)
         color = color_to_argb(spec.color, spec.message)
-        node = Node(stack.node, spec.message, spec.domain, is_batch=is_batch)
-        node.guard = node.needs_guard(stack)
+        guarded = is_batch or spec.domain is not None or (stack.lane > 0 and stack.node is stack.root)
+        node = Node(stack.node, spec.message, spec.domain, is_batch=is_batch, always_guarded=guarded)
         channel = self._channel(stack, self.domain if spec.domain is None else spec.domain)
         if channel is not None:
             node.channel, node.push, node.pop = channel, channel.push, channel.pop
@@ -157,25 +148,13 @@ class RecorderCore:
 
     # ---- push ----
 
-    def push(self, stack: RangeStack, spec: RangeSpec, owner: object | None = None) -> None:
-        """Open a range; `owner` will close it."""
-        node = self.node(stack, spec)
-        node.count += 1
-        if owner is not None:
-            node.owner = owner
-            node.guard = True
-        stack.node = node
-        if node.push is not None:
-            node.push(node.attributes)
-
-    def push_batch(self, stack: RangeStack, spec: RangeSpec, batch_idx: object, owner: object | None = None) -> None:
-        """Open a batch; `owner` will close it."""
-        key = (spec, "batch")  # a plain range of the same name is another node
-        index = check_index(batch_idx, spec.message)
+    def push_batch(self, stack: RangeStack, key: RangeKey, batch_idx: object, owner: object) -> None:
+        """Open a batch that `owner` will close."""
+        index = check_index(batch_idx, message_of(key))
         try:
-            node = stack.node.children[key]
+            node = stack.node.batch_children[key]
         except (KeyError, TypeError):
-            node = self.add_node(stack, spec, key, is_batch=True)
+            node = self.add_node(stack, key, is_batch=True)
         node.count += 1
         node.index = index
         node.owner = owner
@@ -185,65 +164,72 @@ class RecorderCore:
 
     # ---- pop ----
 
-    def pop(self, stack: RangeStack, domain: str | None, total_items: object, *, delete_range: bool) -> None:
-        """Close the innermost range once it is certain that this is what was meant; else nothing changes."""
+    def checked_items(self, stack: RangeStack, domain: str | None, total_items: object) -> int | None:
+        """The items of the innermost range, once it is certain that popping it is what was meant."""
+        self._check_pop(stack, domain)
         node = stack.node
-        if node.parent is None:
+        if total_items is None:
+            return None
+        if not node.is_batch:
+            raise RecorderError(_items_outside_batch(stack, total_items))
+        return check_items(total_items, node.label)
+
+    def _check_pop(self, stack: RangeStack, domain: str | None) -> None:
+        node = stack.node
+        if node is stack.root:
             raise RecorderError(
                 f"recorder {self.name!r}: pop_range without a range that is open on this thread (or asyncio task); "
                 "each pop needs a push before it, on the same thread or task"
             )
         if node.owner is not None:
             raise RecorderError(f"range {node.label!r} is closed by its own `with` or loop; take this pop_range away")
-        if self._domain_of(domain) != self._domain_of(node.domain):
+        pushed = self.domain if node.domain is None else node.domain
+        popped = self.domain if domain is None else domain
+        if pushed != popped:
             raise RecorderError(
-                f"range {node.label!r} was pushed in the domain {self._domain_of(node.domain)!r} but is popped in "
-                f"{self._domain_of(domain)!r}; give pop_range the domain of its push_range"
+                f"range {node.label!r} was pushed in the domain {pushed!r} but is popped in {popped!r}; give pop_range "
+                "the domain of its push_range"
             )
-        items = None
-        if total_items is not None:
-            if not node.is_batch:
-                raise RecorderError(_items_outside_batch(stack, total_items))
-            items = check_items(total_items, node.label)
-        self.close(stack, items, delete_range=delete_range)
 
-    def _domain_of(self, domain: str | None) -> str | None:
-        return self.domain if domain is None else domain
-
-    def close(self, stack: RangeStack, total_items: int | None, *, delete_range: bool) -> None:
+    def close(self, stack: RangeStack, items: int | None, delete_range: bool) -> None:
         """Pop the innermost range: its marks, its end, and what it leaves to the range around it."""
-        node, channel = stack.node, stack.node.channel
+        node = stack.node
         parent = node.parent
-        assert parent is not None, "the root is never closed"
-        if channel is not None:
-            if total_items is not None:
-                if node.items_mark is None:
-                    node.items_mark = channel.attributes_with_value(conventions.MARK_ITEMS, node.color, node.category)
-                channel.mark_value(node.items_mark, total_items)
-            if delete_range:
-                channel.mark(channel.attributes(conventions.MARK_DELETE, node.color, node.category))
-            channel.pop()
+        if node.channel is not None:
+            _end(node, node.channel, items, delete_range)
         stack.node = parent
         if delete_range:
             stack.deleted += 1
-        else:
-            parent.batches += node.batches + node.is_batch
-            parent.items += node.items + (total_items or 0)
-            if parent.batches:
-                parent.guard = True
-        node.batches = node.items = 0
-        node.owner = node.index = None
-        node.guard = node.needs_guard(stack)
+            node.batches = node.items = 0
+        elif node.is_batch:
+            parent.guard = True  # its pop has to hand them on
+            parent.batches += 1
+            if items is not None:
+                parent.items += items
+        if node.batches:
+            parent.guard = True
+            parent.batches += node.batches
+            parent.items += node.items
+            node.batches = node.items = 0
+        node.owner = None
+        node.guard = node.always_guarded
         if stack.lane and parent is stack.root:
             stack.thread.give_back(stack)
 
-    def leave(self, owner: object, total_items: int | None, *, failed: bool, delete_range: bool) -> None:
+    def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
         """Close the range of `owner`, and those inside that nobody closed.
 
         An exception leaves ranges behind that were pushed by hand: `failed` closes them without a word. Otherwise they
         are a mistake of the annotation, and named once all is closed.
         """
-        stack = self.stack_of_owner(owner)
+        stack = self.stack_to_pop()
+        if stack.node.owner is owner:
+            self.close(stack, items, delete_range)
+        else:
+            self._unwind(owner, items, failed, delete_range)
+
+    def _unwind(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
+        stack = self._stack_of_owner(owner)
         if stack is None:
             if failed:
                 return  # an outer range that ended by the same exception has closed it
@@ -253,13 +239,23 @@ class RecorderCore:
         left_open = []
         while stack.node.owner is not owner:
             left_open.append(stack.node.label)
-            self.close(stack, None, delete_range=failed and stack.node.is_batch)
+            self.close(stack, None, failed and stack.node.is_batch)
         label = stack.node.label
-        self.close(stack, total_items, delete_range=delete_range)
+        self.close(stack, items, delete_range)
         if left_open and not failed:
             raise RecorderError(
                 f"range {label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its end"
             )
+
+
+def _end(node: Node, channel: Channel, items: int | None, delete_range: bool) -> None:
+    if items is not None:
+        if node.items_mark is None:
+            node.items_mark = channel.attributes_with_value(conventions.MARK_ITEMS, node.color, node.category)
+        channel.mark_value(node.items_mark, items)
+    if delete_range:
+        channel.mark(channel.attributes(conventions.MARK_DELETE, node.color, node.category))
+    channel.pop()
 
 
 def _items_outside_batch(stack: RangeStack, total_items: object) -> str:

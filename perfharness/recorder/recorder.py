@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
-from perfharness.recorder.checks import check_items
+from perfharness.recorder.checks import USUAL_END, check_index, check_items
 from perfharness.recorder.colors import Color
-from perfharness.recorder.core import RangeSpec, RecorderCore
+from perfharness.recorder.core import RecorderCore
+from perfharness.recorder.keys import RangeKey, range_key
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 
 T = TypeVar("T")
-
-_modules = sys.modules
 
 
 class PerfRecorder:
@@ -43,6 +41,7 @@ class PerfRecorder:
     ) -> None:
         self._core = RecorderCore(name, domain)
         self._local = self._core.local
+        self._running = tasks.running
         self._scopes: dict[object, RangeScope] = {}
         self._entry = journal.register(self._core, args if args is not None else default_args)
 
@@ -53,9 +52,8 @@ class PerfRecorder:
 
     # ---- CV-CUDA's calls ----
     #
-    # push_range and pop_range are written out in full, each for the plain case, and leave it for the core with anything
-    # else: a function call that they do without is a tenth of what a range costs. The running loop is asked for because
-    # a task has a stack of its own, and only where asyncio was imported, which is cheaper to see.
+    # push_range and pop_range are written out in full, each for the plain case, and leave anything else to the core: a
+    # function call that they do without is a tenth of what a range costs.
 
     def push_range(
         self,
@@ -81,18 +79,28 @@ class PerfRecorder:
             stack = self._local.stack
         except AttributeError:
             stack = self._core.add_thread()
-        if "asyncio" in _modules and tasks.running_loop() is not None:
-            stack = tasks.stack_of_task(stack, take_lane=True)
-        if batch_idx is not None:
-            self._core.push_batch(stack, RangeSpec(message, color, domain, category), batch_idx)
-            return
+        if self._running:
+            stack = tasks.take_stack_of_task(stack)
+        key: RangeKey = message
         if color is not None or domain is not None or category is not None:
-            self._core.push(stack, RangeSpec(message, color, domain, category))
+            key = (message, color, domain, category)
+        if batch_idx is not None:
+            if not (type(batch_idx) is int and 0 <= batch_idx < USUAL_END):
+                batch_idx = check_index(batch_idx, message)
+            try:
+                node = stack.node.batch_children[key]
+            except (KeyError, TypeError):
+                node = self._core.add_node(stack, key, is_batch=True)
+            node.count += 1
+            node.index = batch_idx
+            stack.node = node
+            if node.channel is not None:
+                node.channel.push_value(node.attributes, batch_idx)
             return
         try:
-            node = stack.node.children[message]
+            node = stack.node.children[key]
         except (KeyError, TypeError):
-            node = self._core.add_node(stack, RangeSpec(message), message)
+            node = self._core.add_node(stack, key)
         node.count += 1
         stack.node = node
         if node.push is not None:
@@ -114,11 +122,14 @@ class PerfRecorder:
             stack = self._local.stack
         except AttributeError:
             stack = self._core.add_thread()
-        if "asyncio" in _modules and tasks.running_loop() is not None:
-            stack = tasks.stack_of_task(stack, take_lane=False)
+        if self._running:
+            stack = tasks.stack_of_task(stack) or self._core.nothing_open
         node = stack.node
-        if node.guard or domain is not node.domain or total_items is not None or delete_range:
-            self._core.pop(stack, domain, total_items, delete_range=delete_range)
+        if node.guard or domain is not None or total_items is not None or delete_range:
+            plain_batch = node.is_batch and node.owner is None and domain is node.domain
+            if not (plain_batch and type(total_items) is int and 0 <= total_items < USUAL_END):
+                total_items = self._core.checked_items(stack, domain, total_items)
+            self._core.close(stack, total_items, delete_range)
             return
         stack.node = node.parent
         if node.pop is not None:
@@ -149,11 +160,11 @@ class PerfRecorder:
         category: str | int | None = None,
     ) -> RangeScope:
         """`with perf.range("stage"):`; the object may be kept and entered again, nested and from several threads."""
-        spec = RangeSpec(message, color, domain, category)
+        key = range_key(message, color, domain, category)
         try:
-            return self._scopes[spec]
+            return self._scopes[key]
         except KeyError:
-            return self._scopes.setdefault(spec, RangeScope(self._core, spec))
+            return self._scopes.setdefault(key, RangeScope(self._core, key))
 
     def batch(
         self,
@@ -169,7 +180,7 @@ class PerfRecorder:
 
         A batch that ends by an exception did not process its items: it is deleted from the results.
         """
-        return BatchScope(self._core, RangeSpec(message, color, domain, category), batch_idx, total_items)
+        return BatchScope(self._core, range_key(message, color, domain, category), batch_idx, total_items)
 
     def batches(
         self,
@@ -193,12 +204,12 @@ class PerfRecorder:
         """
         if items is not None and not callable(items):
             check_items(items, message)
-        return self._batches(iterable, items, start, RangeSpec(message, color, domain, category))
+        return self._batches(iterable, items, start, range_key(message, color, domain, category))
 
-    def _batches(self, iterable: Iterable[T], items: Any, start: int, spec: RangeSpec) -> Iterator[tuple[int, T]]:
+    def _batches(self, iterable: Iterable[T], items: Any, start: int, key: RangeKey) -> Iterator[tuple[int, T]]:
         for index, element in enumerate(iterable, start):
             total_items = items(element) if callable(items) else items
-            with BatchScope(self._core, spec, index, total_items):
+            with BatchScope(self._core, key, index, total_items):
                 yield index, element
 
     def annotate(

@@ -8,41 +8,52 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
-from perfharness.recorder.checks import check_items
+from perfharness.recorder.checks import USUAL_END, check_items
+from perfharness.recorder.keys import RangeKey, message_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from perfharness.recorder.core import RangeSpec, RecorderCore
+    from perfharness.recorder.core import RecorderCore
 
 
 class RangeScope:
     """A range as a `with` block. It holds nothing of an entry, so it may be entered again while it is open."""
 
-    __slots__ = ("_core", "_spec")
+    __slots__ = ("_core", "_key")
 
-    def __init__(self, core: RecorderCore, spec: RangeSpec) -> None:
+    def __init__(self, core: RecorderCore, key: RangeKey) -> None:
         self._core = core
-        self._spec = spec
+        self._key = key
 
     def __str__(self) -> str:
-        return f"range {self._spec.message!r}"
+        return f"range {message_of(self._key)!r}"
 
     def __enter__(self) -> Self:
         core = self._core
-        core.push(core.stack(take_lane=True), self._spec, self)
+        stack = core.stack_to_push()
+        try:
+            node = stack.node.children[self._key]
+        except (KeyError, TypeError):
+            node = core.add_node(stack, self._key)
+        node.count += 1
+        node.owner = self
+        node.guard = True
+        stack.node = node
+        if node.push is not None:
+            node.push(node.attributes)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.leave(self, None, failed=kind is not None, delete_range=False)
+        self._core.leave(self, None, kind is not None, False)
 
     def abandon(self) -> None:
         """End the range and leave it out of the results."""
-        self._core.leave(self, None, failed=True, delete_range=True)
+        self._core.leave(self, None, True, True)
 
 
 class BatchScope:
@@ -54,11 +65,11 @@ class BatchScope:
         delete_range: set it to leave the batch out of the results.
     """
 
-    __slots__ = ("_core", "_spec", "batch_idx", "delete_range", "total_items")
+    __slots__ = ("_core", "_key", "batch_idx", "delete_range", "total_items")
 
-    def __init__(self, core: RecorderCore, spec: RangeSpec, batch_idx: int, total_items: int | None) -> None:
+    def __init__(self, core: RecorderCore, key: RangeKey, batch_idx: int, total_items: int | None) -> None:
         self._core = core
-        self._spec = spec
+        self._key = key
         self.batch_idx = batch_idx
         self.total_items = total_items
         self.delete_range = False
@@ -68,31 +79,37 @@ class BatchScope:
 
     @property
     def _label(self) -> str:
-        return f"{self._spec.message}_{self.batch_idx}"
+        return f"{message_of(self._key)}_{self.batch_idx}"
 
     def __enter__(self) -> Self:
         core = self._core
         self._checked_items()  # before anything is open
-        core.push_batch(core.stack(take_lane=True), self._spec, self.batch_idx, self)
+        core.push_batch(core.stack_to_push(), self._key, self.batch_idx, self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and type(self.total_items) is int and 0 <= self.total_items < USUAL_END:
+            self._core.leave(self, self.total_items, False, self.delete_range)
+            return
         # A loop over `batches` that was left by `break` ends its generator so; that is no failure of the batch.
         stopped = kind is not None and issubclass(kind, GeneratorExit)
         failed = kind is not None and not stopped
         try:
             items = self._checked_items()
         except RecorderError:
-            self._core.leave(self, None, failed=True, delete_range=True)
+            self._core.leave(self, None, True, True)
             if failed:
                 return  # the exception that is under way matters more
             raise
-        self._core.leave(self, items, failed=kind is not None, delete_range=self.delete_range or failed)
+        self._core.leave(self, items, kind is not None, self.delete_range or failed)
 
     def _checked_items(self) -> int | None:
-        return None if self.total_items is None else check_items(self.total_items, self._label)
+        items = self.total_items
+        if items is None or (type(items) is int and 0 <= items < USUAL_END):
+            return items
+        return check_items(items, self._label)
 
 
 def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:

@@ -19,11 +19,15 @@ class Node:
     """One path on one stack.
 
     `count` is how often it was pushed. `batches` and `items` are those completed below it since it was pushed; they
-    move up when it is popped, and are dropped when it is deleted. `guard` says that a pop has more to do than go up.
+    move up when it is popped, and are dropped when it is deleted. `guard` says that a pop has more to do than go up:
+    always for a batch, a range in another domain, the first of a task and the root (`always_guarded`), and while a
+    block owns the range or a batch was popped into it.
     """
 
     __slots__ = (
+        "always_guarded",
         "attributes",
+        "batch_children",
         "batches",
         "category",
         "channel",
@@ -43,15 +47,24 @@ class Node:
         "push",
     )
 
-    def __init__(self, parent: Node | None, message: str, domain: str | None, *, is_batch: bool = False) -> None:
-        self.parent = parent
+    def __init__(
+        self,
+        parent: Node | None,  # None makes a root
+        message: str,
+        domain: str | None = None,
+        *,
+        is_batch: bool = False,
+        always_guarded: bool = True,
+    ) -> None:
+        self.parent: Node = parent or self
         self.message = message
         self.domain = domain  # None: the recorder's own
         self.is_batch = is_batch
-        self.index: int | None = None  # of the batch that is open
-        self.owner: object | None = None  # the `with` or the loop that opened it and will close it
-        self.guard = True
+        self.always_guarded = self.guard = always_guarded
         self.children: dict[Any, Node] = {}
+        self.batch_children: dict[Any, Node] = {}  # apart, for a plain range may have the same name
+        self.index = 0  # of the batch that is open
+        self.owner: object | None = None  # the `with` or the loop that opened it and will close it
         self.count = 0
         self.batches = 0
         self.items = 0
@@ -67,11 +80,7 @@ class Node:
     @property
     def label(self) -> str:
         """How messages and `recorder.json` call the open range: `batch_3`, `stage`."""
-        return self.message if self.index is None else f"{self.message}_{self.index}"
-
-    def needs_guard(self, stack: RangeStack) -> bool:
-        """Whether a pop has more to do even where no block owns the range and no batch was popped into it."""
-        return self.is_batch or (stack.lane > 0 and self.parent is stack.root)
+        return f"{self.message}_{self.index}" if self.is_batch else self.message
 
     def walk(self) -> Iterator[Node]:
         """The node itself and all below it."""
@@ -79,7 +88,8 @@ class Node:
         while pending:
             node = pending.pop()
             yield node
-            pending.extend(list(node.children.values()))  # a copy, for another thread may be adding
+            pending.extend(list(node.children.values()))  # copies, for another thread may be adding
+            pending.extend(list(node.batch_children.values()))
 
 
 class RangeStack:
@@ -94,7 +104,7 @@ class RangeStack:
         self.thread = thread
         self.lane = lane
         self.task: object | None = None  # that holds the lane
-        self.root = Node(None, "", None)
+        self.root = Node(None, "")
         self.node = self.root
         self.channels: dict[str | None, Channel | None] = {}
         self.deleted = 0
@@ -102,8 +112,8 @@ class RangeStack:
     def open_nodes(self) -> list[Node]:
         """The open ranges, innermost first."""
         nodes = []
-        node: Node | None = self.node
-        while node is not None and node.parent is not None:
+        node = self.node
+        while node is not self.root:
             nodes.append(node)
             node = node.parent
         return nodes

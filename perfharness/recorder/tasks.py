@@ -1,34 +1,59 @@
-"""Which asyncio task is running, and the stack that it has.
-
-asyncio takes 30 to 100 ms to import and drags in ssl. Where nobody imported it no loop runs, so callers look at
-`sys.modules` first, and nothing here imports it on its own account.
-"""
+"""Which asyncio task is running, and the stack that it has."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
 from perfharness.recorder.stacks import RangeStack
 
+# Truthy while any thread runs a task. Until Python 3.13 it is asyncio's own table of the task that each loop runs, for
+# to see that it is empty costs a tenth of asking for the running loop. Later versions keep theirs out of reach; there
+# it is always truthy.
+running: Collection[object] = ()
 
-def running_loop() -> object | None:
-    """The thread's running event loop. The first call puts asyncio's own function in the place of this one."""
-    from asyncio.events import _get_running_loop
-
-    globals()["running_loop"] = _get_running_loop
-    return _get_running_loop()
+_running_task: Callable[[], object | None] | None = None
 
 
-def stack_of_task(own: RangeStack, *, take_lane: bool) -> RangeStack:
-    """The stack of the running task; in a callback of the loop, which no task runs, the thread's own.
+def follow_asyncio() -> None:
+    """Look at asyncio from now on. Not done at import, for asyncio takes 30 to 100 ms to import and drags in ssl."""
+    global _running_task, running
+    if _running_task is not None:
+        return
+    import asyncio
 
-    A task with nothing open has no stack: it takes one with `take_lane`, and otherwise gets one with nothing on it.
+    get_loop: Callable[[], Any] = asyncio._get_running_loop
+    if sys.version_info < (3, 14):
+        task_of_loop: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+        running = task_of_loop
+
+        def running_task() -> object | None:
+            return task_of_loop.get(get_loop())  # no loop, None, is no key of it
+    else:
+        running = ("perhaps",)
+
+        def running_task() -> object | None:
+            return None if get_loop() is None else asyncio.current_task()
+
+    _running_task = running_task
+
+
+def stack_of_task(own: RangeStack) -> RangeStack | None:
+    """The stack of the running task, or None where it has nothing open; the thread's own where no task runs.
+
+    No task runs in plain code, nor in a callback of the loop.
     """
-    from asyncio import current_task
+    assert _running_task is not None, "a recorder has called follow_asyncio"
+    task = _running_task()
+    return own if task is None else own.thread.of_task.get(task)
 
-    task = current_task()
+
+def take_stack_of_task(own: RangeStack) -> RangeStack:
+    """The same for a push: a task with nothing open takes a stack."""
+    assert _running_task is not None, "a recorder has called follow_asyncio"
+    task = _running_task()
     if task is None:
         return own
     thread = own.thread
-    stack = thread.of_task.get(task)
-    if stack is not None:
-        return stack
-    return thread.take_lane(task) if take_lane else RangeStack(thread, 0)
+    return thread.of_task.get(task) or thread.take_lane(task)

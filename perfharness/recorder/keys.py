@@ -1,0 +1,36 @@
+"""The static part of a range, by which it is known among the ranges below another."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from perfharness.recorder.colors import Color
+
+RangeKey = Any
+"""The message alone where nothing else is given, for that is looked up fastest, else the four of a `RangeSpec`."""
+
+
+class RangeSpec(NamedTuple):
+    """What a range is pushed with; its domain is None where it is the recorder's."""
+
+    message: str
+    color: Color = None
+    domain: str | None = None
+    category: str | int | None = None
+
+    @classmethod
+    def of(cls, key: RangeKey) -> RangeSpec:
+        """The spec of a key."""
+        return cls(*key) if type(key) is tuple else cls(key)
+
+
+def range_key(message: str, color: Color, domain: str | None, category: str | int | None) -> RangeKey:
+    """The key of a range."""
+    if color is None and domain is None and category is None:
+        return message
+    return message, color, domain, category
+
+
+def message_of(key: RangeKey) -> Any:
+    """The message of a key."""
+    return key[0] if type(key) is tuple else key
