@@ -19,8 +19,7 @@ OCR = SAMPLES / "ocr_existing_pipeline"
 SHAPES = SAMPLES / "assets" / "images"
 NUM_SHAPES = 12
 
-# The samples share two cores with the other tests: more threads would only wait for each other.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
 
 
 @dataclass(frozen=True)
