@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NoReturn
 
 from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding, Severity
@@ -24,7 +25,7 @@ from perfharness_launcher.orphans import adopting_orphans
 from perfharness_launcher.outcome import process_findings, process_record
 from perfharness_launcher.spawn import planned_command
 from perfharness_launcher.staging import left_behind, staging
-from perfharness_launcher.supervise import Ending, Observer, Patience, Supervisor
+from perfharness_launcher.supervise import Observer, Patience, Supervisor
 
 Analyse = Callable[[Path, RunManifest], None]
 
@@ -83,7 +84,8 @@ def launch(
             for ending, record, found in zip(endings, records, collected, strict=True):
                 findings += found.findings
                 findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
-            _refuse_if_nothing_ran(endings, findings)
+            if not supervisor.has_measured:
+                _refuse(findings)
             manifest = make_manifest(plan, environment, command, run_id, created, records, findings)
             (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
             try:
@@ -126,9 +128,7 @@ def make_manifest(
     )
 
 
-def _refuse_if_nothing_ran(endings: Sequence[Ending], findings: Sequence[Finding]) -> None:
-    if any(ending.process.status.pid is not None for ending in endings):
-        return
+def _refuse(findings: Sequence[Finding]) -> NoReturn:
     reasons = [f"{finding.process}: {finding.message}" for finding in findings if finding.code.startswith("process-")]
     raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
 

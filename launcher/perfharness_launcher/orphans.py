@@ -46,7 +46,7 @@ def _carries(process: psutil.Process, run_id: str) -> bool:
 def end_leftovers(
     run_id: str,
     *,
-    patience_s: float = 5.0,
+    patience_s: float = 3.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:

@@ -108,7 +108,7 @@ class Supervisor:
     leftovers: list[str] = field(default_factory=list)
     """Command lines of what was still running at the end and had to be ended."""
     has_measured: bool = False
-    """Whether any measured process was let go."""
+    """Whether any measured process was started."""
 
     def run(self) -> list[Ending]:
         """Start, watch and end all processes; returns how each ended."""
@@ -158,7 +158,6 @@ class Supervisor:
 
     def _go(self, watches: list[_Watch]) -> None:
         word = child.RELEASE if self.interrupts else child.GO
-        self.has_measured = not self.interrupts
         for watch in watches:
             if not watch.process.is_over:
                 watch.process.say(word)
@@ -206,6 +205,7 @@ class Supervisor:
                     watch.process.kill_tracer()
 
     def _leave_nobody(self, watches: list[_Watch]) -> None:
+        self.has_measured = any(watch.process.status.pid is not None for watch in watches)
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
             watch.process.kill_tracer()

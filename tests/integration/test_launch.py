@@ -1,0 +1,297 @@
+"""`perfharness launch` with real child processes and no tracer: starting, ending, failing, and what is left on disk.
+
+What a tracer adds is tested in test_launch_nsys.py and test_launch_embedded.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+
+SCRIPT = """
+import json, os, signal, subprocess, sys, time
+index = int(os.environ["PERFHARNESS_PROCESS_INDEX"])
+mode = sys.argv[1] if len(sys.argv) > 1 else ""
+print("hello from", index)
+if mode == "tell":
+    print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ), "time": time.time()}))
+if index == 1:
+    if mode == "exit":
+        print("no such camera", file=sys.stderr)
+        sys.exit(3)
+    if mode == "raise":
+        raise ValueError("bad frame 7")
+    if mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+if mode == "stubborn":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if mode == "family":
+    subprocess.Popen(["sleep", "600"])
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+if mode in ("hang", "stubborn", "family"):
+    print("hanging", flush=True)
+    time.sleep(600)
+if mode == "daemon":
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200"}
+
+
+def launch(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=PATIENCE_S, check=False
+    )
+
+
+@contextlib.contextmanager
+def launching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that goes on while the test looks on; ended with the test whatever happens."""
+    with subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            if launcher.poll() is None:
+                launcher.kill()
+
+
+def manifest(out: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
+    return loaded
+
+
+def ended(out: Path) -> list[tuple[str, int | None, str | None]]:
+    return [(record["ended"], record["exit_code"], record["signal"]) for record in manifest(out)["processes"]]
+
+
+def processes_naming(text: str) -> list[str]:
+    """Command lines of living processes that name `text`, in their arguments or their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+            if process.pid != os.getpid() and (text in " ".join(line) or text in str(process.environ())):
+                found.append(" ".join(line))
+        except (psutil.Error, OSError):  # noqa: PERF203
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def hanging(out: Path, count: int) -> bool:
+    """Whether so many processes of the run being written have come to where they hang."""
+    logs = list(out.glob(".perfharness-run-*/proc_*/stdout.log"))
+    return sum("hanging" in log.read_text() for log in logs) == count
+
+
+def test_two_processes_in_folders_of_their_own(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = launch("-np", 2, "-w", 1, "--tracer", "none", "-o", out, script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == [
+        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0",
+    ]  # fmt: skip
+    assert (out / "proc_1_gpu_0" / "stdout.log").read_text() == "hello from 1\n"
+    assert ended(out) == [("ok", 0, None)] * 2
+    record = manifest(out)["processes"][0]
+    assert record["command"] == [sys.executable, str(script)]
+    assert record["duration_s"] > 0
+    assert record["max_rss_bytes"] > 1_000_000
+    assert processes_naming(str(tmp_path)) == []
+
+
+def test_the_script_gets_its_arguments_its_folder_and_the_users_current_folder(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["tell", "-np", "7", "--foo_bar", "--", "-h"]
+    done = launch(
+        "--num_processes", 1, "--output_dir=out", "-ll", "debug", "--tracer=none", script.name, *arguments, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((out / "proc_0_gpu_0" / "stdout.log").read_text().splitlines()[1])
+    assert told["argv"] == ["script.py", *arguments]
+    assert told["cwd"] == str(tmp_path)
+    assert told["env"]["PERFHARNESS_LOG_LEVEL"] == "debug"
+    assert told["env"]["PERFHARNESS_TRACER"] == "none"
+    assert Path(told["env"]["PERFHARNESS_OUTPUT_DIR"]).name == "proc_0_gpu_0"
+
+
+def test_processes_run_at_once(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("-np", 3, "--tracer", "none", "-o", out, script).returncode == 0
+    records = manifest(out)["processes"]
+    starts = [record["start_unix_ns"] for record in records]
+    first_end = min(record["start_unix_ns"] + record["duration_s"] * 1e9 for record in records)
+    assert max(starts) < first_end
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "end", "words"),
+    [
+        ("exit", "ended with exit code 3", ("failed", 3, None), "no such camera"),
+        ("raise", "ended with exit code 1", ("failed", 1, None), "ValueError: bad frame 7"),
+        ("kill", "was killed by SIGKILL", ("failed", None, "SIGKILL"), "hello"),
+    ],
+)
+def test_a_process_that_fails_is_named_and_the_other_is_kept(
+    script: Path, tmp_path: Path, mode: str, how: str, end: tuple[str, int | None, str | None], words: str
+) -> None:
+    out = tmp_path / "out"
+    done = launch("-np", 2, "--tracer", "none", "-o", out, script, mode)
+    assert done.returncode == 1
+    assert ended(out) == [("ok", 0, None), end]
+    (finding,) = [finding for finding in manifest(out)["findings"] if finding["code"] == "process-failed"]
+    assert finding["process"] == "proc_1_gpu_0"
+    assert how in finding["message"]
+    assert f"{script} {mode}" in finding["message"]
+    if mode != "kill":  # a killed process takes along what it had not written out yet
+        assert words in finding["message"]
+    assert how in done.stdout + done.stderr
+
+
+def test_a_timeout_ends_what_hangs(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = launch("-np", 2, "--tracer", "none", "--timeout", 1, "-o", out, script, "hang")
+    assert done.returncode == 1
+    assert ended(out) == [("timeout", None, "SIGINT")] * 2
+    assert "was ended after --timeout 1 seconds" in done.stdout + done.stderr
+    assert processes_naming(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_the_whole_family(script: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out"
+    with launching("-np", 2, "--tracer", "none", "-o", out, script, "family") as launcher:
+        wait_for(lambda: hanging(out, 2))
+        launcher.send_signal(number)
+        assert launcher.wait(PATIENCE_S) == 1
+    assert [end for end, _, _ in ended(out)] == ["interrupted"] * 2
+    assert processes_naming(str(tmp_path)) == []
+
+
+def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with launching("--tracer", "none", "-o", out, script, "stubborn") as launcher:
+        assert launcher.stdout is not None
+        wait_for(lambda: hanging(out, 1))
+        launcher.send_signal(signal.SIGINT)
+        for line in launcher.stdout:
+            if "once more" in line:
+                break
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(PATIENCE_S) == 1
+    assert ended(out) == [("interrupted", None, "SIGKILL")]
+
+
+def test_even_a_killed_launcher_leaves_no_process(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with launching("-np", 2, "--tracer", "none", "-o", out, script, "hang") as launcher:
+        wait_for(lambda: hanging(out, 2))
+        launcher.kill()
+    wait_for(lambda: processes_naming(str(tmp_path)) == [])
+    assert launch("--tracer", "none", "-o", out, script).returncode == 0
+    assert [finding["code"] for finding in manifest(out)["findings"]] == ["unfinished-run"]
+
+
+def test_a_daemon_left_behind_is_ended_and_told(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("--tracer", "none", "-o", out, script, "daemon").returncode == 0
+    (finding,) = manifest(out)["findings"]
+    assert finding["code"] == "leftover-processes"
+    assert "sleep 600" in finding["message"]
+    assert processes_naming(str(tmp_path)) == []
+
+
+def test_an_old_run_is_replaced_as_a_whole_and_foreign_files_stay(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("-np", 3, "--tracer", "none", "-o", out, script).returncode == 0
+    (out / "notes.txt").write_text("mine")
+    (out / "proc_0_gpu_0" / "extra").write_text("of the old run")
+    (out / "telemetry.parquet").write_text("of the old run")
+    assert launch("-np", 1, "--tracer", "none", "-o", out, script).returncode == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "benchmark_mean.json", "manifest.json", "notes.txt", "proc_0_gpu_0",
+    ]  # fmt: skip
+    assert not (out / "proc_0_gpu_0" / "extra").exists()
+
+
+def test_where_nothing_was_started_the_old_run_stays(tmp_path: Path, script: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("--tracer", "none", "-o", out, script).returncode == 0
+    before = (out / "manifest.json").read_text()
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    done = launch("--tracer", "none", "-o", out, program)
+    assert done.returncode == 1
+    assert "no process was started" in done.stderr
+    assert "No such file or directory" in done.stderr
+    assert (out / "manifest.json").read_text() == before
+    assert sorted(path.name for path in out.iterdir()) == ["benchmark_mean.json", "manifest.json", "proc_0_gpu_0"]
+
+
+def test_two_launches_do_not_write_to_one_folder(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with launching("--tracer", "none", "-o", out, script, "hang") as first:
+        wait_for(lambda: hanging(out, 1))
+        second = launch("--tracer", "none", "-o", out, script)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == 1
+    assert second.returncode == 1
+    assert f"another launch is writing to {out}" in second.stderr
+
+
+def test_a_program_runs_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = launch("--tracer", "none", "-o", out, "echo", "-n", "a b", "--", "c")
+    assert done.returncode == 0, done.stderr
+    assert (out / "proc_0_gpu_0" / "stdout.log").read_text() == "a b -- c"
+
+
+def test_output_is_mirrored_on_request(script: Path, tmp_path: Path) -> None:
+    done = launch("-np", 2, "--show-output", "--tracer", "none", "-o", tmp_path / "out", script)
+    assert "proc_0_gpu_0 | hello from 0" in done.stdout.splitlines()
+    assert "proc_1_gpu_0 | hello from 1" in done.stdout.splitlines()
+
+
+def test_no_descriptor_of_the_launcher_reaches_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "fds.py"
+    script.write_text("import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1])")
+    assert launch("--tracer", "none", "-o", tmp_path / "out", script).returncode == 0
+    assert (tmp_path / "out" / "proc_0_gpu_0" / "stdout.log").read_text() == "[0, 1, 2]\n"
