@@ -1,7 +1,8 @@
 """NVTX events that CUPTI took from other libraries: marker records into the same rows as everyone's.
 
 A push and a start leave one record each, their end another with the same id, and the data of the first (color,
-category, payload) stand in a record of their own. A start/end range belongs to the process, a push to a thread.
+category, payload) stand in a record of their own. CUPTI 13.0 names the thread for both kinds of range, so which is which
+shows only in how it ended: on another thread, or not as the innermost, makes a start/end range; the rest are push/pop.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ def table(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str
     elsewhere = found.copy()
     elsewhere[found] = threads[at[found]] != threads[begins[found]]
     end_thread[elsewhere] = threads[at[elsewhere]]
-    of_thread = marker["object_kind"][begins] == OBJECT_THREAD
-    ranges = np.where(of_thread & ~elsewhere, schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE)
+    start = marker["timestamp"][begins].astype(np.int64)
+    of_thread = (marker["object_kind"][begins] == OBJECT_THREAD) & ~elsewhere
+    nested = of_thread & ~_crossing(start, end, threads[begins], marker["domain"][begins], of_thread & found)
+    ranges = np.where(nested, schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE)
     return {
         "event_type": np.where(instantaneous, schema.NVTX_MARK_EVENT, ranges).astype(np.int64),
-        "start": marker["timestamp"][begins].astype(np.int64),
+        "start": start,
         "end": end,
         "thread": threads[begins],
         "end_thread": end_thread,
@@ -68,6 +71,29 @@ def _match(ids: Any, candidates: Any) -> Any:
     order = np.argsort(candidates, kind="stable")
     at = np.minimum(np.searchsorted(candidates[order], ids), len(candidates) - 1)
     return np.where(candidates[order][at] == ids, order[at], -1)
+
+
+def _crossing(start: Any, end: Any, thread: Any, domain: Any, among: Any) -> Any:
+    """Which ranges end while one that began later on their thread and domain is still open: no stack does that.
+
+    start end of the crossing one    |-------|
+    a later one of the same stack        |-------|
+    """
+    crossing = np.zeros(len(start), dtype=np.bool_)
+    rows = np.flatnonzero(among)
+    rows = rows[np.lexsort((-end[rows], start[rows], domain[rows], thread[rows]))]
+    open_rows: list[int] = []
+    for row in rows.tolist():
+        while open_rows and (
+            end[open_rows[-1]] <= start[row]
+            or thread[open_rows[-1]] != thread[row]
+            or domain[open_rows[-1]] != domain[row]
+        ):
+            open_rows.pop()
+        for other in open_rows:
+            crossing[other] |= end[other] < end[row]
+        open_rows.append(row)
+    return crossing
 
 
 def _data(ids: Any, data: Columns | None) -> dict[str, Any]:
