@@ -1,6 +1,6 @@
 """Stands between the tracer and the measured process and keeps the truth about it: pid, times, exit code or signal.
 
-Runs as a script of its own (`python -I -S child.py CONTROL STATUS STDOUT STDERR COMMAND…`), standard library only:
+Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK COMMAND…`), standard library only:
 
 * tells that it is ready and waits for the word to go, so that all processes of a launch start at once;
 * starts the command in a session of its own, its output going straight to the two log files;
@@ -31,7 +31,8 @@ ORPHAN_GRACE_S = 2.0
 
 def main(arguments: list[str]) -> int:
     """Run the command; returns its exit code, or 128 + signal number as a shell would."""
-    control_path, status_path, stdout_path, stderr_path, *command = arguments
+    control_path, status_path, stdout_path, stderr_path, umask, *command = arguments
+    os.umask(int(umask, 8))  # nsys starts its application with 0
     with open(status_path, "a", buffering=1) as status:  # noqa: PTH123 - pathlib costs start-up time under a tracer
 
         def tell(state: str, **facts: Any) -> None:

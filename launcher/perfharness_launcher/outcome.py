@@ -67,6 +67,14 @@ def process_findings(
     """What is to be said about how a process ended and about a trace that is not there."""
     if record.ended != "ok":
         yield _ended_badly(ending, record, timeout_s)
+    if tracer.kind == "nsys" and record.pid is not None and (died := _tracer_death(ending)):
+        yield Finding(
+            "tracer-died",
+            Severity.ERROR,
+            f"nsys {died}, so the trace may lack its end",
+            f"see {record.folder}/{TRACER_LOG}; a machine out of memory or disk space is a usual cause",
+            record.folder,
+        )
     if tracer.kind != "none" and record.trace is None and record.pid is not None:
         end_of_output = _end_of_output(ending.process.folder, (STDERR_LOG, TRACER_LOG))
         yield Finding(
@@ -109,6 +117,13 @@ def _how_it_failed(record: ProcessRecord) -> str:
     if record.signal is not None:
         return f"was killed by {record.signal}"
     return f"ended with exit code {record.exit_code}" if record.exit_code is not None else "vanished"
+
+
+def _tracer_death(ending: Ending) -> str | None:
+    if ending.tracer_killed:
+        return "was still writing its report when patience ended and was killed"
+    code = ending.tracer_exit_code
+    return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
 
 
 def _tracer_end(ending: Ending) -> str:

@@ -145,8 +145,16 @@ def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: P
         str(status_path),
         str(folder / STDOUT_LOG),
         str(folder / STDERR_LOG),
+        f"{_umask():o}",
         *spec.command,
     ]
+
+
+def _umask() -> int:
+    """The umask of this process, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -295,3 +295,16 @@ def test_no_descriptor_of_the_launcher_reaches_the_script(tmp_path: Path) -> Non
     script.write_text("import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1])")
     assert launch("--tracer", "none", "-o", tmp_path / "out", script).returncode == 0
     assert (tmp_path / "out" / "proc_0_gpu_0" / "stdout.log").read_text() == "[0, 1, 2]\n"
+
+
+def test_the_users_umask_holds(tmp_path: Path) -> None:
+    script = tmp_path / "umask.py"
+    script.write_text("import os; print(oct(os.umask(0)))")
+    before = os.umask(0o027)
+    try:
+        assert launch("--tracer", "none", "-o", tmp_path / "out", script).returncode == 0
+    finally:
+        os.umask(before)
+    log = tmp_path / "out" / "proc_0_gpu_0" / "stdout.log"
+    assert log.read_text() == "0o27\n"
+    assert log.stat().st_mode & 0o777 == 0o640

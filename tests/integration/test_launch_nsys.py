@@ -1,0 +1,299 @@
+"""`perfharness launch` under a real nsys: traces, failures of the tool, and nothing of it left running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from perfharness.trace import open_trace
+from perfharness_launcher.discovery import probe
+from perfharness_launcher.trial import Trial, try_nsys
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
+SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+
+pytestmark = [
+    pytest.mark.nsys,
+    pytest.mark.skipif(
+        not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
+        reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
+    ),
+]
+
+SCRIPT = """
+import os, signal, sys, time
+import nvtx
+index = int(os.environ["PERFHARNESS_PROCESS_INDEX"])
+mode = sys.argv[1] if len(sys.argv) > 1 else ""
+with nvtx.annotate("batch", domain="pipeline"):
+    time.sleep(0.05)
+if mode == "workers":
+    if os.fork() == 0:
+        with nvtx.annotate("in the fork", domain="pipeline"):
+            time.sleep(0.3)  # one that exits at once is gone before nsys has taken its ranges
+        os._exit(0)
+    os.wait()
+if mode == "kill" and index == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode == "code" and index == 1:
+    sys.exit(137)  # what a shell would say of SIGKILL
+if mode == "hang":
+    print("hanging", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def nsys() -> Path:
+    return Path(os.environ[NSYS_VARIABLE])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = [os.environ[SITE_VARIABLE], str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
+
+
+def launch(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=environment(**more), timeout=PATIENCE_S, check=False
+    )
+
+
+def manifest(out: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
+    return loaded
+
+
+def codes(out: Path) -> list[str]:
+    return [finding["code"] for finding in manifest(out)["findings"]]
+
+
+def range_names(trace: Path) -> list[str]:
+    opened = open_trace(trace)
+    return sorted(opened.names[code] for code in opened.ranges.name)
+
+
+def living(text: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            line = " ".join(process.cmdline())
+            if process.pid != os.getpid() and (text in line or text in str(process.environ())):
+                found.append(line)
+    return found
+
+
+def sessions(nsys: Path) -> list[str]:
+    listed = subprocess.run([nsys, "sessions", "list"], capture_output=True, text=True, check=False).stdout
+    return [line for line in listed.splitlines()[1:] if line.strip()]
+
+
+def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = launch("-np", 2, "--nsys", nsys, "--domain", "pipeline", "--batch-pattern", "batch", "-o", out, script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
+        assert (out / name / "trace.nsys-rep").stat().st_size > 0
+        assert range_names(out / name / "trace.sqlite") == ["batch"]
+        assert (out / name / "benchmark.json").exists()
+    tracer = manifest(out)["tracer"]
+    assert (tracer["kind"], tracer["path"]) == ("nsys", str(nsys))
+    assert codes(out) == []
+    assert living(str(tmp_path)) == []
+    assert sessions(nsys) == []
+
+
+def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launch("--nsys", nsys, "-o", out, script, "workers")
+    assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch", "in the fork"]
+
+
+@pytest.mark.parametrize(("mode", "code", "number"), [("kill", None, "SIGKILL"), ("code", 137, None)])
+def test_the_truth_about_the_end_of_a_process_comes_through_nsys(
+    nsys: Path, script: Path, tmp_path: Path, mode: str, code: int | None, number: str | None
+) -> None:
+    out = tmp_path / "out"
+    assert launch("-np", 2, "--nsys", nsys, "-o", out, script, mode).returncode == 1
+    records = manifest(out)["processes"]
+    assert [(record["ended"], record["exit_code"], record["signal"]) for record in records] == [
+        ("ok", 0, None),
+        ("failed", code, number),
+    ]
+    assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
+
+
+def test_a_timeout_still_leaves_a_trace(nsys: Path, script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("--timeout", 1.5, "--nsys", nsys, "-o", out, script, "hang").returncode == 1
+    assert manifest(out)["processes"][0]["ended"] == "timeout"
+    assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
+    assert living(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_daemon_and_no_session_is_left_behind(
+    nsys: Path, script: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    with _launching("-np", 2, "--nsys", nsys, "-o", out, script, "hang") as launcher:
+        _wait_until_hanging(out, 2)
+        launcher.send_signal(number)
+        code = launcher.wait(PATIENCE_S)
+    if number is signal.SIGKILL:
+        _wait_until_gone(str(tmp_path))
+    else:
+        assert code == 1
+        assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
+        assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
+    assert living(str(tmp_path)) == []
+    assert sessions(nsys) == []
+
+
+def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
+    nsys: Path, script: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with _launching("-np", 2, "--timeout", 4, "--nsys", nsys, "-o", out, script, "hang") as launcher:
+        _wait_until_hanging(out, 2)
+        (victim,) = [
+            process
+            for process in psutil.Process(launcher.pid).children()
+            if "proc_1_gpu_0/trace" in " ".join(process.cmdline())
+        ]
+        victim.kill()
+        assert launcher.wait(PATIENCE_S) == 1
+    findings = manifest(out)["findings"]
+    (died,) = [finding for finding in findings if finding["code"] == "tracer-died"]
+    assert died["process"] == "proc_1_gpu_0"
+    assert died["message"].startswith("nsys was killed by SIGKILL")
+    assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
+    assert living(str(tmp_path)) == []
+
+
+def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(nsys: Path, script: Path, tmp_path: Path) -> None:
+    host = tmp_path / "nsight-compute" / "host"
+    collector = _copy(nsys.parent, host / "target-linux-x64")
+    _copy(nsys.parent.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
+    install = probe(collector / "nsys", "inside Nsight Compute")
+    assert (install.usable, install.importer_beside) == (True, False)
+    out = tmp_path / "out"
+    done = launch("--nsys", collector / "nsys", "-o", out, script)
+    assert codes(out) == [], done.stdout + done.stderr
+    folder = out / "proc_0_gpu_0"
+    assert (folder / "trace.nsys-rep").exists()
+    assert not (folder / "trace.qdstrm").exists()
+    assert range_names(folder / "trace.sqlite") == ["batch"]
+
+
+def test_an_importer_that_breaks_is_told_and_the_recording_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
+    host = tmp_path / "nsight-compute" / "host"
+    collector = _copy(nsys.parent, host / "target-linux-x64")
+    broken = host / "linux-desktop-x64" / "QdstrmImporter"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'cannot read the recording' >&2\nexit 4\n")
+    broken.chmod(0o755)
+    out = tmp_path / "out"
+    done = launch("--nsys", collector / "nsys", "-o", out, script)
+    assert done.returncode == 1
+    assert codes(out) == ["trace-import-failed", "trace-missing"]
+    message = manifest(out)["findings"][0]["message"]
+    assert "QdstrmImporter ended with 4: cannot read the recording" in message
+    assert (out / "proc_0_gpu_0" / "trace.qdstrm").exists()
+
+
+def test_without_an_importer_nsys_is_refused_before_anything_starts(nsys: Path, script: Path, tmp_path: Path) -> None:
+    collector = _copy(nsys.parent, tmp_path / "alone" / "target-linux-x64")
+    out = tmp_path / "out"
+    done = launch("--nsys", collector / "nsys", "-o", out, script)
+    assert done.returncode == 2
+    assert "has no importer (QdstrmImporter)" in done.stderr
+    assert not out.exists()
+
+
+def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(nsys: Path, script: Path, tmp_path: Path) -> None:
+    newer = subprocess.run(
+        [sys.executable, "-c", "import importlib.metadata as m; print(m.version('nvtx'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**environment(), "PYTHONPATH": ""},
+    ).stdout.strip()
+    if newer == "0.2.11":
+        pytest.skip("this environment has no nvtx newer than 0.2.11")
+    out = tmp_path / "out"
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher")])
+    launch("--nsys", nsys, "-o", out, script, PYTHONPATH=path)
+    tracer = manifest(out)["tracer"]
+    assert tracer["kind"] == "embedded"
+    assert f"records no range of nvtx {newer}" in tracer["reason"]
+    assert try_nsys(probe(nsys, "here"), sys.executable) == Trial(0, "0 of 2 ranges were recorded")
+
+
+def test_a_program_that_is_no_python_is_traced(nsys: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launch("--nsys", nsys, "-o", out, "echo", "hello")
+    folder = out / "proc_0_gpu_0"
+    assert (folder / "stdout.log").read_text() == "hello\n"
+    assert (folder / "trace.sqlite").exists()
+
+
+def _copy(source: Path, target: Path) -> Path:
+    """A copy by hard links where the file system allows it: nsys looks for its importer beside its own real path."""
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=os.link)
+    except shutil.Error:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target, symlinks=True)
+    return target
+
+
+@contextlib.contextmanager
+def _launching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            if launcher.poll() is None:
+                launcher.kill()
+
+
+def _wait_until_hanging(out: Path, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while sum("hanging" in log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log")) < count:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _wait_until_gone(text: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while left := living(text):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
