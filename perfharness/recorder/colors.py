@@ -33,11 +33,12 @@ def color_to_argb(color: Color, range_name: str) -> int:
         return DEFAULT_COLOR
     if isinstance(color, int):
         return color & 0xFFFFFFFF
-    if color in _NAMED:
+    if isinstance(color, str) and color in _NAMED:
         return _NAMED[color]
     if isinstance(color, str) and _HEX.match(color):
         return int(color[1:], 16)
     try:
+        hash(color)  # a list would do for matplotlib, but the range could not be found again by it
         to_rgba = importlib.import_module("matplotlib.colors").to_rgba
         red, green, blue, alpha = (round(255 * float(part)) for part in to_rgba(color))
     except (ImportError, TypeError, ValueError):

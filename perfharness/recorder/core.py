@@ -106,10 +106,17 @@ class RecorderCore:
             node = self._prepare(stack, spec, is_batch=is_batch)
             siblings[key] = node
         except BaseException:
-            if stack.lane and stack.node is stack.root:
-                stack.thread.give_back(stack)  # taken for a range that is not to be
+            _give_back_if_empty(stack)
             raise
         return node
+
+    def checked_index(self, stack: RangeStack, batch_idx: object, message: object) -> int:
+        """The index of a batch that is to be pushed to this stack."""
+        try:
+            return check_index(batch_idx, message)
+        except RecorderError:
+            _give_back_if_empty(stack)
+            raise
 
     def _prepare(self, stack: RangeStack, spec: RangeSpec, *, is_batch: bool) -> Node:
         check_name("range", spec.message)
@@ -150,7 +157,7 @@ class RecorderCore:
 
     def push_batch(self, stack: RangeStack, key: RangeKey, batch_idx: object, owner: object) -> None:
         """Open a batch that `owner` will close."""
-        index = check_index(batch_idx, message_of(key))
+        index = self.checked_index(stack, batch_idx, message_of(key))
         try:
             node = stack.node.batch_children[key]
         except (KeyError, TypeError):
@@ -213,8 +220,8 @@ class RecorderCore:
             node.batches = node.items = 0
         node.owner = None
         node.guard = node.always_guarded
-        if stack.lane and parent is stack.root:
-            stack.thread.give_back(stack)
+        if stack.lane:
+            _give_back_if_empty(stack)
 
     def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
         """Close the range of `owner`, and those inside that nobody closed.
@@ -246,6 +253,12 @@ class RecorderCore:
             raise RecorderError(
                 f"range {label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its end"
             )
+
+
+def _give_back_if_empty(stack: RangeStack) -> None:
+    """Free the lane of a task with nothing open: its last range was closed, or the one it was taken for is refused."""
+    if stack.lane and stack.node is stack.root:
+        stack.thread.give_back(stack)
 
 
 def _end(node: Node, channel: Channel, items: int | None, delete_range: bool) -> None:

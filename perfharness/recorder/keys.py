@@ -21,7 +21,7 @@ class RangeSpec(NamedTuple):
     @classmethod
     def of(cls, key: RangeKey) -> RangeSpec:
         """The spec of a key."""
-        return cls(*key) if type(key) is tuple else cls(key)
+        return cls(*key) if type(key) is tuple and len(key) == len(cls._fields) else cls(key)
 
 
 def range_key(message: str, color: Color, domain: str | None, category: str | int | None) -> RangeKey:
@@ -33,4 +33,4 @@ def range_key(message: str, color: Color, domain: str | None, category: str | in
 
 def message_of(key: RangeKey) -> Any:
     """The message of a key."""
-    return key[0] if type(key) is tuple else key
+    return RangeSpec.of(key).message

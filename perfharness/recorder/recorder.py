@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
-from perfharness.recorder.checks import USUAL_END, check_index, check_items
+from perfharness.recorder.checks import USUAL_END, check_items
 from perfharness.recorder.colors import Color
 from perfharness.recorder.core import RecorderCore
 from perfharness.recorder.keys import RangeKey, range_key
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PerfRecorder:
@@ -86,7 +87,7 @@ class PerfRecorder:
             key = (message, color, domain, category)
         if batch_idx is not None:
             if not (type(batch_idx) is int and 0 <= batch_idx < USUAL_END):
-                batch_idx = check_index(batch_idx, message)
+                batch_idx = self._core.checked_index(stack, batch_idx, message)
             try:
                 node = stack.node.batch_children[key]
             except (KeyError, TypeError):
@@ -211,6 +212,18 @@ class PerfRecorder:
             total_items = items(element) if callable(items) else items
             with BatchScope(self._core, key, index, total_items):
                 yield index, element
+
+    @overload
+    def annotate(self, message: F) -> F: ...
+
+    @overload
+    def annotate(
+        self,
+        message: str | None = None,
+        color: Color = None,
+        domain: str | None = None,
+        category: str | int | None = None,
+    ) -> Callable[[F], F]: ...
 
     def annotate(
         self,

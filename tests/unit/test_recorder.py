@@ -1,0 +1,578 @@
+"""What a recorder writes for each way to annotate, and what it refuses."""
+
+# ruff: noqa: PT012, SIM117, PERF203 - what is tested here is how blocks end, so they stand whole inside pytest.raises
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from perfharness import PerfRecorder
+from perfharness.errors import RecorderError
+from perfharness.model.range_log import RangeLog
+from tests.unit.recorder_events import drawn, events, recording
+
+
+@pytest.fixture
+def log() -> Iterator[RangeLog]:
+    with recording() as log:
+        yield log
+
+
+@pytest.fixture
+def perf(log: RangeLog) -> PerfRecorder:
+    return PerfRecorder("rec")
+
+
+def counts(perf: PerfRecorder) -> tuple[int, int, int, int]:
+    totals = perf._core.registry.totals()
+    return totals.ranges, totals.batches, totals.items, totals.deleted_ranges
+
+
+# ---- the events ----
+
+
+def test_cvcuda_example_writes_ranges_payloads_and_items(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("pipeline")
+    for i in range(2):
+        perf.push_range("batch", batch_idx=i)
+        perf.push_range("stage_1")
+        perf.pop_range()
+        perf.pop_range(total_items=4)
+    perf.pop_range()
+    perf.finalize()
+    assert drawn(log) == ("!recorder pipeline(batch=0(stage_1() !items=4) batch=1(stage_1() !items=4))")
+    assert counts(perf) == (5, 2, 8, 0)
+
+
+def test_every_event_carries_the_domain_the_category_and_a_time_that_grows(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("batch", batch_idx=7)
+    perf.pop_range(total_items=3, delete_range=True)
+    written = events(log)
+    assert [event.op for event in written] == ["mark", "push", "mark", "mark", "pop"]
+    assert {(e.domain, e.category) for e in written if e.op != "pop"} == {("perfharness", "rec")}
+    assert [e.message for e in written] == [
+        "perfharness.recorder",
+        "batch",
+        "perfharness.items",
+        "perfharness.delete",
+        None,
+    ]
+    assert [e.payload for e in written] == [None, 7, 3, None, None]
+    times = [e.time_ns for e in written]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("category", "expected"), [("io", "rec/io"), (7, "rec/7"), (0, "rec/0"), (None, "rec")])
+def test_users_category_follows_the_recorders_name(
+    perf: PerfRecorder, log: RangeLog, category: str | int | None, expected: str
+) -> None:
+    perf.push_range("load", category=category)
+    perf.pop_range()
+    assert events(log)[1].category == expected
+
+
+def test_marks_of_a_batch_have_its_category_and_domain(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("batch", domain="mine", category="io", batch_idx=0)
+    perf.pop_range(domain="mine", total_items=1)
+    written = events(log)
+    # The second domain is told of the recorder too, before its first range.
+    assert [(e.message, e.domain, e.category) for e in written if e.op != "pop"] == [
+        ("perfharness.recorder", "perfharness", "rec"),
+        ("perfharness.recorder", "mine", "rec"),
+        ("batch", "mine", "rec/io"),
+        ("perfharness.items", "mine", "rec/io"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("color", "argb"), [(None, 0x0000FF), ("red", 0xFF0000), ("#0a0B0c", 0x0A0B0C), (0x80112233, 0x80112233)]
+)
+def test_colours(perf: PerfRecorder, log: RangeLog, color: Any, argb: int) -> None:
+    perf.push_range("stage", color)
+    perf.pop_range()
+    assert events(log)[1].color == argb
+
+
+def test_batch_and_range_of_one_name_are_told_apart(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("x")
+    perf.push_range("x", batch_idx=1)
+    perf.push_range("x")
+    perf.pop_range()
+    perf.pop_range(total_items=2)
+    perf.push_range("x")
+    perf.pop_range()
+    perf.pop_range()
+    assert drawn(log) == "!recorder x(x=1(x() !items=2) x())"
+    assert counts(perf) == (4, 1, 2, 0)
+
+
+def test_recursion_of_one_range(perf: PerfRecorder, log: RangeLog) -> None:
+    @perf.annotate
+    def walk(depth: int) -> None:
+        if depth:
+            walk(depth - 1)
+            walk(depth - 1)
+
+    walk(2)
+    assert drawn(log) == "!recorder walk(walk(walk() walk()) walk(walk() walk()))"
+
+
+def test_each_recorder_marks_its_own(log: RangeLog) -> None:
+    first, second = PerfRecorder("first"), PerfRecorder("second", domain="other")
+    first.push_range("a")
+    second.push_range("b")
+    second.pop_range()
+    first.pop_range()
+    assert [(e.message, e.domain, e.category) for e in events(log) if e.op != "pop"] == [
+        ("perfharness.recorder", "perfharness", "first"),
+        ("perfharness.recorder", "other", "second"),
+        ("a", "perfharness", "first"),
+        ("b", "other", "second"),
+    ]
+    assert counts(first) == counts(second) == (1, 0, 0, 0)
+
+
+# ---- counting ----
+
+
+def test_a_deleted_range_takes_its_batches_with_it(perf: PerfRecorder) -> None:
+    perf.push_range("pipeline")
+    perf.push_range("attempt")
+    for i in range(2):
+        perf.push_range("batch", batch_idx=i)
+        perf.pop_range(total_items=5)
+    perf.pop_range(delete_range=True)
+    perf.push_range("batch", batch_idx=2)
+    perf.pop_range(total_items=1)
+    perf.pop_range()
+    assert counts(perf) == (5, 1, 1, 1)
+
+
+def test_a_range_is_deleted_once_and_counted_again_the_next_time(perf: PerfRecorder) -> None:
+    for delete in (True, False):
+        perf.push_range("attempt")
+        perf.push_range("batch", batch_idx=0)
+        perf.pop_range(total_items=5)
+        perf.pop_range(delete_range=delete)
+    assert counts(perf) == (4, 1, 5, 1)
+
+
+def test_batches_inside_batches_count_each(perf: PerfRecorder, log: RangeLog) -> None:
+    with perf.batch(0, total_items=2, message="outer"):
+        for i in range(2):
+            with perf.batch(i, total_items=1, message="inner"):
+                pass
+    assert drawn(log) == "!recorder outer=0(inner=0(!items=1) inner=1(!items=1) !items=2)"
+    assert counts(perf) == (3, 3, 4, 0)
+
+
+def test_batches_under_an_open_range_count_already(perf: PerfRecorder) -> None:
+    perf.push_range("pipeline")
+    with perf.batch(0, total_items=3):
+        pass
+    assert counts(perf) == (2, 1, 3, 0)
+
+
+def test_numpy_like_integers_are_counts(perf: PerfRecorder, log: RangeLog) -> None:
+    class Scalar:
+        def __index__(self) -> int:
+            return 6
+
+    perf.push_range("batch", batch_idx=Scalar())  # type: ignore[arg-type]
+    perf.pop_range(total_items=Scalar())  # type: ignore[arg-type]
+    assert drawn(log) == "!recorder batch=6(!items=6)"
+
+
+# ---- what is refused ----
+
+
+def test_pop_with_nothing_pushed(perf: PerfRecorder) -> None:
+    with pytest.raises(RecorderError, match=r"'rec'.*without a range that is open"):
+        perf.pop_range()
+    perf.push_range("a")
+    perf.pop_range()
+    with pytest.raises(RecorderError, match="without a range that is open"):
+        perf.pop_range(total_items=1)
+
+
+def test_total_items_outside_a_batch_names_the_range_and_leaves_it_open(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("stage")
+    with pytest.raises(RecorderError, match="total_items=3 was given for range 'stage', which is not a batch"):
+        perf.pop_range(total_items=3)
+    perf.pop_range()
+    assert drawn(log) == "!recorder stage()"
+
+
+def test_total_items_belongs_to_the_batchs_own_pop(perf: PerfRecorder) -> None:
+    perf.push_range("batch", batch_idx=4)
+    perf.push_range("stage")
+    with pytest.raises(RecorderError, match="'stage', which is not a batch; give it where 'batch_4' is popped"):
+        perf.pop_range(total_items=3)
+
+
+@pytest.mark.parametrize("items", [-1, 1.5, "3", True, [1], 1 << 63])
+def test_items_that_are_no_count_are_refused_and_the_batch_stays_open(
+    perf: PerfRecorder, log: RangeLog, items: Any
+) -> None:
+    perf.push_range("batch", batch_idx=2)
+    with pytest.raises(RecorderError, match="batch 'batch_2': total_items must be"):
+        perf.pop_range(total_items=items)
+    perf.pop_range(total_items=1)
+    assert drawn(log) == "!recorder batch=2(!items=1)"
+
+
+@pytest.mark.parametrize("index", [1.0, "1", None.__class__, True, 1 << 63, -(1 << 63) - 1])
+def test_batch_index_that_is_none_opens_nothing(perf: PerfRecorder, log: RangeLog, index: Any) -> None:
+    with pytest.raises(RecorderError, match="batch 'batch': batch_idx"):
+        perf.push_range("batch", batch_idx=index)
+    assert drawn(log) == "!recorder"
+
+
+@pytest.mark.parametrize("index", [0, -3, 1 << 62, -(1 << 63), (1 << 63) - 1])
+def test_batch_index_may_be_any_int64(perf: PerfRecorder, log: RangeLog, index: int) -> None:
+    with perf.batch(index):
+        pass
+    assert events(log)[1].payload == index
+
+
+@pytest.mark.parametrize("message", [None, "", 3, ("a",), ["a"], "a\0b"])
+def test_a_range_needs_a_name(perf: PerfRecorder, log: RangeLog, message: Any) -> None:
+    with pytest.raises(RecorderError, match="range"):
+        perf.push_range(message)
+    with pytest.raises(RecorderError, match="range"):
+        perf.push_range(message, batch_idx=1)
+    assert drawn(log) == "!recorder"
+
+
+def test_names_that_could_be_taken_for_a_lane(perf: PerfRecorder) -> None:
+    with pytest.raises(RecorderError, match="ends in '#' and digits"):
+        perf.push_range("a", category="gpu#1")
+    with pytest.raises(RecorderError, match="recorder 'a#12' ends in '#' and digits"):
+        PerfRecorder("a#12")
+    perf.push_range("a#1", category="gpu#one")
+    perf.pop_range()
+
+
+def test_unknown_colour(perf: PerfRecorder, log: RangeLog) -> None:
+    with pytest.raises(RecorderError, match="range 'a': the colour 'no such' is not known"):
+        perf.push_range("a", "no such")
+    assert drawn(log) == "!recorder"
+
+
+def test_pop_in_another_domain_names_the_range_and_leaves_it_open(perf: PerfRecorder) -> None:
+    perf.push_range("a", domain="mine")
+    with pytest.raises(RecorderError, match="range 'a' was pushed in the domain 'mine' but is popped in 'perfharness'"):
+        perf.pop_range()
+    perf.push_range("b")
+    with pytest.raises(RecorderError, match="range 'b' was pushed in the domain 'perfharness' but is popped in 'mine'"):
+        perf.pop_range(domain="mine")
+    perf.pop_range(domain="perfharness")
+    perf.pop_range(domain="mine")
+    perf.finalize()
+
+
+def test_finalize_names_what_is_open_and_may_be_repeated(perf: PerfRecorder) -> None:
+    perf.push_range("pipeline")
+    perf.push_range("batch", batch_idx=3)
+    with pytest.raises(RecorderError, match="still open: pipeline, batch_3;"):
+        perf.finalize()
+    perf.pop_range()
+    perf.pop_range()
+    perf.finalize()
+    perf.finalize()
+
+
+# ---- with ----
+
+
+def test_with_range_is_reentrant_and_shared(perf: PerfRecorder, log: RangeLog) -> None:
+    stage = perf.range("stage")
+    with stage, stage, perf.range("stage"):
+        pass
+    with stage:
+        pass
+    assert perf.range("stage") is stage
+    assert drawn(log) == "!recorder stage(stage(stage())) stage()"
+
+
+def test_with_batch_takes_its_items_inside(perf: PerfRecorder, log: RangeLog) -> None:
+    with perf.batch(0) as batch:
+        batch.total_items = 9
+    with perf.batch(1):
+        pass
+    with perf.batch(2, total_items=1) as batch:
+        batch.delete_range = True
+    assert drawn(log) == "!recorder batch=0(!items=9) batch=1() batch=2(!items=1 !delete)"
+    assert counts(perf) == (3, 2, 9, 1)
+
+
+def test_exception_closes_the_ranges_and_deletes_the_batch(perf: PerfRecorder, log: RangeLog) -> None:
+    with pytest.raises(ValueError, match="mine"), perf.range("pipeline"), perf.batch(0, total_items=8):
+        perf.push_range("left behind")
+        with perf.range("stage"):
+            raise ValueError("mine")
+    assert drawn(log) == "!recorder pipeline(batch=0(left behind(stage()) !items=8 !delete))"
+    assert counts(perf) == (4, 0, 0, 1)
+    perf.finalize()
+
+
+def test_range_left_open_in_a_block_is_closed_and_named(perf: PerfRecorder, log: RangeLog) -> None:
+    with pytest.raises(RecorderError, match="range 'pipeline' ended while still open inside it: deep, batch_1; pop"):
+        with perf.range("pipeline"):
+            perf.push_range("batch", batch_idx=1)
+            perf.push_range("deep")
+    assert drawn(log) == "!recorder pipeline(batch=1(deep()))"
+
+
+def test_pop_of_a_range_that_a_block_will_close(perf: PerfRecorder, log: RangeLog) -> None:
+    with perf.range("stage"), pytest.raises(RecorderError, match="range 'stage' is closed by its own `with`"):
+        perf.pop_range()
+    with perf.batch(5), pytest.raises(RecorderError, match="range 'batch_5' is closed by its own `with`"):
+        perf.pop_range(total_items=1)
+    assert drawn(log) == "!recorder stage() batch=5()"
+
+
+def test_bad_items_of_a_block(perf: PerfRecorder, log: RangeLog) -> None:
+    with pytest.raises(RecorderError, match="batch 'batch_0': total_items must be 0 or more"):
+        with perf.batch(0, total_items=-1):
+            pytest.fail("nothing may be opened")
+    with pytest.raises(RecorderError, match=r"batch 'batch_1': total_items must be an integer, got 2\.5"):
+        with perf.batch(1) as batch:
+            batch.total_items = 2.5  # type: ignore[assignment]
+    with pytest.raises(KeyError):  # the exception under way matters more than the items
+        with perf.batch(2) as batch:
+            batch.total_items = -1
+            raise KeyError
+    assert drawn(log) == "!recorder batch=1(!delete) batch=2(!delete)"
+
+
+def test_block_that_ends_on_another_thread(perf: PerfRecorder) -> None:
+    stage = perf.range("stage")
+    stage.__enter__()
+    caught: list[RecorderError] = []
+
+    def end() -> None:
+        with pytest.raises(RecorderError, match="range 'stage' is not open on this thread") as raised:
+            stage.__exit__(None, None, None)
+        caught.append(raised.value)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+    assert caught
+    stage.__exit__(None, None, None)
+    perf.finalize()
+
+
+# ---- loops ----
+
+
+@pytest.mark.parametrize(
+    ("items", "drawn_items"), [(len, (2, 3)), (7, (7, 7)), (lambda text: len(text) * 10, (20, 30)), (0, (0, 0))]
+)
+def test_batches_counts_items(perf: PerfRecorder, log: RangeLog, items: Any, drawn_items: tuple[int, int]) -> None:
+    seen = []
+    for i, text in perf.batches(["ab", "abc"], items=items):
+        seen.append((i, text))
+        with perf.range("stage"):
+            pass
+    assert seen == [(0, "ab"), (1, "abc")]
+    first, second = drawn_items
+    assert drawn(log) == f"!recorder batch=0(stage() !items={first}) batch=1(stage() !items={second})"
+
+
+def test_batches_without_items_and_from_an_index(perf: PerfRecorder, log: RangeLog) -> None:
+    for _ in perf.batches(range(1), start=5, message="chunk"):
+        pass
+    for _ in perf.batches([]):
+        pytest.fail("there is none")
+    assert drawn(log) == "!recorder chunk=5()"
+
+
+def test_break_and_exception_close_the_batch(perf: PerfRecorder, log: RangeLog) -> None:
+    perf.push_range("pipeline")
+    for i, _ in perf.batches("abc", items=1):
+        if i == 1:
+            break
+    perf.pop_range()
+
+    with pytest.raises(ValueError, match="mine"):
+        for _ in perf.batches("abc", items=1):
+            perf.push_range("left behind")
+            raise ValueError("mine")
+    assert drawn(log) == ("!recorder pipeline(batch=0(!items=1) batch=1(!items=1)) batch=0(left behind() !items=1)")
+    perf.finalize()
+
+
+def test_return_out_of_batches(perf: PerfRecorder) -> None:
+    def first() -> str:
+        for _, text in perf.batches("abc", items=1):
+            return text
+        return ""
+
+    assert first() == "a"
+    perf.finalize()
+    assert counts(perf) == (1, 1, 1, 0)
+
+
+def test_time_of_the_loader_is_not_the_batchs(perf: PerfRecorder, log: RangeLog) -> None:
+    def loader() -> Iterator[int]:
+        for i in range(2):
+            with perf.range("load"):
+                loaded = i
+            yield loaded
+
+    for _ in perf.batches(loader(), items=1):
+        pass
+    assert drawn(log) == "!recorder load() batch=0(!items=1) load() batch=1(!items=1)"
+
+
+def test_bad_items_of_batches(perf: PerfRecorder, log: RangeLog) -> None:
+    with pytest.raises(RecorderError, match="total_items"):
+        perf.batches([1], items=-1)
+    with pytest.raises(TypeError, match="mine"):
+        for _ in perf.batches([1], items=lambda _: (_ for _ in ()).throw(TypeError("mine"))):
+            pytest.fail("nothing may be opened")
+    assert drawn(log) == "!recorder"
+
+
+# ---- decorators ----
+
+
+def test_annotate_keeps_the_function(perf: PerfRecorder, log: RangeLog) -> None:
+    @perf.annotate("stage", color="red", category="io")
+    def double(x: int, *, plus: int = 0) -> int:
+        """Doubles."""
+        return 2 * x + plus
+
+    @perf.annotate()
+    def named() -> None: ...
+
+    assert (double(2, plus=1), double.__name__, double.__doc__) == (5, "double", "Doubles.")
+    named()
+    assert drawn(log) == "!recorder stage() named()"
+    assert events(log)[1].category == "rec/io"
+    with pytest.raises(TypeError):
+        double()  # type: ignore[call-arg]
+    perf.finalize()
+
+
+def test_annotated_generator_has_a_range_per_step(perf: PerfRecorder, log: RangeLog) -> None:
+    @perf.annotate("load")
+    def load() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    for _ in load():
+        with perf.range("use"):
+            pass
+    # The step that finds the end gives no item: it is deleted, so there are as many ranges as items.
+    assert drawn(log) == "!recorder load() use() load() use() load(!delete)"
+
+
+def test_annotated_generator_passes_on_what_is_sent_thrown_and_returned(perf: PerfRecorder) -> None:
+    closed = []
+
+    @perf.annotate("talk")
+    def talk() -> Any:
+        heard: list[Any] = []
+        try:
+            while True:
+                try:
+                    heard.append((yield len(heard)))
+                except KeyError as error:
+                    heard.append(error)
+                    return heard
+        finally:
+            closed.append(True)
+
+    conversation = talk()
+    assert next(conversation) == 0
+    assert conversation.send("a") == 1
+    problem = KeyError("b")
+    with pytest.raises(StopIteration) as ended:
+        conversation.throw(problem)
+    assert ended.value.value == ["a", problem]
+    abandoned = talk()
+    next(abandoned)
+    abandoned.close()
+    assert closed == [True, True]
+    perf.finalize()
+
+
+# ---- threads ----
+
+
+def test_threads_have_stacks_of_their_own(perf: PerfRecorder, log: RangeLog) -> None:
+    inside = threading.Barrier(3, timeout=30)
+    ids: dict[str, int] = {}
+
+    def work(name: str) -> None:
+        ids[name] = threading.get_native_id()
+        with perf.range(name):
+            inside.wait()
+            with perf.batch(0, total_items=1):
+                inside.wait()
+        with pytest.raises(RecorderError, match="without a range that is open"):
+            perf.pop_range()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    perf.push_range("main")
+    for thread in threads:
+        thread.start()
+    inside.wait()
+    inside.wait()
+    for thread in threads:
+        thread.join()
+    perf.pop_range()
+    assert drawn(log) == "!recorder main()"
+    assert drawn(log, ids["a"]) == "a(batch=0(!items=1))"
+    assert drawn(log, ids["b"]) == "b(batch=0(!items=1))"
+    assert counts(perf) == (5, 2, 2, 0)
+    assert perf._core.registry.threads == 3
+
+
+def test_counts_of_ended_threads_are_kept_and_their_stacks_are_not(perf: PerfRecorder) -> None:
+    def work() -> None:
+        with perf.batch(0, total_items=2):
+            pass
+
+    for _ in range(20):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert counts(perf) == (20, 20, 40, 0)
+    assert perf._core.registry.threads == 21
+    assert len(perf._core.registry.alive()) <= 2
+
+
+def test_what_a_thread_left_open_is_named(perf: PerfRecorder) -> None:
+    thread = threading.Thread(target=perf.push_range, args=("forgotten",))
+    thread.start()
+    thread.join()
+    with perf.range("x"):
+        pass
+    with pytest.raises(RecorderError, match="still open: forgotten"):
+        perf.finalize()
+
+
+# ---- CvCudaPerf ----
+
+
+def test_keywords_and_order_of_cvcuda(log: RangeLog) -> None:
+    arguments = {"batch_size": 4}
+    perf = PerfRecorder("sample", default_args=arguments)
+    perf.push_range("batch", "blue", None, None, 3)
+    perf.push_range(message="stage", color="green", domain=None, category="c", batch_idx=None)
+    perf.pop_range(None, None, False)
+    perf.pop_range(None, 2)
+    perf.push_range("batch", batch_idx=4)
+    perf.pop_range(total_items=0)  # how CV-CUDA's samples end the last batch, in which the decoder found no frame
+    perf.push_range("batch", batch_idx=5)
+    perf.pop_range()
+    assert drawn(log) == "!recorder batch=3(stage() !items=2) batch=4(!items=0) batch=5()"
+    assert perf._entry.core.name == "sample"

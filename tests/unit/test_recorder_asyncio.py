@@ -1,0 +1,280 @@
+"""asyncio: tasks that interleave on one thread keep their own nesting, as start/end ranges in lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from perfharness import PerfRecorder
+from perfharness.errors import RecorderError
+from perfharness.model.range_log import RangeLog
+from tests.unit.recorder_events import Event, drawn, events, recording
+
+
+@pytest.fixture
+def log() -> Iterator[RangeLog]:
+    with recording() as log:
+        yield log
+
+
+@pytest.fixture
+def perf(log: RangeLog) -> PerfRecorder:
+    return PerfRecorder("rec")
+
+
+class Turns:
+    """Lets tasks go on in a given order: `await turns(n)` returns when all lower turns were taken."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, turn: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._next == turn)
+            self._next += 1
+            self._changed.notify_all()
+
+
+def test_interleaved_tasks_keep_their_nesting(perf: PerfRecorder, log: RangeLog) -> None:
+    async def work(name: str, turns: Turns, mine: tuple[int, int, int, int]) -> None:
+        await turns(mine[0])
+        perf.push_range(name)
+        await turns(mine[1])
+        perf.push_range("batch", batch_idx=mine[0])
+        await turns(mine[2])
+        perf.pop_range(total_items=1)
+        await turns(mine[3])
+        perf.pop_range()
+
+    async def main() -> None:
+        turns = Turns()
+        await asyncio.gather(work("a", turns, (0, 2, 4, 6)), work("b", turns, (1, 3, 5, 7)))
+
+    with perf.range("pipeline"):
+        asyncio.run(main())
+    perf.finalize()
+    assert drawn(log) == (
+        "!recorder pipeline(<a#1 <b#2 <batch#1=0 <batch#2=1 !items=1#1 batch#1> !items=1#2 batch#2> a#1> b#2>)"
+    )
+
+
+def test_each_end_closes_the_range_that_its_task_started_last(perf: PerfRecorder, log: RangeLog) -> None:
+    async def work(n: int) -> None:
+        with perf.range(f"outer_{n}"):
+            await asyncio.sleep(0)
+            for i in range(n):
+                with perf.batch(i, total_items=n):
+                    await asyncio.sleep(0)
+                    with perf.range("stage"):
+                        await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(work(n) for n in range(6)))
+
+    asyncio.run(main())
+    perf.finalize()
+    open_in_lane: dict[str, list[Event]] = {}
+    for event in events(log):
+        lane = "" if event.category is None else event.category.rpartition("#")[2]
+        if event.op == "start":
+            open_in_lane.setdefault(lane, []).append(event)
+        elif event.op == "end":
+            # Within its lane the range that ends is the innermost: that is what a reader of the trace relies on.
+            (found,) = (ranges for ranges in open_in_lane.values() if ranges and ranges[-1].range_id == event.range_id)
+            found.pop()
+    assert not any(open_in_lane.values())
+    assert set(open_in_lane) == {"1", "2", "3", "4", "5", "6"}
+    totals = perf._core.registry.totals()
+    assert (totals.ranges, totals.batches, totals.items) == (6 + 2 * 15, 15, 1 + 4 + 9 + 16 + 25)
+
+
+def test_lane_is_given_back_with_the_last_range(perf: PerfRecorder, log: RangeLog) -> None:
+    async def work(name: str) -> None:
+        with perf.range(name):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        for i in range(3):
+            await asyncio.gather(work(f"a{i}"), work(f"b{i}"))
+
+    asyncio.run(main())
+    assert {event.category for event in events(log) if event.op == "start"} == {"rec#1", "rec#2"}
+    assert not perf._core.local.stack.thread.of_task
+
+
+def test_category_of_the_user_stands_before_the_lane(perf: PerfRecorder, log: RangeLog) -> None:
+    async def main() -> None:
+        with perf.range("stage", category="io", domain="mine"):
+            pass
+
+    asyncio.run(main())
+    assert [(e.op, e.category, e.domain) for e in events(log)][1:] == [
+        ("mark", "rec", "mine"),
+        ("start", "rec/io#1", "mine"),
+        ("end", None, None),
+    ]
+
+
+def test_a_task_cannot_pop_what_it_did_not_push(perf: PerfRecorder, log: RangeLog) -> None:
+    async def main() -> None:
+        with pytest.raises(RecorderError, match="without a range that is open on this thread"):
+            perf.pop_range()
+
+    perf.push_range("pipeline")
+    asyncio.run(main())
+    perf.pop_range()
+    assert drawn(log) == "!recorder pipeline()"
+
+
+def test_refused_push_takes_no_lane(perf: PerfRecorder, log: RangeLog) -> None:
+    async def main() -> None:
+        with pytest.raises(RecorderError):
+            perf.push_range("")
+        with pytest.raises(RecorderError):
+            perf.push_range("batch", batch_idx="1")  # type: ignore[arg-type]
+        with pytest.raises(RecorderError), perf.batch(0.5):  # type: ignore[arg-type]
+            pass
+        assert not perf._core.local.stack.thread.of_task
+        with perf.range("good"):
+            pass
+
+    asyncio.run(main())
+    assert drawn(log) == "!recorder <good#1 good#1>"
+
+
+def test_what_a_task_left_open_is_named(perf: PerfRecorder) -> None:
+    async def main() -> None:
+        perf.push_range("forgotten")
+
+    asyncio.run(main())
+    with pytest.raises(RecorderError, match="still open: forgotten"):
+        perf.finalize()
+
+
+def test_cancelled_task_closes_its_blocks_and_deletes_its_batch(perf: PerfRecorder, log: RangeLog) -> None:
+    async def work() -> None:
+        with perf.range("outer"), perf.batch(0, total_items=1):
+            await asyncio.sleep(3600)
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    perf.finalize()
+    assert drawn(log) == "!recorder <outer#1 <batch#1=0 !items=1#1 !delete#1 batch#1> outer#1>"
+
+
+def test_callback_of_the_loop_uses_the_threads_stack(perf: PerfRecorder, log: RangeLog) -> None:
+    def callback() -> None:
+        with perf.range("callback"):
+            pass
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert drawn(log) == "!recorder callback()"
+
+
+def test_worker_thread_of_a_task_has_its_own_stack(perf: PerfRecorder, log: RangeLog) -> None:
+    def work() -> None:
+        with perf.range("worker"):
+            pass
+
+    async def main() -> None:
+        with perf.range("task"):
+            await asyncio.to_thread(work)
+
+    asyncio.run(main())
+    perf.finalize()
+    assert drawn(log) == "!recorder <task#1 task#1>"
+    assert perf._core.registry.threads == 2
+
+
+def test_annotated_coroutines(perf: PerfRecorder, log: RangeLog) -> None:
+    @perf.annotate("stage")
+    async def stage(x: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * x
+
+    async def main() -> list[int]:
+        return list(await asyncio.gather(stage(1), stage(2)))
+
+    assert asyncio.run(main()) == [2, 4]
+    assert asyncio.iscoroutinefunction(stage)
+    assert drawn(log) == "!recorder <stage#1 <stage#2 stage#1> stage#2>"
+
+
+def test_annotated_async_generator_has_a_range_per_step(perf: PerfRecorder, log: RangeLog) -> None:
+    heard = []
+    closed = []
+
+    @perf.annotate("load")
+    async def load() -> Any:
+        try:
+            for i in range(2):
+                await asyncio.sleep(0)
+                try:
+                    heard.append((yield i))
+                except KeyError:
+                    heard.append("thrown")
+                    yield "answer"
+        finally:
+            closed.append(True)
+
+    async def main() -> None:
+        async for _ in load():
+            with perf.range("use"):
+                await asyncio.sleep(0)
+        talk = load()
+        assert await talk.__anext__() == 0
+        assert await talk.asend("sent") == 1
+        assert await talk.athrow(KeyError()) == "answer"
+        await talk.aclose()
+
+    asyncio.run(main())
+    perf.finalize()
+    loop = "<load#1 load#1> <use#1 use#1> "
+    assert drawn(log).startswith(f"!recorder {loop}{loop}<load#1 !delete#1 load#1>")
+    assert heard == [None, None, "sent", "thrown"]
+    assert closed == [True, True]
+
+
+def test_async_generator_that_the_loop_closes_ends_its_range(perf: PerfRecorder, log: RangeLog) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        with perf.range("numbers"):
+            yield 1
+            yield 2
+
+    async def main() -> None:
+        async for _ in numbers():
+            break
+        gc.collect()
+
+    asyncio.run(main())  # closes what is left of the generators, in a task of its own
+    perf.finalize()
+    assert drawn(log) == "!recorder <numbers#1 numbers#1>"
+
+
+def test_batches_inside_tasks(perf: PerfRecorder) -> None:
+    async def work() -> None:
+        for _ in perf.batches("abc", items=1):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(work() for _ in range(3)))
+
+    asyncio.run(main())
+    perf.finalize()
+    totals = perf._core.registry.totals()
+    assert (totals.ranges, totals.batches, totals.items) == (9, 9, 9)
