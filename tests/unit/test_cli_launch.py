@@ -1,0 +1,181 @@
+"""The command line: spelling, refusals, dry runs, and what is seen when something goes wrong. Nothing is started."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfharness.cli import main
+from perfharness.cli.main import run
+from perfharness.errors import LaunchError
+from perfharness_launcher.gpus import GpuFacts
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfharness.cli.launch.find_gpus", lambda: GpuFacts(problem="no driver"))
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script in the current folder, which is empty but for it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.py").write_text("")
+    return "pipeline.py"
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["launch", "--dry-run", "--tracer", "none", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["launch", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = dry_run(capsys, "-np", "2", "-o", "here", script)
+    assert "2 processes of pipeline.py on the CPU" in printed
+    assert f"PERFHARNESS_OUTPUT_DIR={Path.cwd()}/here/proc_1_gpu_0" in printed
+    assert f"{sys.executable} pipeline.py" in printed
+    assert not Path("here").exists()
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        ["-np", "2", "-w", "4", "-ll", "debug", "-o", "x"],
+        ["--num-processes", "2", "--warmup-batches", "4", "--log-level", "debug", "--output-dir", "x"],
+        ["--num_processes=2", "--warmup_batches=4", "--log_level=DEBUG", "--output_dir=x"],
+    ],
+)
+def test_dashes_underscores_and_short_names(
+    script: str, capsys: pytest.CaptureFixture[str], spelling: Sequence[str]
+) -> None:
+    printed = dry_run(capsys, *spelling, script)
+    assert "PERFHARNESS_NUM_PROCESSES=2" in printed
+    assert "PERFHARNESS_WARMUP_BATCHES=4" in printed
+    assert "PERFHARNESS_LOG_LEVEL=debug" in printed
+    assert "/x/proc_1_gpu_0" in printed
+
+
+def test_what_follows_the_script_is_the_scripts_own(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["-np", "7", "--num_processes", "8", "-h", "--dry-run", "--", "-x", "--a_b=c_d"]
+    printed = dry_run(capsys, script, *own)
+    assert "1 process of" in printed
+    assert printed.rstrip().endswith(" ".join([script, *own]))
+
+
+def test_gpus_of_a_machine_without_any_are_refused(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "-ng 2 -go 0: no GPU can be used here (no driver)" in refused(capsys, "-ng", "2", "--tracer=none", script)
+    told = refused(capsys, "--gpus", "0,GPU-a", "-go", "1", "--tracer=none", script)
+    assert "-ng and -go cannot choose them by number as well" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-np", "two", "pipeline.py"], "'-np' / '--num-processes'"),
+        (["-np", "0", "pipeline.py"], "-np 0: at least one process per GPU is needed"),
+        (["--tracer", "magic", "pipeline.py"], "--tracer"),
+        (["--nope", "pipeline.py"], "--nope"),
+        ([], "SCRIPT"),
+        (["gone.py"], "there is no script gone.py"),
+        (["no-such-program"], "there is no program no-such-program"),
+        (["-m", "pipeline.py"], "-m/--maximize-clocks is not built yet"),
+        (["--maximize_clocks", "pipeline.py"], "-m/--maximize-clocks is not built yet"),
+        (["--nsys", "/no/nsys", "pipeline.py"], "/no/nsys does not exist"),
+        (["--tracer", "embedded", "ls"], "does not end in .py"),
+        (["--python", "/no/python", "pipeline.py"], "--python /no/python: no such program"),
+        (["--python", "/bin/ls", "pipeline.py"], "does not behave like a Python interpreter"),
+        (["-o", "pipeline.py", "pipeline.py"], "-o pipeline.py is a file, not a folder"),
+        (["-o", "pipeline.py/out", "pipeline.py"], "is a file, not a folder"),
+        (["--timeout", "0", "pipeline.py"], "--timeout 0: must be more than 0 seconds"),
+        (["--batch-pattern", "[", "pipeline.py"], "is no regular expression"),
+    ],
+)
+@pytest.mark.usefixtures("script")
+def test_a_wrong_command_line_is_one_clear_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert words in refused(capsys, *arguments)
+
+
+def test_an_output_folder_that_cannot_be_made(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # root is let through by the check beforehand (2) and learns it from the attempt (1); nothing is started either way
+    assert run(["launch", "-o", "/proc/out", "--tracer", "none", script]) in (1, 2)
+    told = capsys.readouterr().err
+    assert told.startswith("perfharness: -o /proc/out")
+    assert "cannot be" in told
+
+
+def test_a_nsys_that_is_no_nsys(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "/bin/echo is no Nsight Systems" in refused(capsys, "--nsys", "/bin/echo", script)
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("perfharness ")
+    assert run([]) == 0
+    assert all(verb in capsys.readouterr().out for verb in ("launch",))
+    for verb in ("launch", "analyze", "ranges", "doctor"):
+        assert run([verb, "--help"]) == 0
+        assert f"Usage: perfharness {verb}" in capsys.readouterr().out
+
+
+def test_an_error_on_purpose_is_told_without_a_traceback(
+    script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LaunchError("the moon is full; wait a day")
+
+    monkeypatch.setattr("perfharness.cli.launch.make_plan", fail)
+    assert run(["launch", script]) == 1
+    assert capsys.readouterr().err == "perfharness: the moon is full; wait a day\n"
+
+
+def test_a_fault_of_ours_says_so_and_where_to_look(
+    script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("perfharness.cli.launch.make_plan", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(["launch", script]) == 1
+    told = capsys.readouterr().err
+    assert "a fault of perfharness, not of your pipeline (ZeroDivisionError: division by zero)" in told
+    (file,) = tmp_path.glob("perfharness-*.traceback")
+    assert str(file) in told
+    assert "in fail" in file.read_text()
+
+    monkeypatch.setenv(main.DEBUG_VARIABLE, "1")
+    assert run(["launch", script]) == 1
+    assert "in fail" in capsys.readouterr().err
+
+
+def test_doctor_says_what_can_measure(
+    script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfharness_launcher.checkup.find_nsys", lambda *_: ())
+    monkeypatch.setattr("perfharness_launcher.checkup.find_gpus", lambda: GpuFacts(problem="no driver"))
+    assert run(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["can_measure"] is True
+    texts = {check["topic"]: check for check in report["checks"]}
+    assert texts["nsys"]["health"] == "absent"
+    assert "scripts/install_nsys" in texts["nsys"]["cure"]
+    assert texts["gpu"]["text"] == "no GPU (no driver): CPU times only"
+
+    assert run(["doctor", "--python", "/no/python"]) == 3
+    printed = capsys.readouterr().out
+    assert "--python /no/python: no such program" in printed
+    assert "Nothing here can measure" in printed
