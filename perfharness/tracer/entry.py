@@ -26,8 +26,8 @@ def main() -> None:
             f"perfharness.tracer: {environment.OUTPUT_DIR} does not say where trace.sqlite goes; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
-    Session.start(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
+    session = Session.start(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
     if arguments[0] == "-m":
-        script.run_module(arguments[1], arguments[1:])
+        script.run_module(arguments[1], arguments[1:], session.end_by_sigint)
     else:
-        script.run_path(arguments[0], arguments)
+        script.run_path(arguments[0], arguments, session.end_by_sigint)

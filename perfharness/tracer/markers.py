@@ -1,8 +1,8 @@
 """NVTX events that CUPTI took from other libraries: marker records into the same rows as everyone's.
 
 A push and a start leave one record each, their end another with the same id, and the data of the first (color,
-category, payload) stand in a record of their own. CUPTI 13.0 names the thread for both kinds of range, so which is which
-shows only in how it ended: on another thread, or not as the innermost, makes a start/end range; the rest are push/pop.
+category, payload) stand in a record of their own. CUPTI 13.0 names the thread for both kinds of range, so which it is
+shows only in how it ended: on another thread, or not as the innermost, makes it start/end; the rest are push/pop.
 """
 
 from __future__ import annotations

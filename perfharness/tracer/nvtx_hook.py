@@ -182,7 +182,7 @@ def _domain_type(lookup: Callable[..., Any]) -> type:
     return _DomainType("Domain", (), {"lookup": staticmethod(lookup), "__doc__": "A domain of NVTX events."})
 
 
-@dataclass
+@dataclass(eq=False)
 class RegisteredString:
     """Stands in for nvtx's registered string."""
 

@@ -28,11 +28,10 @@ class LayoutError(Exception):
 def decode(cupti: Cupti, buffers: list[tuple[int, int]]) -> dict[int, Columns]:
     """Columns of each kind that occurs, records in the order of the buffers. Raises `LayoutError`."""
     lengths = record_lengths(cupti.version)
+    buffers = [(address, valid) for address, valid in buffers if valid > 0]
     _check_lengths(cupti, buffers, lengths)
     parts: dict[int, list[Columns]] = {}
     for address, valid in buffers:
-        if valid == 0:
-            continue
         for kind, offsets in _offsets(cupti, address, valid, lengths).items():
             records = _gather(address, valid, offsets, lengths[kind])
             parts.setdefault(kind, []).append(

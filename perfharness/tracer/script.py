@@ -6,6 +6,7 @@ import importlib.machinery
 import io
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -13,8 +14,12 @@ _OWN_FILES = (__file__, __file__.replace("script.py", "entry.py"), __file__.repl
 _RUNPY = "runpy"
 
 
-def run_path(path: str, arguments: list[str]) -> None:
-    """Run a file. `arguments` becomes `sys.argv`, the path as it was given first."""
+def run_path(path: str, arguments: list[str], on_interrupt: Callable[[], None]) -> None:
+    """Run a file. `arguments` becomes `sys.argv`, the path as it was given first.
+
+    `on_interrupt` is called when a KeyboardInterrupt ends the script. Python would then end by SIGINT, but forgets it
+    when an exit function runs code from a string, as importing NumPy does.
+    """
     full_path = os.path.abspath(path)  # noqa: PTH100 - as Python itself computes __file__
     try:
         with io.open_code(full_path) as stream:
@@ -24,13 +29,13 @@ def run_path(path: str, arguments: list[str]) -> None:
         sys.stderr.write(f"{sys.executable}: can't open file {full_path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
     sys.argv[:] = arguments
-    if not _is_safe_path():
+    if not is_safe_path():
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
-    _execute(lambda: compile(source, full_path, "exec", dont_inherit=True), module)
+    _execute(lambda: compile(source, full_path, "exec", dont_inherit=True), module, on_interrupt)
 
 
-def run_module(name: str, arguments: list[str]) -> None:
+def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]) -> None:
     """Run a module as `python -m NAME` would."""
     import importlib.util
 
@@ -46,10 +51,11 @@ def run_module(name: str, arguments: list[str]) -> None:
     module.__package__ = spec.parent
     module.__dict__["__cached__"] = spec.cached
     sys.argv[:] = [spec.origin or name, *arguments[1:]]
-    _execute(lambda: loader.get_code(name), module)
+    _execute(lambda: loader.get_code(name), module, on_interrupt)
 
 
-def _is_safe_path() -> bool:
+def is_safe_path() -> bool:
+    """Whether Python was told not to put the script's folder on the path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 
@@ -66,11 +72,15 @@ def _new_main(path: str, loader: Any) -> ModuleType:
     return module
 
 
-def _execute(load: Any, module: ModuleType) -> None:
+def _execute(load: Any, module: ModuleType, on_interrupt: Callable[[], None]) -> None:
     try:
         code: CodeType = load()
         exec(code, module.__dict__)
     except SystemExit:
+        raise
+    except KeyboardInterrupt:
+        on_interrupt()
+        _hide_own_frames()
         raise
     except BaseException:
         _hide_own_frames()
@@ -78,18 +88,25 @@ def _execute(load: Any, module: ModuleType) -> None:
 
 
 def _hide_own_frames() -> None:
-    """Show the coming traceback as the script's own.
-
-    The exception must still leave through Python's own exit path, which alone knows how to end by SIGINT after a
-    KeyboardInterrupt; so the hook is wrapped for this one time, and takes itself away.
-    """
+    """Show the coming traceback as the script's own: the hook is wrapped for this one time, and takes itself away."""
     hook = sys.excepthook
 
     def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
         while trace is not None and _is_own(trace):
             trace = trace.tb_next
-        hook(kind, value.with_traceback(trace), trace)
+        value = value.with_traceback(trace)
+        try:
+            hook(kind, value, trace)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            # In the words in which Python tells of a hook that fails.
+            inner = error.__traceback__ and error.__traceback__.tb_next
+            sys.stderr.write("Error in sys.excepthook:\n")
+            sys.__excepthook__(type(error), error.with_traceback(inner), inner)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(kind, value, trace)
 
     sys.excepthook = show
 

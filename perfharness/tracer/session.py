@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from perfharness.model import range_log
 from perfharness.tracer import nvtx_hook
+from perfharness.tracer.script import is_safe_path
 
 if TYPE_CHECKING:
     from perfharness.tracer.gpu import GpuTrace
@@ -49,7 +51,8 @@ class Session:
 
         session = cls(output_dir)
         session.thread_id = threading.get_native_id()
-        session._sys_path = list(sys.path)
+        # Without the folder that `-m` put first: the tracer's later imports must not find the script's modules.
+        session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
         nvtx_hook.install(session.nvtx_log, session.diagnostics)
         if session.gpu_present:
@@ -88,6 +91,10 @@ class Session:
         if self._dying_of is not None:
             _die_of(self._dying_of)
 
+    def end_by_sigint(self) -> None:
+        """Have the process end by SIGINT when all is done, as Python does after a KeyboardInterrupt."""
+        self._dying_of = signal.SIGINT
+
     def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() == self.pid and self._finished:
             self._dying_of = number  # the trace is being written: first that, then the end
@@ -105,5 +112,8 @@ class Session:
 
 
 def _die_of(number: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

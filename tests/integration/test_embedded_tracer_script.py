@@ -1,0 +1,280 @@
+"""A script under the embedded tracer is the script under Python: compared side by side, as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfharness.model import nsys_schema as schema
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
+
+RECORD = """
+from perfharness.model import range_log
+log = range_log.active()
+if log is not None:
+    key = log.key(range_log.RangeAttributes("perfharness", "stage")) << range_log.OP_BITS
+    import time
+    log.buffer().extend((key | range_log.PUSH, time.perf_counter_ns(), 0, 0))
+    log.buffer().extend((range_log.POP, time.perf_counter_ns(), 0, 0))
+"""
+"""What a recorder does in a traced process, and nothing in any other."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs a script plainly and traced, in one folder."""
+
+    folder: Path
+
+    @property
+    def trace(self) -> Path:
+        return self.folder / "out" / "trace.sqlite"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "PYTHON"))}
+        return {**kept, "PYTHONPATH": PYTHONPATH, "PERFHARNESS_OUTPUT_DIR": str(self.folder / "out")}
+
+    def run(self, *command: str) -> Outcome:
+        process = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Outcome(process.stdout, process.stderr, process.returncode)
+
+    def both(self, *command: str) -> Outcome:
+        """The outcome, which must be the same plainly and traced."""
+        plain = self.run(*command)
+        assert self.run("-m", "perfharness.tracer", *command) == plain
+        return plain
+
+    def write(self, source: str, name: str = "script.py") -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+        return name
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def meta(trace: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(trace)) as connection:
+        return dict(connection.execute(f"SELECT name, value FROM {schema.TABLE_PERFHARNESS}"))
+
+
+def range_names(trace: Path) -> list[str]:
+    with closing(sqlite3.connect(trace)) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if schema.TABLE_NVTX not in tables:
+            return []
+        query = (
+            f"SELECT s.value FROM {schema.TABLE_NVTX} JOIN {schema.TABLE_STRINGS} s ON s.id = textId "
+            f"WHERE eventType IN (59, 60) ORDER BY start"
+        )
+        return [name for (name,) in connection.execute(query)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print('hello')",
+        "import sys; print(sys.argv, sys.path[:1], __name__, __file__, __spec__, __package__, __doc__)",
+        "'''Doc.'''\nprint(__doc__, sorted(name for name in globals() if name != '__annotations__'))",
+        "import __main__, sys\nprint(__main__.__file__, sys.modules['__main__'] is __main__)\nx = 1\nprint(__main__.x)",
+        "import sys; sys.exit(7)",
+        "import sys; sys.exit('a message')",
+        "raise SystemExit",
+        "def f():\n    raise ValueError('wrong')\nf()",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error",
+        "x = (\n",
+        "import nothing_of_that_name",
+        "raise KeyboardInterrupt",
+        "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__, a[2].tb_frame.f_code.co_name)\n1 / 0",
+        "import sys\ndef broken(*a):\n    raise OSError('hook')\nsys.excepthook = broken\n1 / 0",
+        "import atexit\natexit.register(print, 'bye')\nprint('main')\n1 / 0",
+        "import threading\nthreading.Timer(0.05, print, ['thread']).start()\nprint('main')",
+        "import logging; logging.warning('w'); import warnings; warnings.warn('careful')",
+        "class A: ...\nimport pickle; print(type(pickle.loads(pickle.dumps(A()))) is A)",
+        "from __future__ import annotations\nx: int = 3\nprint(globals().get('__annotations__'))",
+        "x: 'no' = 3\nimport inspect, sys\nprint(inspect.getsource(sys.modules['__main__'])[:4])",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)",
+        "import os; os._exit(5)",
+        "import sys; print('out', flush=True); sys.stdout.close()",
+    ],
+)  # fmt: skip
+def test_same_output_and_exit_code(runner: Runner, source: str) -> None:
+    runner.both(runner.write(source), "one", "--two", "-m", "three=4")
+
+
+def test_interrupt_ends_by_the_signal(runner: Runner) -> None:
+    assert runner.both(runner.write("raise KeyboardInterrupt")).exit_code == -signal.SIGINT
+
+
+def test_script_in_another_folder_behind_a_link(runner: Runner) -> None:
+    runner.write("value = 42", "real/beside.py")
+    runner.write("import sys, beside; print(beside.value, sys.path[0], __file__, sys.argv)", "real/script.py")
+    (runner.folder / "link.py").symlink_to(runner.folder / "real" / "script.py")
+    assert "42" in runner.both("link.py").stdout
+    assert "42" in runner.both("real/script.py").stdout
+
+
+def test_no_such_script(runner: Runner) -> None:
+    outcome = runner.both("absent.py")
+    assert outcome.exit_code == 2
+    assert "can't open file" in outcome.stderr
+
+
+def test_modules_named_like_the_tracer_s_own_helpers_are_the_script_s(runner: Runner) -> None:
+    """The tracer imports numpy and sqlite3 only after the script, and not from beside the script."""
+    runner.write("raise ImportError('not this one')", "numpy.py")
+    runner.write("raise ImportError('not this one')", "sqlite3.py")
+    outcome = runner.both(runner.write("print('ran')\n" + RECORD))
+    assert outcome == Outcome("ran\n", "", 0)
+    assert range_names(runner.trace) == ["stage"]
+
+
+def test_as_a_module(runner: Runner) -> None:
+    source = "import sys\nprint(__name__, __package__, __spec__.name, __file__, sys.argv)\n" + RECORD
+    runner.write("", "package/__init__.py")
+    runner.write(source, "package/__main__.py")
+    runner.write(source, "package/part.py")
+    runner.both("-m", "package", "a", "b")
+    assert range_names(runner.trace) == ["stage"]
+    runner.both("-m", "package.part", "a")
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code"),
+    [
+        ("", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_the_trace_is_there_however_the_script_ends(runner: Runner, ending: str, exit_code: int) -> None:
+    assert runner.both(runner.write(f"{RECORD}\n{ending}")).exit_code == exit_code
+    assert range_names(runner.trace) == ["stage"]
+    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
+
+
+def test_threads_and_exit_functions_still_record(runner: Runner) -> None:
+    source = f"""
+import atexit, threading, time
+def record():
+    {RECORD.replace(chr(10), chr(10) + "    ")}
+threading.Thread(target=lambda: (time.sleep(0.1), record())).start()
+atexit.register(record)
+"""
+    runner.both(runner.write(source))
+    assert range_names(runner.trace) == ["stage", "stage"]
+
+
+def test_sigterm_handler_of_the_script_is_left_alone(runner: Runner) -> None:
+    handler = "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(9))\nos.kill(os.getpid(), 15)"
+    source = f"{RECORD}\n{handler}"
+    assert runner.both(runner.write(source)).exit_code == 9
+    assert range_names(runner.trace) == ["stage"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_work_and_leave_the_trace_alone(runner: Runner, method: str) -> None:
+    source = f"""
+import multiprocessing, os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+def record():
+    {RECORD.replace(chr(10), chr(10) + "    ")}
+def work(value):
+    record()
+    return value * 2
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    with context.Pool(2) as pool:
+        print(pool.map(work, range(4)))
+    process = context.Process(target=record)
+    process.start()
+    process.join()
+    print(process.exitcode)
+    record()
+"""
+    assert runner.both(runner.write(source)).stdout == "[0, 2, 4, 6]\n0\n"
+    assert range_names(runner.trace) == ["stage"]
+
+
+def test_a_forked_child_that_exits_normally_writes_nothing(runner: Runner) -> None:
+    source = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+print(os.path.exists(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "trace.sqlite")))
+{RECORD}
+"""
+    assert runner.run("-m", "perfharness.tracer", runner.write(source)).stdout == "False\n"
+    assert range_names(runner.trace) == ["stage"]
+
+
+def test_what_the_trace_says_of_itself(runner: Runner) -> None:
+    runner.both(runner.write(RECORD))
+    found = meta(runner.trace)
+    assert found[schema.META_CUDA_USED] == "no"
+    assert int(found[schema.META_CLOCK_ORIGIN_NS]) > 0
+    assert found[schema.META_TRACER_VERSION]
+    if found[schema.META_GPU_PRESENT] == "no":
+        assert found[schema.META_CUDA_TRACED] == "no"
+        assert found[schema.META_CUDA_UNTRACED_REASON]
+
+
+def test_a_trace_that_cannot_be_written_is_said(runner: Runner) -> None:
+    (runner.folder / "out").write_text("a file where the folder should be")
+    outcome = runner.run("-m", "perfharness.tracer", runner.write("print('ran')"))
+    assert outcome.exit_code == 0
+    assert outcome.stdout == "ran\n"
+    assert "trace.sqlite could not be written" in outcome.stderr
+
+
+def test_an_older_trace_is_replaced_as_a_whole(runner: Runner) -> None:
+    runner.trace.parent.mkdir()
+    runner.trace.write_bytes(b"old")
+    runner.both(runner.write(RECORD))
+    assert range_names(runner.trace) == ["stage"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])
+def test_usage(runner: Runner, arguments: list[str]) -> None:
+    outcome = runner.run("-m", "perfharness.tracer", *arguments)
+    assert outcome.exit_code == 1
+    assert "usage" in outcome.stderr
+
+
+def test_start_up_is_light(runner: Runner) -> None:
+    heavy = ["numpy", "sqlite3", "pyarrow", "rich", "typer", "perfharness.tracer.output", "nvtx"]
+    script = runner.write(f"import sys; print([name for name in {heavy!r} if name in sys.modules])")
+    assert runner.run("-m", "perfharness.tracer", script).stdout == "[]\n"

@@ -1,0 +1,210 @@
+"""The recording stand-ins for Python's nvtx, on a made-up package: what lands in the log, in which order."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.model import nsys_schema as schema
+from perfharness.model.range_log import END, HAS_PAYLOAD, OP_BITS, POP, PUSH, START, RangeLog
+from perfharness.tracer import nvtx_hook
+from perfharness.tracer.nvtx_hook import NvtxAttributes
+from perfharness.tracer.ranges import NO_END, decode
+
+NAMES = (
+    "annotate",
+    "enabled",
+    "push_range",
+    "pop_range",
+    "start_range",
+    "end_range",
+    "mark",
+    "get_domain",
+    "Domain",
+    "Counter",
+)
+
+
+@pytest.fixture
+def log() -> RangeLog:
+    return RangeLog()
+
+
+@pytest.fixture
+def diagnostics() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A package with the names of the real one, none of which does anything but say that it was called."""
+
+    def real(*args: object, **kwargs: object) -> object:
+        raise AssertionError("the real nvtx was called")
+
+    package = types.ModuleType("nvtx")
+    for name in NAMES:
+        setattr(package, name, real)
+    package.__dict__["enabled"] = lambda: True
+    colors = types.ModuleType("nvtx.colors")
+    colors.__dict__["color_to_hex"] = lambda color: {"red": 0xFF0000}.get(color, color if isinstance(color, int) else 1)
+    monkeypatch.setitem(sys.modules, "nvtx", package)
+    monkeypatch.setitem(sys.modules, "nvtx.colors", colors)
+    nvtx_hook.install(log, diagnostics)
+    return package
+
+
+def events(log: RangeLog) -> list[tuple[int, str, str | None, str | int | None]]:
+    """(event type, domain, message, category) of everything that begins, in the order of time."""
+    table = decode(log)
+    rows = []
+    for event_type, key, _ in sorted(zip(table.event_type, table.key, table.start, strict=True), key=lambda r: r[2]):
+        entry = log.attributes[key]
+        assert isinstance(entry, NvtxAttributes)
+        category = entry.category if entry.category is not None else entry.category_id
+        rows.append((int(event_type), entry.message, entry.domain, category))
+    return rows
+
+
+def test_functions_of_the_module(nvtx: Any, log: RangeLog) -> None:
+    nvtx.push_range("a", color="red", domain="d", category="c", payload=7)
+    nvtx.mark("m", category=3)
+    nvtx.pop_range(domain="d")
+    nvtx.end_range(nvtx.start_range("s"))
+    assert events(log) == [
+        (schema.NVTX_PUSH_POP_RANGE, "a", "d", "c"),
+        (schema.NVTX_MARK_EVENT, "m", None, 3),
+        (schema.NVTX_START_END_RANGE, "s", None, None),
+    ]
+    table = decode(log)
+    assert (table.end[table.event_type != schema.NVTX_MARK_EVENT] != NO_END).all()
+    assert table.payload[table.has_payload].tolist() == [7]
+    assert log.attributes[table.key[table.has_payload][0]].color == 0xFF0000
+
+
+def test_annotate_as_context_and_decorator(nvtx: Any, log: RangeLog) -> None:
+    @nvtx.annotate(domain="d")  # type: ignore[untyped-decorator]
+    def stage(value: int) -> int:
+        """Doc."""
+        return value + 1
+
+    with nvtx.annotate("outer", color="red"):
+        assert stage(1) == 2
+    assert (stage.__name__, stage.__doc__) == ("stage", "Doc.")
+    assert [row[1:3] for row in events(log)] == [("outer", None), ("stage", "d")]
+
+
+def test_an_exception_ends_the_range(nvtx: Any, log: RangeLog) -> None:
+    @nvtx.annotate("f")  # type: ignore[untyped-decorator]
+    def fails() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - the type is the point
+        fails()
+    assert decode(log).end.tolist() != [NO_END]
+
+
+def test_one_annotation_used_on_itself_and_on_threads(nvtx: Any, log: RangeLog) -> None:
+    @nvtx.annotate("f")  # type: ignore[untyped-decorator]
+    def recurse(depth: int) -> None:
+        if depth:
+            recurse(depth - 1)
+
+    threads = [threading.Thread(target=recurse, args=(3,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    table = decode(log)
+    assert len(table.start) == 16
+    assert (table.end >= table.start).all()
+
+
+def test_domains_and_reused_attributes(nvtx: Any, log: RangeLog) -> None:
+    domain = nvtx.get_domain("d")
+    assert domain is nvtx.get_domain("d")
+    assert domain is nvtx.Domain("d")
+    assert isinstance(domain, nvtx.Domain)
+    attributes = domain.get_event_attributes(message="a", category="c", payload=1)
+    domain.push_range(attributes)
+    domain.push_range(attributes, message="b", payload=2)
+    domain.pop_range()
+    domain.pop_range()
+    domain.end_range(
+        domain.start_range(message=domain.get_registered_string("r"), category=domain.get_category_id("k"))
+    )
+    domain.mark(attributes)
+    assert [row[1:] for row in events(log)] == [("a", "d", "c"), ("b", "d", "c"), ("r", "d", "k"), ("b", "d", "c")]
+    table = decode(log)
+    assert sorted(table.payload[table.has_payload].tolist()) == [1, 2, 2]
+
+
+def test_payloads_that_are_doubles(nvtx: Any, log: RangeLog) -> None:
+    nvtx.mark("m", payload=2.5)
+    table = decode(log)
+    entry = log.attributes[table.key[0]]
+    assert isinstance(entry, NvtxAttributes)
+    assert entry.double_payload
+    assert struct.unpack("<d", struct.pack("<q", int(table.payload[0]))) == (2.5,)
+
+
+def test_payloads_that_cannot_be_recorded_are_said_once(nvtx: Any, log: RangeLog, diagnostics: list[str]) -> None:
+    for _ in range(3):
+        nvtx.mark("m", payload=[1, 2])
+    assert len(decode(log).start) == 3
+    assert len(diagnostics) == 1
+    assert "payloads of type list" in diagnostics[0]
+
+
+def test_what_is_recorded_while_running_is_four_integers(nvtx: Any, log: RangeLog) -> None:
+    nvtx.push_range("a", payload=5)
+    range_id = nvtx.start_range("s")
+    nvtx.end_range(range_id)
+    nvtx.pop_range()
+    records = log.buffers[0][1]
+    assert [value & ((1 << OP_BITS) - 1) for value in records[::4]] == [PUSH | HAS_PAYLOAD, START, END, POP]
+    assert records[2] == 5
+    assert records[7] == records[11] == range_id[0]
+
+
+def test_a_pickled_annotation_is_one_of_the_real_package(nvtx: Any) -> None:
+    made = nvtx.annotate("a", color="red")
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is nvtx.annotate
+    assert again.init_args == made.init_args
+
+
+def test_a_disabled_package_stays_as_it_is(log: RangeLog, diagnostics: list[str]) -> None:
+    package = types.ModuleType("nvtx")
+    package.__dict__.update(enabled=lambda: False, push_range=len)
+    nvtx_hook.patch(package, log, diagnostics)
+    assert package.push_range is len
+
+
+def test_the_package_is_changed_as_it_is_imported(
+    log: RangeLog, diagnostics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "nvtx"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from nvtx.nvtx import mark, push_range\n")
+    (folder / "nvtx.py").write_text("def push_range(message=None): raise SystemExit\ndef mark(message=None): ...\n")
+    (folder / "colors.py").write_text("def color_to_hex(color): return 1\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvtx"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = list(sys.meta_path)
+    nvtx_hook.install(log, diagnostics)
+    from nvtx import push_range
+
+    push_range("a")
+    assert sys.meta_path == finders
+    assert [row[1] for row in events(log)] == ["a"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvtx"]:
+        monkeypatch.delitem(sys.modules, name)

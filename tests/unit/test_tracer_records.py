@@ -1,0 +1,169 @@
+"""CUPTI's buffers, built byte by byte by the layouts of a version and walked by a library that is made up."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from perfharness.tracer import cupti
+from perfharness.tracer.cupti import Cupti, starts_gpu_work
+from perfharness.tracer.layouts import LAYOUTS, is_known, record_lengths
+from perfharness.tracer.records import LayoutError, decode
+
+VERSIONS = [18, 21, 26, 28, 130001, 130101, 130301, 130401, 130500]
+FOREIGN_KIND = 38
+FOREIGN_LENGTH = 48
+
+
+def fake_cupti(version: int, lengths: dict[int, int] | None = None) -> Cupti:
+    """Finds the next record as the real one does: by its own idea of the lengths."""
+    known = {**record_lengths(version), FOREIGN_KIND: FOREIGN_LENGTH, **(lengths or {})}
+
+    def following(buffer: Any, valid: Any, record: Any) -> int:
+        pointer = cast(ctypes.c_void_p, record._obj)
+        if pointer.value is None:
+            at = buffer.value
+        else:
+            at = pointer.value + known[ctypes.c_uint32.from_address(pointer.value).value]
+        if at >= buffer.value + valid.value:
+            return 12
+        pointer.value = at
+        return 0
+
+    library = SimpleNamespace(cuptiActivityGetNextRecord=following)
+    return cast(Cupti, SimpleNamespace(version=version, library=library, path=Path("libcupti.so")))
+
+
+def record(version: int, kind: int, **values: int) -> bytes:
+    length = FOREIGN_LENGTH if kind == FOREIGN_KIND else record_lengths(version)[kind]
+    raw = bytearray(length)
+    raw[:4] = kind.to_bytes(4, "little")
+    for name, value in values.items():
+        type_name, offset = LAYOUTS[kind].fields[name]
+        field = np.asarray([value], dtype=type_name).tobytes()
+        raw[offset : offset + len(field)] = field
+    return bytes(raw)
+
+
+def buffer_of(*records: bytes) -> tuple[Any, tuple[int, int]]:
+    data = b"".join(records)
+    memory = ctypes.create_string_buffer(data, len(data))
+    return memory, (ctypes.addressof(memory), len(data))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kinds_interleave_and_every_field_comes_back(version: int) -> None:
+    kernel, call, copy = cupti.KIND_CONCURRENT_KERNEL, cupti.KIND_RUNTIME, cupti.KIND_MEMCPY
+    kept, buffer = buffer_of(
+        record(version, call, cbid=211, start=10, end=20, thread=77, correlation=5),
+        record(version, kernel, start=15, end=40, correlation=5, grid_x=8, block_z=2, name=99, local_total=1 << 40),
+        record(version, copy, start=50, end=60, correlation=6, bytes=1 << 33, copy_kind=1, target_kind=3),
+        record(version, kernel, start=70, end=80, correlation=7, device=1, stream=13),
+    )
+    found = decode(fake_cupti(version), [buffer])
+    assert found[kernel]["start"].tolist() == [15, 70]
+    assert found[kernel]["correlation"].tolist() == [5, 7]
+    assert found[kernel]["grid_x"].tolist() == [8, 0]
+    assert found[kernel]["block_z"].tolist() == [2, 0]
+    assert found[kernel]["local_total"].tolist() == [1 << 40, 0]
+    assert found[kernel]["stream"].tolist() == [0, 13]
+    assert found[call]["thread"].tolist() == [77]
+    assert found[copy]["bytes"].tolist() == [1 << 33]
+    assert found[copy]["target_kind"].tolist() == [3]
+    del kept
+
+
+def test_columns_go_on_from_buffer_to_buffer() -> None:
+    first, one = buffer_of(record(130001, cupti.KIND_MEMSET, start=1, end=2, value=255))
+    second, two = buffer_of(record(130001, cupti.KIND_MEMSET, start=3, end=4, memory_kind=2))
+    found = decode(fake_cupti(130001), [one, (0, 0), two])[cupti.KIND_MEMSET]
+    assert found["start"].tolist() == [1, 3]
+    assert found["value"].tolist() == [255, 0]
+    assert found["memory_kind"].tolist() == [0, 2]
+    del first, second
+
+
+def test_records_of_a_kind_that_nobody_asked_for_are_stepped_over() -> None:
+    kept, buffer = buffer_of(
+        record(130001, cupti.KIND_RUNTIME, correlation=1),
+        record(130001, FOREIGN_KIND),
+        record(130001, cupti.KIND_RUNTIME, correlation=2),
+    )
+    found = decode(fake_cupti(130001), [buffer])
+    assert set(found) == {cupti.KIND_RUNTIME}
+    assert found[cupti.KIND_RUNTIME]["correlation"].tolist() == [1, 2]
+    del kept
+
+
+def test_lengths_other_than_known_are_not_decoded() -> None:
+    kept, buffer = buffer_of(*[record(130001, cupti.KIND_MEMSET, start=1)] * 3)
+    with pytest.raises(LayoutError, match="not 88"):
+        decode(fake_cupti(130001, {cupti.KIND_MEMSET: 44}), [buffer])
+    del kept
+
+
+def test_no_buffers_no_columns() -> None:
+    assert decode(fake_cupti(130001), []) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        (17, False),
+        (18, True),
+        (28, True),
+        (29, False),
+        (130000, True),
+        (130500, True),
+        (130600, False),
+        (140000, False),
+    ],
+)
+def test_versions_whose_layouts_are_known(version: int, known: bool) -> None:
+    assert is_known(version) is known
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("cudaLaunchKernel_v7000", True),
+        ("cudaLaunchKernelExC_v11060", True),
+        ("cuLaunchKernelEx", True),
+        ("cuLaunchCooperativeKernel", True),
+        ("cudaGraphLaunch_ptsz_v10000", True),
+        ("cudaMemcpyAsync_v3020", True),
+        ("cuMemsetD32Async", True),
+        ("cudaMemPrefetchAsync_v12020", True),
+        ("cudaLaunchHostFunc_v10000", False),
+        ("cudaGraphMemcpyNodeSetParams_v10000", False),
+        ("cudaGraphAddMemsetNode_v10000", False),
+        ("cudaGetDevice_v3020", False),
+        ("cudaStreamIsCapturing_v10000", False),
+        ("cudaEventRecord_v3020", False),
+    ],
+)
+def test_functions_that_start_gpu_work(function: str, expected: bool) -> None:
+    assert starts_gpu_work(function) is expected
+
+
+def test_libraries_are_found_where_wheels_and_toolkits_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, home = tmp_path / "site", tmp_path / "cuda"
+    expected = [
+        site / "nvidia" / "cu99" / "lib" / "libcupti.so.99",
+        site / "nvidia" / "cuda_cupti" / "lib" / "libcupti.so.99",
+        home / "extras" / "CUPTI" / "lib64" / "libcupti.so.99",
+    ]
+    for path in expected:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.setattr("sys.path", [str(site)])
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    assert list(cupti.find_libraries(99)) == expected
+    assert list(cupti.find_libraries(98)) == []
