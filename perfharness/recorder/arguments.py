@@ -146,7 +146,8 @@ def _integer(text: str) -> int:
 
 def _add(parser: argparse.ArgumentParser, short: str, long: str, **options: Any) -> None:
     """Add an argument that may be spelled with dashes too."""
-    parser.add_argument(short, long, long[:2] + long[2:].replace("_", "-"), dest=long[2:], **options)
+    names = dict.fromkeys([short, long, "--" + long[2:].replace("_", "-")])
+    parser.add_argument(*names, dest=long[2:], **options)
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -64,13 +64,14 @@ class Journal:
         self._path: Path | None = None  # until it is claimed
         self._exception: str | None = None
         self._broken = False
+        self._hooked_multiprocessing = False
         self._previous_hook = sys.excepthook
 
     def install(self) -> None:
         """Follow the process to its end."""
         sys.excepthook = self._on_exception
         atexit.register(self.write_at_exit)
-        os.register_at_fork(after_in_child=self._after_fork)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def add(self, entry: Entry) -> None:
         """Tell of this recorder too."""
@@ -161,9 +162,17 @@ class Journal:
         self._exception = None
         for entry in self._entries:
             entry.core.forget_counts()
-        if (util := sys.modules.get("multiprocessing.util")) is not None:
-            # Its children leave by os._exit, past atexit.
-            util.Finalize(None, self.write_at_exit, exitpriority=0)
+
+    def _before_fork(self) -> None:
+        # The children of multiprocessing leave by os._exit, past atexit, and begin by forgetting all finalizers but
+        # those that are made through its own hook.
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None and not self._hooked_multiprocessing:
+            self._hooked_multiprocessing = True
+            util.register_after_fork(self, Journal._write_at_end_of_worker)
+
+    def _write_at_end_of_worker(self) -> None:
+        sys.modules["multiprocessing.util"].Finalize(None, self.write_at_exit, exitpriority=0)
 
 
 def _nvtx_version() -> str | None:
