@@ -1,0 +1,80 @@
+"""`perfharness launch` with the embedded tracer: traces of processes that end well, fail, hang and are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.trace import open_trace
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import os, signal, sys, time
+import nvtx
+mode = sys.argv[1]
+with nvtx.annotate("batch", domain="pipeline"):
+    time.sleep(0.02)
+if os.environ["PERFHARNESS_PROCESS_INDEX"] == "1":
+    if mode == "exit":
+        sys.exit(3)
+    if mode == "raise":
+        raise ValueError("bad frame 7")
+    if mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "hang":
+        time.sleep(600)
+"""
+
+
+def launch(out: Path, mode: str, *options: str) -> tuple[int, dict[str, Any]]:
+    script = out.parent / "script.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
+    own = ["launch", "-np", "2", "--tracer", "embedded", "-o", str(out), *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", *own, str(script), mode],
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        stdout=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, json.loads((out / "manifest.json").read_text())
+
+
+def names(trace: Path) -> list[str]:
+    opened = open_trace(trace)
+    return [opened.names[code] for code in opened.ranges.name]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "ended"),
+    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "2"], "timeout")],
+)
+def test_a_process_that_ends_badly_still_leaves_its_trace(
+    tmp_path: Path, mode: str, options: list[str], ended: str
+) -> None:
+    code, manifest = launch(tmp_path / "out", mode, *options)
+    assert code == 1
+    assert [record["ended"] for record in manifest["processes"]] == ["ok", ended]
+    for record in manifest["processes"]:
+        assert names(tmp_path / "out" / record["folder"] / record["trace"]) == ["batch"]
+
+
+def test_a_killed_process_leaves_no_trace_and_that_is_told(tmp_path: Path) -> None:
+    code, manifest = launch(tmp_path / "out", "kill")
+    assert code == 1
+    assert [record["trace"] for record in manifest["processes"]] == ["trace.sqlite", None]
+    assert [(finding["code"], finding["process"]) for finding in manifest["findings"]] == [
+        ("process-failed", "proc_1_gpu_0"),
+        ("trace-missing", "proc_1_gpu_0"),
+    ]
+    assert names(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
+    assert (tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json").exists()
+    assert not (tmp_path / "out" / "proc_1_gpu_0" / "benchmark.json").exists()

@@ -1,0 +1,89 @@
+"""What is made of a tracer's words, of a process's last words, and of names in the output folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness.cli.live import LogMirror, last_line
+from perfharness.model.findings import Severity
+from perfharness_launcher.collect import tracer_findings
+from perfharness_launcher.outcome import log_tail, signal_name
+from perfharness_launcher.staging import belongs_to_a_run
+
+WELL = (
+    "Generating '/tmp/nsys-report-1d12.qdstrm'\n"
+    "[1/1] [0%                          ] trace.nsys-rep\r[1/1] [========================100%] trace.nsys-rep\n"
+    "Generated:\n    /run/trace.nsys-rep\n"
+)
+"""As nsys 2023.4 wrote it."""
+
+
+def log(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "tracer.log"
+    path.write_text(text)
+    return path
+
+
+def test_a_good_run_of_nsys_gives_no_finding(tmp_path: Path) -> None:
+    assert tracer_findings(log(tmp_path, WELL), "proc_0_gpu_0") == []
+    assert tracer_findings(tmp_path / "gone.log", "proc_0_gpu_0") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("Importer error status: Importation succeeded with non-fatal errors.", Severity.ERROR),
+        ("FATAL ERROR: unable to start the collection", Severity.ERROR),
+        ("WARNING: CUDA tracing is not supported on this system", Severity.WARNING),
+    ],
+)
+def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severity: Severity) -> None:
+    (finding,) = tracer_findings(log(tmp_path, WELL + line + "\n"), "proc_0_gpu_0")
+    assert (finding.code, finding.severity, finding.process) == ("tracer-complained", severity, "proc_0_gpu_0")
+    assert finding.message == f"nsys said: {line}"
+    assert finding.cure == "all of it is in proc_0_gpu_0/tracer.log"
+
+
+def test_many_complaints_are_one_finding(tmp_path: Path) -> None:
+    (finding,) = tracer_findings(log(tmp_path, "".join(f"error {i}\n" for i in range(9))), "proc_0_gpu_0")
+    assert finding.message == "nsys said: error 0 | error 1 | error 2 | error 3 | error 4 (and 4 more)"
+
+
+def test_an_nsys_known_not_to_import_by_itself_may_say_so(tmp_path: Path) -> None:
+    said = "Importer error status: The importer binary and its dependencies were not found.\n"
+    assert tracer_findings(log(tmp_path, said), "proc_0_gpu_0", ignore_import=True) == []
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    path = log(tmp_path, "".join(f"line {i}\n" for i in range(100_000)) + "\n\n")
+    assert log_tail(path, lines=2) == "    line 99998\n    line 99999"
+    assert log_tail(tmp_path / "gone.log") == ""
+
+
+def test_names_of_signals() -> None:
+    assert (signal_name(9), signal_name(40)) == ("SIGKILL", "signal 40")
+
+
+@pytest.mark.parametrize("name", ["proc_0_gpu_0", "proc_12_gpu_7", "benchmark_mean.json", "manifest.json"])
+def test_names_that_a_run_makes(name: str) -> None:
+    assert belongs_to_a_run(name)
+
+
+@pytest.mark.parametrize("name", ["proc_0_gpu_0.bak", "my_proc_0_gpu_0", "benchmark.json", "notes.txt", "proc_a_gpu_0"])
+def test_names_that_no_run_makes(name: str) -> None:
+    assert not belongs_to_a_run(name)
+
+
+def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    mirror = LogMirror(path, "proc_0_gpu_0")
+    assert mirror.new_lines() == []
+    with path.open("ab", buffering=0) as file:
+        file.write(b"one\ntw")
+        assert mirror.new_lines() == ["proc_0_gpu_0 | one"]
+        file.write(b"o\n\xff\n")
+        assert mirror.new_lines() == ["proc_0_gpu_0 | two", "proc_0_gpu_0 | \ufffd"]
+    assert mirror.new_lines() == []
+    assert last_line(path) == "\ufffd"
