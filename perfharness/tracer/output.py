@@ -44,11 +44,10 @@ def write_trace(session: Session) -> Path:
 
 
 def _fill(file: TraceFile, session: Session) -> None:
-    records, meta = _gpu_records(session)
-    names = session.gpu.api_names if session.gpu is not None else {}
+    records, meta, api_names = gpu_records(session)
     nvtx_table.write(file, session, records)
     if records:
-        unattributed = gpu_tables.write(file, session, records, names)
+        unattributed = gpu_tables.write(file, session, records, api_names)
         session.diagnostics.extend(unattributed)
     _write_session(file, session)
     if meta[schema.META_CUDA_USED] == "yes":
@@ -62,8 +61,10 @@ def _fill(file: TraceFile, session: Session) -> None:
     file.write_strings()
 
 
-def _gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str]]:
-    """The decoded records by kind (empty where the GPU was not traced), and what the trace says of itself about it."""
+def gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str], dict[tuple[int, int], str]]:
+    """The decoded records by kind (none where the GPU was not traced), what the trace says of itself about that, and
+    the names of API functions by domain and number.
+    """
     meta = {
         schema.META_CUDA_TRACED: "no",
         schema.META_CUDA_USED: "yes" if _cuda_was_used() else "no",
@@ -80,14 +81,14 @@ def _gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str]]:
             else:
                 records = decode(raw.cupti, raw.buffers)
                 meta[schema.META_CUDA_TRACED] = "yes"
-                return records, meta
+                return records, meta, raw.api_names
         except (cupti.CuptiError, LayoutError) as error:
             reason = f"CUPTI's records could not be read: {error}"
     if reason:
         meta[schema.META_CUDA_UNTRACED_REASON] = reason
         if session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
             session.diagnostics.append(f"GPU work is not in this trace: {reason}.")
-    return {}, meta
+    return {}, meta, {}
 
 
 def _cuda_was_used() -> bool:
