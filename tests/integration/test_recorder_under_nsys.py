@@ -1,0 +1,210 @@
+"""The recorder under the real nsys: what it knows stands in the trace.
+
+PERFHARNESS_TEST_NSYS is the nsys to use. PERFHARNESS_TEST_NVTX_SITE is a folder with an nvtx that this nsys records
+(nsys 2023.4: nvtx up to 0.2.11); it goes first on the child's PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from perfharness.model.nsys_schema import (
+    NVTX_CATEGORY_EVENT,
+    NVTX_MARK_EVENT,
+    NVTX_PUSH_POP_RANGE,
+    NVTX_START_END_RANGE,
+)
+
+ROOT = Path(__file__).parents[2]
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+pytestmark = [
+    pytest.mark.nsys,
+    pytest.mark.skipif(not NSYS, reason="PERFHARNESS_TEST_NSYS is not set; scripts/install_nsys gets an nsys"),
+    pytest.mark.skipif(not NVTX_SITE, reason="PERFHARNESS_TEST_NVTX_SITE is not set to a folder with nvtx 0.2.11"),
+]
+
+
+class Row(NamedTuple):
+    start_ns: int
+    end_ns: int | None
+    kind: int
+    text: str
+    category: str | None
+    payload: int | None
+    domain: str
+    thread: int
+
+
+def trace(tmp_path: Path, script: Path, *arguments: str) -> tuple[list[Row], Any]:
+    """The NVTX events of a run of the script by time, and its recorder.json."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
+    paths = [str(NVTX_SITE), str(ROOT), str(ROOT / "launcher")]
+    command = [str(NSYS), "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
+    command += ["--export=sqlite", f"--output={tmp_path / 'trace'}", sys.executable, str(script), *arguments]
+    done = subprocess.run(
+        command,
+        env={**kept, "PYTHONPATH": os.pathsep.join(paths), "PERFHARNESS_OUTPUT_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert (tmp_path / "recorder.json").exists(), output
+    journal = json.loads((tmp_path / "recorder.json").read_text(encoding="utf-8"))
+    return sorted(rows(tmp_path / "trace.sqlite")), journal
+
+
+def rows(path: Path) -> Iterator[Row]:
+    with sqlite3.connect(path) as connection:
+        strings = dict(connection.execute("SELECT id, value FROM StringIds"))
+        found = connection.execute(
+            "SELECT start, end, eventType, coalesce(text, ''), textId, category, int64Value, domainId, globalTid"
+            " FROM NVTX_EVENTS"
+        ).fetchall()
+    connection.close()
+    texts = {text_id: strings[text_id] for *_, text_id, _, _, _, _ in found if text_id is not None}
+    named = [(row[2], row[5], row[7], row[3] or texts.get(row[4], "")) for row in found]
+    categories = {(domain, number): text for kind, number, domain, text in named if kind == NVTX_CATEGORY_EVENT}
+    domains = {domain: text for kind, _, domain, text in named if kind == 75}
+    wanted = (NVTX_MARK_EVENT, NVTX_PUSH_POP_RANGE, NVTX_START_END_RANGE)
+    for start, end, kind, text, text_id, category, payload, domain, thread in found:
+        if kind in wanted:
+            message = text or texts[text_id]
+            category_name = categories.get((domain, category))
+            yield Row(start, end, kind, message, category_name, payload, domains.get(domain, ""), thread)
+
+
+def test_toy_pipeline(tmp_path: Path) -> None:
+    events, journal = trace(tmp_path, ROOT / "samples" / "toy_pipeline.py", "--stage-ms", "20")
+    ranges = [row for row in events if row.kind == NVTX_PUSH_POP_RANGE]
+    marks = [row for row in events if row.kind == NVTX_MARK_EVENT]
+    batch = ["batch", "stage_1", "stage_2"]
+    assert [row.text for row in ranges] == ["pipeline", *batch, *batch, *batch]
+    assert {(row.domain, row.category) for row in events} == {("perfharness", "toy_pipeline")}
+    assert [(row.text, row.payload) for row in marks] == [
+        ("perfharness.recorder", None),
+        *[("perfharness.items", 1)] * 3,
+    ]
+    batches = [row for row in ranges if row.text == "batch"]
+    assert [row.payload for row in batches] == [0, 1, 2]
+    assert all(row.payload is None for row in ranges if row.text != "batch")
+    for row, mark in zip(batches, marks[1:], strict=True):
+        assert row.end_ns is not None
+        assert row.start_ns < mark.start_ns <= row.end_ns
+        stages = [stage for stage in ranges if stage.text != "batch" and row.start_ns < stage.start_ns < row.end_ns]
+        assert [stage.text for stage in stages] == ["stage_1", "stage_2"]
+        for stage in stages:
+            assert stage.end_ns is not None
+            assert 20e6 <= stage.end_ns - stage.start_ns
+    (recorder,) = journal["recorders"]
+    assert (recorder["ranges"], recorder["batches"], recorder["items"]) == (len(ranges), 3, 3)
+
+
+EVERYTHING = """
+import asyncio, threading
+from perfharness import PerfRecorder
+
+perf = PerfRecorder("rec")
+other = PerfRecorder("other", domain="second")
+
+with perf.batch(-5, total_items=1 << 40, category="io"):
+    other.push_range("their own")
+    other.pop_range()
+perf.push_range("gone")
+perf.pop_range(delete_range=True)
+
+async def work(i):
+    for j in range(2):
+        with perf.batch(10 * i + j, total_items=i):
+            await asyncio.sleep(0.01)
+            with perf.range("stage", category=7):
+                await asyncio.sleep(0.01)
+
+async def main():
+    await asyncio.gather(*(work(i) for i in range(3)))
+
+with perf.range("loop"):
+    asyncio.run(main())
+
+def in_thread():
+    with perf.batch(0, total_items=2):
+        pass
+
+thread = threading.Thread(target=in_thread)
+thread.start()
+thread.join()
+perf.finalize()
+other.finalize()
+"""
+
+
+def test_everything_else(tmp_path: Path) -> None:
+    script = tmp_path / "everything.py"
+    script.write_text(EVERYTHING, encoding="utf-8")
+    events, journal = trace(tmp_path, script)
+    by_text: dict[str, list[Row]] = {}
+    for row in events:
+        by_text.setdefault(row.text, []).append(row)
+
+    assert [(row.category, row.domain) for row in by_text["perfharness.recorder"]] == [
+        ("rec", "perfharness"),
+        ("other", "second"),
+    ]
+    assert [(row.category, row.domain) for row in by_text["their own"]] == [("other", "second")]
+    (gone,), (delete,) = by_text["gone"], by_text["perfharness.delete"]
+    assert gone.end_ns is not None
+    assert gone.start_ns <= delete.start_ns <= gone.end_ns
+
+    own = [row for row in by_text["batch"] if row.kind == NVTX_PUSH_POP_RANGE]
+    assert [(row.category, row.payload) for row in own] == [("rec/io", -5), ("rec", 0)]
+    assert len({row.thread for row in own}) == 2
+    items = {(row.category, row.payload) for row in by_text["perfharness.items"]}
+    assert {("rec/io", 1 << 40), ("rec", 2)} <= items
+
+    in_tasks = [row for row in by_text["batch"] if row.kind == NVTX_START_END_RANGE]
+    assert sorted(row.payload or 0 for row in in_tasks) == [0, 1, 10, 11, 20, 21]
+    assert {row.category for row in in_tasks} == {"rec#1", "rec#2", "rec#3"}
+    assert {row.category for row in by_text["stage"]} == {"rec/7#1", "rec/7#2", "rec/7#3"}
+    for row in in_tasks:
+        lane = str(row.category)[-2:]
+        assert row.end_ns is not None
+        inside = [
+            other
+            for other in events
+            if str(other.category).endswith(lane) and row.start_ns < other.start_ns < row.end_ns
+        ]
+        assert [other.text for other in inside] == ["stage", "perfharness.items"]
+        assert inside[1].payload == (row.payload or 0) // 10
+
+    ranges = [row for row in events if row.kind != NVTX_MARK_EVENT]
+    counted = {recorder["name"]: recorder for recorder in journal["recorders"]}
+    assert counted["rec"]["ranges"] == len([row for row in ranges if row.domain == "perfharness"])
+    assert counted["other"]["ranges"] == 1
+    assert (counted["rec"]["batches"], counted["rec"]["items"]) == (8, (1 << 40) + 2 + 2 * (0 + 1 + 2))
+    assert (counted["rec"]["deleted_ranges"], counted["rec"]["threads"]) == (1, 2)
+
+
+def test_plain_nvtx(tmp_path: Path) -> None:
+    sample = (ROOT / "samples" / "plain_nvtx.py").read_text(encoding="utf-8")
+    assert "import perfharness" not in sample
+    # The sample as it is, with a recorder after it: outside a recorder nothing of ours is in the trace.
+    script = tmp_path / "plain_and_recorder.py"
+    script.write_text(sample + "\nfrom perfharness import PerfRecorder\nPerfRecorder('rec').finalize()\n", "utf-8")
+    events, _ = trace(tmp_path, script, "--batches", "2", "--stage-ms", "1")
+    ranges = [row for row in events if row.kind == NVTX_PUSH_POP_RANGE]
+    batches = [name for i in range(2) for name in (f"batch_{i}", "preprocess", "inference")]
+    assert [row.text for row in ranges] == ["pipeline", *batches]
+    assert {(row.domain, row.category, row.payload) for row in ranges} == {("", None, None)}
