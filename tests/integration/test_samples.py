@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ SHAPES = SAMPLES / "assets" / "images"
 NUM_SHAPES = 12
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+EMBEDDED = ("--tracer", "embedded")
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,23 @@ def run(*arguments: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def launch(sample: Sample, output: Path, processes: int, warmup: int) -> None:
-    """Measure a sample with the embedded tracer."""
-    options = ("-np", str(processes), "-w", str(warmup), "--tracer", "embedded", "-o", output)
+def launch(
+    sample: Sample, output: Path, *, processes: int = 1, warmup: int = 0, tracer: Sequence[str] = EMBEDDED
+) -> None:
+    """Measure a sample."""
+    options = ["-np", str(processes), "-w", str(warmup), *tracer, "-o", str(output)]
     run("-m", "perfharness", "launch", *options, sample.script, *sample.arguments, cwd=output.parent)
+
+
+@pytest.fixture
+def nsys(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Options that take the real nsys, with an nvtx in the environment that it records."""
+    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
+    if not path:
+        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
+    if nvtx_site:
+        monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", nvtx_site)
+    return ("--tracer", "nsys", "--nsys", path)
 
 
 def read(path: Path) -> Any:
@@ -117,10 +132,26 @@ def test_ocr_sample_reads_every_line(tmp_path: Path) -> None:
     assert read(tmp_path / "texts.json") == written_texts()
 
 
-@pytest.mark.parametrize("sample", [IMAGES, TEXTS], ids=lambda sample: sample.id)
+EVERY_SAMPLE = pytest.mark.parametrize("sample", [IMAGES, TEXTS], ids=lambda sample: sample.id)
+
+
+@EVERY_SAMPLE
 def test_launched_sample_has_its_stages_batches_and_items(sample: Sample, tmp_path: Path) -> None:
-    launch(sample, tmp_path / "out", processes=1, warmup=0)
-    pipeline = read(tmp_path / "out/proc_0_gpu_0/benchmark.json")["data"][sample.recorder]["pipeline"]
+    launch(sample, tmp_path / "out")
+    check_result(sample, tmp_path / "out/proc_0_gpu_0")
+
+
+@pytest.mark.nsys
+@EVERY_SAMPLE
+def test_sample_under_nsys_has_the_same(sample: Sample, nsys: tuple[str, ...], tmp_path: Path) -> None:
+    launch(sample, tmp_path / "out", tracer=nsys)
+    check_result(sample, tmp_path / "out/proc_0_gpu_0")
+    assert (tmp_path / "out/proc_0_gpu_0/trace.nsys-rep").stat().st_size > 0
+
+
+def check_result(sample: Sample, folder: Path) -> None:
+    """The stages, batches and items of a process, and times that fit into one another."""
+    pipeline = read(folder / "benchmark.json")["data"][sample.recorder]["pipeline"]
     batches = children(pipeline)
     assert list(batches) == [f"batch_{index}" for index in range(len(sample.items))]
     assert [batch["total_items"] for batch in batches.values()] == list(sample.items)
@@ -133,7 +164,7 @@ def test_launched_sample_has_its_stages_batches_and_items(sample: Sample, tmp_pa
 
 
 def test_existing_pipeline_counts_its_steps_and_the_networks_inside_them(tmp_path: Path) -> None:
-    launch(TEXTS, tmp_path / "out", processes=1, warmup=0)
+    launch(TEXTS, tmp_path / "out")
     output = tmp_path / "out/proc_0_gpu_0"
     assert read(output / "texts.json") == written_texts()
     batches = children(read(output / "benchmark.json")["data"]["ocr"]["pipeline"])
