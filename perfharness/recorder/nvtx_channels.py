@@ -54,14 +54,14 @@ def _legacy_sink(nvtx: Any) -> Sink:
         problem = "this nvtx is older than 0.2.10 and cannot carry batch indices and item counts into a trace"
         if os.environ.get(environment.TRACER) == "nsys":
             raise RecorderError(f"{problem}, so nothing could be reported per batch; {INSTALL_HINT}")
-        _warn_once(f"{problem}; {INSTALL_HINT}")
+        _warn_once(f"{problem}; {INSTALL_HINT}", frames_above=1)
     return LegacyNvtxSink(nvtx, payloads=payloads)
 
 
-def _warn_once(message: str) -> None:
+def _warn_once(message: str, *, frames_above: int = 0) -> None:
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=5)  # the line that makes the recorder
+        warnings.warn(message, RuntimeWarning, stacklevel=5 + frames_above)  # the line that makes the recorder
 
 
 class NvtxSink:

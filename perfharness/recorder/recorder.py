@@ -238,9 +238,13 @@ class PerfRecorder:
         from that of the code which consumes it.
         """
         if callable(message):
-            return annotate_function(message, self.range(message.__name__))
+            return annotate_function(message, self.range(_name_of(message)))
 
         def decorate(function: Callable[..., Any]) -> Any:
-            return annotate_function(function, self.range(message or function.__name__, color, domain, category))
+            return annotate_function(function, self.range(message or _name_of(function), color, domain, category))
 
         return decorate
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
