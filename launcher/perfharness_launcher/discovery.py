@@ -125,8 +125,7 @@ def _candidates(environ: Mapping[str, str], root: Path, project: Path) -> Iterat
             yield from ((found, variable) for found in sorted(Path(toolkit).glob("bin/nsys")))
     for pattern, source in PLACES:
         yield from ((found, source) for found in sorted(root.glob(pattern.lstrip("/"))))
-    for folder in (Path.cwd() / ".nsys", project / ".nsys"):
-        yield from ((found, "scripts/install_nsys") for found in sorted(folder.glob("target-linux-*/nsys")))
+    yield from ((found, "scripts/install_nsys") for found in sorted(project.glob(".nsys/target-linux-*/nsys")))
 
 
 def _distinct(candidates: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:

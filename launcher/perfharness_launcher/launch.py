@@ -75,6 +75,7 @@ def launch(
         supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience())
         try:
             endings = supervisor.run()
+            observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
             collected = collect(plan.nsys, [ending.process.folder for ending in endings], interrupts)
             records = [
                 process_record(ending, found, planned_command(ending.process.spec, plan, output_dir))
@@ -88,6 +89,7 @@ def launch(
                 _refuse(findings)
             manifest = make_manifest(plan, environment, command, run_id, created, records, findings)
             (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
+            observer.stage("reading the traces")
             try:
                 with interrupts.raising():
                     analyse(stage.path, manifest)

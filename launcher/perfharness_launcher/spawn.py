@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfharness.errors import LaunchError
 from perfharness.model.plan import LaunchPlan, ProcessSpec
 from perfharness_launcher import child
 from perfharness_launcher.nsys_command import profile_command
@@ -116,15 +117,19 @@ def start(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path, control_dir: Path,
     else:
         command, shown = watched, list(spec.command)
     environment = {**os.environ, **spec.environment_in(run_dir), RUN_ID_VARIABLE: run_id}
-    with (folder / TRACER_LOG).open("wb") as log:
-        popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+    try:
+        with (folder / TRACER_LOG).open("wb") as log:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(control)
+        raise LaunchError(f"{spec.folder} cannot be started ({command[0]}): {error.strerror}") from error
     return RunningProcess(spec, folder, control, status_path, popen, shown)
 
 

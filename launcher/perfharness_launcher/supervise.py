@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 import psutil
 
+from perfharness.errors import LaunchError
 from perfharness.model.plan import LaunchPlan
 from perfharness_launcher import child, spawn
 from perfharness_launcher.interrupts import Interrupts
@@ -44,6 +45,9 @@ class Observer(Protocol):
 
     def look(self, phases: Sequence[Phase]) -> None:
         """Called at every look, about 20 times a second."""
+
+    def stage(self, name: str) -> None:
+        """All processes are done; what comes next, e.g. `exporting the traces`."""
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or a signal came in, for the `count`-th time."""
@@ -113,11 +117,11 @@ class Supervisor:
     def run(self) -> list[Ending]:
         """Start, watch and end all processes; returns how each ended."""
         watches: list[_Watch] = []
-        with tempfile.TemporaryDirectory(prefix="perfharness-") as control_dir:
+        with _control_dir() as control_dir:
             try:
                 for spec in self.plan.processes:
-                    started = spawn.start(spec, self.plan, self.run_dir, Path(control_dir), self.run_id)
-                    watches.append(_Watch(started))
+                    started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id)
+                    watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
                 self.observer.started([watch.process for watch in watches])
                 self._wait_until_ready(watches)
                 self._go(watches)
@@ -214,6 +218,19 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 os.close(watch.process.control)
         self.leftovers = end_leftovers(self.run_id, clock=self.clock, sleep=self.sleep)
+
+
+@contextlib.contextmanager
+def _control_dir() -> Iterator[Path]:
+    """A folder for FIFOs, which the file system of the run folder may not have."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="perfharness-")
+    except OSError as error:
+        raise LaunchError(
+            f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def _is_gone(watch: _Watch) -> bool:

@@ -36,6 +36,7 @@ class LaunchView:
         self._processes: Sequence[RunningProcess] = ()
         self._mirrors: list[LogMirror] = []
         self._phases: list[Phase] = []
+        self._stage = ""
         self._usage: dict[int, psutil.Process] = {}
         self._begin = self._next_refresh = clock()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -72,6 +73,15 @@ class LaunchView:
             if self._live is not None:
                 self._live.update(self._table(now), refresh=True)
 
+    def stage(self, name: str) -> None:
+        """Say what comes after the processes."""
+        self._stage = f", {name}"
+        self._mirror()
+        if self._live is not None:
+            self._live.update(self._table(self._clock()), refresh=True)
+        else:
+            self._print_line(name)
+
     def interrupted(self, count: int) -> None:
         """Say what is being done about it."""
         self._console.print(
@@ -82,20 +92,21 @@ class LaunchView:
 
     def _print_changes(self, phases: Sequence[Phase]) -> None:
         before: Sequence[Phase | None] = self._phases or [None] * len(phases)
-        elapsed = self._clock() - self._begin
         for process, old, new in zip(self._processes, before, phases, strict=True):
             if old is not new:
-                self._console.print(
-                    f"[{elapsed:6.1f} s] {process.spec.folder}: {new.value}", markup=False, highlight=False
-                )
+                self._print_line(f"{process.spec.folder}: {new.value}")
+
+    def _print_line(self, text: str) -> None:
+        elapsed = self._clock() - self._begin
+        self._console.print(f"[{elapsed:6.1f} s] {text}", markup=False, highlight=False)
 
     def _mirror(self) -> None:
-        for mirror in self._mirrors:
-            for line in mirror.new_lines():
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        lines = [line for mirror in self._mirrors for line in mirror.new_lines()]
+        if lines:  # all at once, for each print draws the table anew
+            self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     def _table(self, now: float) -> Table:
-        table = Table(title=f"{now - self._begin:.0f} s", title_justify="left", box=None)
+        table = Table(title=f"{now - self._begin:.0f} s{self._stage}", title_justify="left", box=None)
         for name in ("process", "state", "CPU", "memory", "last output"):
             table.add_column(name, no_wrap=True, overflow="ellipsis")
         for process, phase in zip(self._processes, self._phases, strict=True):

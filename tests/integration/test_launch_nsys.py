@@ -43,8 +43,9 @@ with nvtx.annotate("batch", domain="pipeline"):
     time.sleep(0.05)
 if mode == "workers":
     if os.fork() == 0:
-        with nvtx.annotate("in the fork", domain="pipeline"):
-            time.sleep(0.3)  # one that exits at once is gone before nsys has taken its ranges
+        for _ in range(20):  # nsys may miss the first ones of a fork
+            with nvtx.annotate("in the fork", domain="pipeline"):
+                time.sleep(0.05)
         os._exit(0)
     os.wait()
 if mode == "kill" and index == 1:
@@ -108,9 +109,10 @@ def living(text: str) -> list[str]:
     return found
 
 
-def sessions(nsys: Path) -> list[str]:
+def sessions(nsys: Path) -> set[str]:
+    """Names of all sessions on the machine; other people's may be among them."""
     listed = subprocess.run([nsys, "sessions", "list"], capture_output=True, text=True, check=False).stdout
-    return [line for line in listed.splitlines()[1:] if line.strip()]
+    return {line.split()[-1] for line in listed.splitlines()[1:] if line.strip()}
 
 
 def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
@@ -125,13 +127,12 @@ def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Pat
     assert (tracer["kind"], tracer["path"]) == ("nsys", str(nsys))
     assert codes(out) == []
     assert living(str(tmp_path)) == []
-    assert sessions(nsys) == []
 
 
 def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     launch("--nsys", nsys, "-o", out, script, "workers")
-    assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch", "in the fork"]
+    assert set(range_names(out / "proc_0_gpu_0" / "trace.sqlite")) == {"batch", "in the fork"}
 
 
 @pytest.mark.parametrize(("mode", "code", "number"), [("kill", None, "SIGKILL"), ("code", 137, None)])
@@ -163,6 +164,8 @@ def test_no_daemon_and_no_session_is_left_behind(
     out = tmp_path / "out"
     with _launching("-np", 2, "--nsys", nsys, "-o", out, script, "hang") as launcher:
         _wait_until_hanging(out, 2)
+        own = {f"profile-{process.pid}" for process in psutil.Process(launcher.pid).children()}
+        assert len(own & sessions(nsys)) == 2
         launcher.send_signal(number)
         code = launcher.wait(PATIENCE_S)
     if number is signal.SIGKILL:
@@ -172,7 +175,7 @@ def test_no_daemon_and_no_session_is_left_behind(
         assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
         assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
     assert living(str(tmp_path)) == []
-    assert sessions(nsys) == []
+    assert not own & sessions(nsys)
 
 
 def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
