@@ -5,6 +5,7 @@ Every column is coalesced and cast in SQL, so that its type does not depend on t
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -22,6 +23,7 @@ MISSING = -(2**62)
 """Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
+SQLITE_HEADER_BYTES = 100
 
 
 class Database:
@@ -106,17 +108,30 @@ def int64_array(column: pa.ChunkedArray) -> Int64:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
+def _size_by_header(header: bytes) -> int:
+    """File size that the header promises, 0 where it does not tell (https://www.sqlite.org/fileformat.html, 1.3)."""
+    page_bytes, changes, pages = struct.unpack_from(">H", header, 16)[0], header[24:28], header[28:32]
+    if changes != header[92:96]:
+        return 0
+    return (65536 if page_bytes == 1 else int(page_bytes)) * int.from_bytes(pages, "big")
+
+
 def _check_header(path: Path) -> None:
     if not path.is_file():
         raise TraceNotFoundError(f"There is no trace file at {path}; give a .sqlite that nsys or perfharness wrote.")
     try:
         with path.open("rb") as file:
-            header = file.read(len(SQLITE_MAGIC))
+            header = file.read(SQLITE_HEADER_BYTES)
     except OSError as error:
         raise TraceFormatError(f"{path} cannot be opened: {error.strerror}; check its permissions.") from error
     if not header:
         raise TraceFormatError(f"{path} is empty; the tracer ended before it wrote anything, so measure again.")
-    if header != SQLITE_MAGIC:
+    if not header.startswith(SQLITE_MAGIC):
         raise TraceFormatError(
             f"{path} is not a sqlite trace; turn a .nsys-rep into one with `nsys export --type sqlite FILE.nsys-rep`."
+        )
+    if len(header) < SQLITE_HEADER_BYTES or path.stat().st_size < _size_by_header(header):
+        raise TraceFormatError(
+            f"{path} is truncated: it is shorter than its own header says. Copy it again, or export it again with "
+            "`nsys export --type sqlite`."
         )

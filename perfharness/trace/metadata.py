@@ -25,7 +25,7 @@ def read_meta(database: Database, has_cuda_rows: bool) -> TraceMeta:
         version = own.get(schema.META_TRACER_VERSION, [None])[0]
     else:
         coverage, reason = _nsys_coverage(database, has_cuda_rows)
-        version = _key_values(database, "META_DATA_EXPORT").get("EXPORT_PRODUCT_VERSION", [None])[0]
+        version = _export_values(database).get("EXPORT_PRODUCT_VERSION", [None])[0]
     return TraceMeta(
         tracer="embedded" if own else "nsys",
         tracer_version=version,
@@ -51,6 +51,11 @@ def _key_values(database: Database, table: str) -> dict[str, list[str]]:
     return found
 
 
+def _export_values(database: Database) -> dict[str, list[str]]:
+    """What nsys says of its export; the table was called otherwise up to 2022.4."""
+    return _key_values(database, "META_DATA_EXPORT") or _key_values(database, "EXPORT_META_DATA")
+
+
 def _nsys_coverage(database: Database, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
     if has_cuda_rows:
         return "traced", "the trace holds CUDA events"
@@ -58,7 +63,7 @@ def _nsys_coverage(database: Database, has_cuda_rows: bool) -> tuple[GpuCoverage
     collected = [value for name, values in capture.items() if "COLLECT_CUDA_TRACE" in name for value in values]
     if "Cuda" in capture.get("CAPTURE_EVENT_TYPE", []) or "true" in collected:
         return "traced", "CUDA was traced, and nothing was recorded"
-    if not capture:
+    if not capture and not _export_values(database):
         return "untraced", "the trace does not say whether CUDA was traced"
     if not database.has("TARGET_INFO_GPU"):
         return "no_gpu_work", "nsys saw no GPU on the machine"

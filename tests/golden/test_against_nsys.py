@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.range_table import RangeTable, build_range_table
+from perfharness.analysis.stages import find_stages
+from perfharness.analysis.tabulate import tabulate
 from perfharness.model.trace import GpuOperationKind, Style, Trace, pid_of, tid_of
 from perfharness.trace import open_trace
 
 TRACES = Path(__file__).parent / "traces"
-WITH_ANSWERS = ["cpu", "graphs", "graphs_node", "long", "pipeline", "threads"]
+RECORDED = ["recorder_nsys_2022_4", "recorder_nsys_2023_4"]
+"""A recorder's ranges traced by old versions on a machine without a GPU."""
+
+WITH_ANSWERS = ["cpu", "graphs", "graphs_node", "long", "pipeline", "threads", *RECORDED]
 
 
 def answers(name: str, report: str) -> list[dict[str, Any]]:
@@ -146,3 +151,17 @@ def test_a_partial_trace_is_found_out_from_the_file_alone() -> None:
     assert [names[i] for i in range(len(names)) if table.gpu_known[i]] == ["preprocess"]
     last_call = int(trace.api.start_ns.max())
     assert int(table.ranges.end_ns[table.gpu_known].max()) < last_call
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_old_versions_carry_all_that_a_recorder_knows(name: str) -> None:
+    """Three batches of two items, each with one stage, from the trace alone."""
+    trace, table = read(name)
+    result = tabulate(trace, table, find_stages(trace), 1)
+    pipeline = result.data["tiny"]["pipeline"]
+    assert [pipeline[f"batch_{i}"]["total_items"] for i in range(3)] == [2, 2, 2]
+    assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (6, 2)
+    assert pipeline["batch_1"]["stage"]["cpu_time"] > 10
+    assert pipeline["gpu_time"] == 0.0
+    assert trace.meta.tracer_version is not None
+    assert trace.meta.tracer_version.startswith(name[-6:].replace("_", "."))

@@ -35,6 +35,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"not a database at all", "is not a sqlite trace"),
+        (b"SQLite format 3\x00" + bytes(20), "is truncated"),
         (b"SQLite format 3\x00" + bytes(84), "cannot be read as a trace"),
     ],
 )
@@ -53,7 +54,7 @@ def test_a_foreign_database(tmp_path: Path) -> None:
         open_trace(path)
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.99, 0.99999])
 def test_a_truncated_trace(tmp_path: Path, fraction: float) -> None:
     whole = (GOLDEN / "pipeline.sqlite").read_bytes()
     path = tmp_path / "t.sqlite"
