@@ -37,8 +37,6 @@ def check_category_part(what: str, name: str) -> None:
 
 def check_index(batch_idx: object, message: object) -> int:
     """The index of a batch as an int."""
-    if type(batch_idx) is int and 0 <= batch_idx < USUAL_END:
-        return batch_idx
     index = _integer(batch_idx, f"batch {message!r}: batch_idx")
     if not -INT64_END <= index < INT64_END:
         raise RecorderError(f"batch {message!r}: batch_idx {index} does not fit into 64 bits")
@@ -47,8 +45,6 @@ def check_index(batch_idx: object, message: object) -> int:
 
 def check_items(total_items: object, label: str) -> int:
     """The number of items of a batch as an int."""
-    if type(total_items) is int and 0 <= total_items < USUAL_END:
-        return total_items
     items = _integer(total_items, f"batch {label!r}: total_items")
     if not 0 <= items < INT64_END:
         raise RecorderError(f"batch {label!r}: total_items must be 0 or more (and fit into 64 bits), got {items}")

@@ -8,7 +8,7 @@ from perfharness.errors import RecorderError
 from perfharness.model import conventions
 from perfharness.recorder import tasks
 from perfharness.recorder.channels import Channel, lane_of
-from perfharness.recorder.checks import check_category_part, check_index, check_items, check_name
+from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
 from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink
@@ -110,10 +110,10 @@ class RecorderCore:
             raise
         return node
 
-    def checked_index(self, stack: RangeStack, batch_idx: object, message: object) -> int:
+    def checked_index(self, stack: RangeStack, batch_idx: object, key: RangeKey) -> int:
         """The index of a batch that is to be pushed to this stack."""
         try:
-            return check_index(batch_idx, message)
+            return check_index(batch_idx, message_of(key))
         except RecorderError:
             _give_back_if_empty(stack)
             raise
@@ -157,7 +157,10 @@ class RecorderCore:
 
     def push_batch(self, stack: RangeStack, key: RangeKey, batch_idx: object, owner: object) -> None:
         """Open a batch that `owner` will close."""
-        index = self.checked_index(stack, batch_idx, message_of(key))
+        if type(batch_idx) is int and 0 <= batch_idx < USUAL_END:
+            index = batch_idx
+        else:
+            index = self.checked_index(stack, batch_idx, key)
         try:
             node = stack.node.batch_children[key]
         except (KeyError, TypeError):

@@ -7,6 +7,7 @@ attributes. Before 0.2.10 an event has no payload, so neither batch indices nor 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import os
@@ -136,19 +137,42 @@ class LegacyNvtxSink:
         def mark_here(attributes: Any) -> object:
             return mark(attributes, handle)
 
-        add_value = _with_value if self._payloads else _without_value
-        return Channel(
+        def push_value(attributes: Any, value: int) -> object:
+            attributes.payload = value
+            return push_range(attributes, handle)
+
+        def start_value(attributes: Any, value: int) -> Any:
+            attributes.payload = value
+            return start_range(attributes, handle)
+
+        def mark_value(attributes: Any, value: int) -> object:
+            attributes.payload = value
+            return mark(attributes, handle)
+
+        channel = Channel(
             attributes=attributes,
-            attributes_with_value=attributes_with_value if self._payloads else attributes,
+            attributes_with_value=attributes_with_value,
             push=push,
-            push_value=add_value(push),
+            push_value=push_value,
             pop=lambda: pop_range(handle),
             start=start,
-            start_value=add_value(start),
+            start_value=start_value,
             end=end_range,
             mark=mark_here,
-            mark_value=add_value(mark_here),
+            mark_value=mark_value,
         )
+        return channel if self._payloads else _without_values(channel)
+
+
+def _without_values(channel: Channel) -> Channel:
+    """The same without the payloads, which the version does not have."""
+    return dataclasses.replace(
+        channel,
+        attributes_with_value=channel.attributes,
+        push_value=lambda attributes, value: channel.push(attributes),
+        start_value=lambda attributes, value: channel.start(attributes),
+        mark_value=lambda attributes, value: channel.mark(attributes),
+    )
 
 
 def _with_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
@@ -159,8 +183,3 @@ def _with_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
         return call(attributes)
 
     return call_with_value
-
-
-def _without_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-    """The call without the payload, which the version does not have."""
-    return lambda attributes, value: call(attributes)

@@ -87,7 +87,7 @@ class PerfRecorder:
             key = (message, color, domain, category)
         if batch_idx is not None:
             if not (type(batch_idx) is int and 0 <= batch_idx < USUAL_END):
-                batch_idx = self._core.checked_index(stack, batch_idx, message)
+                batch_idx = self._core.checked_index(stack, batch_idx, key)
             try:
                 node = stack.node.batch_children[key]
             except (KeyError, TypeError):
