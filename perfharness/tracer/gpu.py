@@ -2,7 +2,7 @@
 
 What is asked for, and why so little (measured on an H200, docs/embedded-tracer.md): kernels, copies, memsets and graph
 launches as the GPU ran them, and API records of only those functions that start such work. That is all that is needed
-to attribute work to ranges (by correlation id, thread and time), and costs about a third of what all API records do.
+to attribute work to ranges (by correlation id, thread and time), and costs a third of what all API records cost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class GpuRecords:
     api_names: dict[tuple[int, int], str]
     dropped: int
     taken_over: bool
-    clock_error_ns: int
 
 
 @dataclass
@@ -75,7 +74,6 @@ class GpuTrace:
             api_names=self.api_names,
             dropped=self.cupti.dropped_records(),
             taken_over=taken_over,
-            clock_error_ns=0,
         )
 
     def _was_taken_over(self) -> bool:
@@ -100,15 +98,18 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
         return None, "the CUDA driver (libcuda.so.1) is not installed"
     try:
         major = cupti.driver_cuda_version(driver) // 1000
-        reasons = [f"there is no libcupti.so.{major}; pip install 'nvidia-cuda-cupti=={major}.*'"]
+        reason = f"there is no libcupti.so.{major}; pip install 'nvidia-cuda-cupti=={major}.*'"
         for path in cupti.find_libraries(major):
-            trace, reason = _start_with(Cupti(path), driver)
-            if trace is not None:
-                return trace, None
-            reasons = [reason]
+            library = Cupti(path)
+            if is_known(library.version):
+                return _start_with(library, driver)
+            reason = (
+                f"the record layouts of {path} (CUPTI {library.version}) are not known to this version of perfharness; "
+                "update it, or use nsys"
+            )
     except (CuptiError, OSError, AttributeError) as error:
         return None, f"CUPTI could not be started: {error}"
-    return None, reasons[0]
+    return None, reason
 
 
 def _other_tool() -> str | None:
@@ -119,12 +120,7 @@ def _other_tool() -> str | None:
     return None
 
 
-def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, str]:
-    if not is_known(library.version):
-        return None, (
-            f"the record layouts of {library.path} (CUPTI {library.version}) are not known to this version of "
-            "perfharness; update it, or use nsys"
-        )
+def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, str | None]:
     pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES)
     try:
         subscriber = ctypes.c_void_p()
@@ -147,7 +143,7 @@ def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, s
         library.enable(kind)
     _enable_launching_functions(trace)
     _listen_to_nvtx(library)
-    return trace, ""
+    return trace, None
 
 
 def _enable_launching_functions(trace: GpuTrace) -> None:

@@ -47,6 +47,11 @@ class _Code:
     clock: bytes
 
 
+def _words(*instructions: int) -> bytes:
+    """Instructions of 32 bits as they stand in memory."""
+    return struct.pack(f"<{len(instructions)}I", *instructions)
+
+
 _X86_64 = _Code(
     # request(uint8_t **buffer, size_t *size, size_t *max_records)
     request=bytes.fromhex(
@@ -98,7 +103,69 @@ _X86_64 = _Code(
         "c3"  #                   ret
     ),
 )
-_CODE_BY_MACHINE = {"x86_64": _X86_64}
+
+_AARCH64 = _Code(
+    request=_words(
+        0xD503245F,  #          bti c
+        0x580002A9,  #          ldr x9, header
+        0x9100612A,  #          add x10, x9, #24
+        0xC85FFD4B,  #   again: ldaxr x11, [x10]            slot = requested++
+        0x9100056C,  #          add x12, x11, #1
+        0xC80DFD4C,  #          stlxr w13, x12, [x10]
+        0x35FFFFAD,  #          cbnz w13, again
+        0xF940092C,  #          ldr x12, [x9, #16]
+        0xEB0C017F,  #          cmp x11, x12
+        0x54000102,  #          b.hs none                   pool exhausted
+        0xF940052C,  #          ldr x12, [x9, #8]
+        0xF940012D,  #          ldr x13, [x9]
+        0x9B0C356D,  #          madd x13, x11, x12, x13
+        0xF900000D,  #          str x13, [x0]               *buffer = base + slot * buffer_bytes
+        0xF900002C,  #          str x12, [x1]               *size = buffer_bytes
+        0xF900005F,  #          str xzr, [x2]               *max_records = 0: as many as fit
+        0xD65F03C0,  #          ret
+        0xF900001F,  #    none: str xzr, [x0]               no buffer: CUPTI drops and counts
+        0xF900003F,  #          str xzr, [x1]
+        0xF900005F,  #          str xzr, [x2]
+        0xD65F03C0,  #          ret
+        0xD503201F,  #          nop
+    )
+    + _PLACEHOLDER,  #  header:
+    complete=_words(
+        0xD503245F,  #          bti c
+        0x580001A9,  #          ldr x9, header
+        0x9100812A,  #          add x10, x9, #32
+        0xC85FFD4B,  #   again: ldaxr x11, [x10]            entry = completed++
+        0x9100056C,  #          add x12, x11, #1
+        0xC80DFD4C,  #          stlxr w13, x12, [x10]
+        0x35FFFFAD,  #          cbnz w13, again
+        0xF940092C,  #          ldr x12, [x9, #16]
+        0xEB0C017F,  #          cmp x11, x12
+        0x54000082,  #          b.hs end
+        0xF940152C,  #          ldr x12, [x9, #40]
+        0x8B0B118C,  #          add x12, x12, x11, lsl #4
+        0xA9001182,  #          stp x2, x4, [x12]           returns[entry] = (buffer, valid_size)
+        0xD65F03C0,  #     end: ret
+    )
+    + _PLACEHOLDER,  #  header:
+    clock=_words(
+        0xD503245F,  #          bti c
+        0xA9BE7BFD,  #          stp x29, x30, [sp, #-32]!
+        0x910003FD,  #          mov x29, sp
+        0x52800020,  #          mov w0, CLOCK_MONOTONIC
+        0x910043E1,  #          add x1, sp, #16
+        0x58000129,  #          ldr x9, clock_gettime
+        0xD63F0120,  #          blr x9
+        0xA94107E0,  #          ldp x0, x1, [sp, #16]
+        0x52994002,  #          mov w2, #0xca00
+        0x72A77342,  #          movk w2, #0x3b9a, lsl #16   1000000000
+        0x9B020400,  #          madd x0, x0, x2, x1
+        0xA8C27BFD,  #          ldp x29, x30, [sp], #32
+        0xD65F03C0,  #          ret
+        0xD503201F,  #          nop
+    )
+    + _PLACEHOLDER,  # clock_gettime:
+)
+_CODE_BY_MACHINE = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def supported() -> bool:
