@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.model.plan import InterpreterFacts, NsysInstall
+from perfharness.model.version import VERSION
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
 from perfharness_launcher.discovery import NSYS_VARIABLE, find_nsys
-from perfharness_launcher.environment import cpu_model, operating_system, perfharness_version
+from perfharness_launcher.environment import cpu_model, operating_system
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.machine import ask_interpreter
 from perfharness_launcher.tracers import NVTX_PINNED, too_old_for_driver
@@ -211,7 +212,7 @@ def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
 
 def check_packages(*, has_gpu: bool) -> Iterator[Check]:
     """Versions of the Python packages that matter."""
-    yield Check("packages", Health.GOOD, f"perfharness {perfharness_version() or '(not installed, run from a folder)'}")
+    yield Check("packages", Health.GOOD, f"perfharness {VERSION}")
     for name in PACKAGES:
         version = _version(name)
         if version is not None:

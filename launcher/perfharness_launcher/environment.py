@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import socket
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from perfharness.model.manifest import EnvironmentRecord
 from perfharness.model.plan import InterpreterFacts
+from perfharness.model.version import VERSION
 from perfharness_launcher.gpus import GpuFacts
 
 
@@ -22,20 +22,12 @@ def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRec
         cpu=cpu_model(),
         cpu_count=len(os.sched_getaffinity(0)),
         python=interpreter.version,
-        perfharness=perfharness_version(),
+        perfharness=VERSION,
         nvtx=interpreter.nvtx,
         driver=gpus.driver,
         cuda_driver=".".join(map(str, gpus.cuda_driver)) if gpus.cuda_driver else None,
         gpus=list(gpus.gpus),
     )
-
-
-def perfharness_version() -> str | None:
-    """Version of the installed distribution, or None where it runs from a folder that was never installed."""
-    try:
-        return importlib.metadata.version("perfharness")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def operating_system() -> str:

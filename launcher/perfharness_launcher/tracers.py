@@ -11,7 +11,7 @@ from perfharness.errors import PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.plan import LaunchOptions, MachineFacts, NsysInstall
-from perfharness_launcher.environment import perfharness_version
+from perfharness.model.version import VERSION
 
 NVTX_PINNED = "0.2.11"
 """Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
@@ -146,7 +146,7 @@ def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Trace
                 " install perfharness there or take --tracer nsys"
             )
         )
-    return TracerDecision(TracerRecord(kind="embedded", version=perfharness_version(), reason=reason))
+    return TracerDecision(TracerRecord(kind="embedded", version=VERSION, reason=reason))
 
 
 def _refused(problem: PerfHarnessError) -> TracerDecision:

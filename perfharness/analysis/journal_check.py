@@ -14,6 +14,13 @@ NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
 """nsys 2023.4 records no range of nvtx 0.2.12 or newer and says nothing; 2025.3 does. In between: not tried."""
 
 
+WAYS_TO_END = {
+    "exit": "the process came to its end",
+    "exception": "the process ended by an exception",
+    "running": "the process was killed",
+}
+
+
 def check_journal(journal: RecorderJournal, stages: StageTable, trace: Trace) -> list[Finding]:
     """Findings where the trace lacks what the recorder counted, or the recorder was not finalized."""
     findings: list[Finding] = []
@@ -46,7 +53,7 @@ def _check_recorder(
             Finding(
                 "recorder-not-finalized",
                 Severity.WARNING,
-                f"Recorder '{name}' was never finalized: the process ended by {journal.ended}{detail}.",
+                f"Recorder '{name}' was never finalized: {WAYS_TO_END.get(journal.ended, journal.ended)}{detail}.",
                 "Call finalize() when the pipeline is done.",
             )
         )
@@ -63,6 +70,11 @@ def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, 
 
 
 def _cure_of_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
+    if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
+        return (
+            f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took none of its ranges. "
+            "Install nvtx<0.2.12 beside the script, use a newer nsys, or `--tracer embedded`."
+        )
     if journal.nvtx_version is None and trace.meta.tracer == "nsys":
         return "The package nvtx is not installed beside the script: `pip install nvtx`."
     nvtx, nsys = _version(journal.nvtx_version), _version(trace.meta.tracer_version)

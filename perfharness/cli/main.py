@@ -15,7 +15,7 @@ import typer
 from perfharness.cli import analyze, doctor, launch, ranges
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness_launcher.environment import perfharness_version
+from perfharness.model.version import VERSION
 
 VERBS = (launch, analyze, ranges, doctor)
 """In the order of the help; each is a module with a function `register(app)`."""
@@ -49,7 +49,7 @@ def build_app() -> typer.Typer:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"perfharness {perfharness_version() or 'not installed'}")
+        typer.echo(f"perfharness {VERSION}")
         raise typer.Exit
 
 

@@ -35,8 +35,11 @@ class RecorderJournal(_Model):
     pid: int
     nvtx_version: str | None = None
     python_version: str | None = None
+    listening: bool | None = None
+    """Whether a tool took the NVTX ranges; None where nvtx is too old to tell."""
+
     ended: str
-    """`finalized`, or how the process came to its end before that."""
+    """`finalized`, or how the process came to its end before that; `running`: it was killed."""
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that could not be told."""

@@ -123,6 +123,7 @@ class Journal:
             "nvtx_version": _nvtx_version(),
             "python_version": sys.version.split()[0],
             "listening": True if any(listening) else None if None in listening else False,
+            "cuda_loaded": _cuda_loaded(),
             "ended": ended,
             "exception": self._exception,
             "recorders": [entry.to_json() for entry in self._entries],
@@ -173,6 +174,15 @@ class Journal:
 
     def _write_at_end_of_worker(self) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, self.write_at_exit, exitpriority=0)
+
+
+def _cuda_loaded() -> bool | None:
+    """Whether the CUDA driver library is in this process; None where the system does not tell."""
+    try:
+        with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+            return any("/libcuda.so" in line for line in maps)
+    except OSError:
+        return None
 
 
 def _nvtx_version() -> str | None:
