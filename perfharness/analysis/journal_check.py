@@ -72,7 +72,7 @@ def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, 
 def _cure_of_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
-            f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took none of its ranges. "
+            f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
             "Install nvtx<0.2.12 beside the script, use a newer nsys, or `--tracer embedded`."
         )
     if journal.nvtx_version is None and trace.meta.tracer == "nsys":
