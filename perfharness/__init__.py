@@ -1,5 +1,23 @@
 """perfharness: where the time of an inference pipeline goes, per stage and per item, on CPU and GPU."""
 
-from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args
 
 __all__ = ["PerfRecorder", "get_default_arg_parser", "parse_validate_default_args"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the traced process imports this package before it is known whether it wants a recorder."""
+    if name in __all__:
+        import perfharness.recorder
+
+        return getattr(perfharness.recorder, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfharness.model import nsys_schema as schema
+from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
 from perfharness.tracer.records import Columns, LayoutError, decode
@@ -54,7 +54,7 @@ def _fill(file: TraceFile, session: Session) -> None:
         driver = cupti.driver_library()
         if driver is not None:
             devices.write(file, driver, session.pid)
-    meta[schema.META_TRACER_VERSION] = _version()
+    meta[schema.META_TRACER_VERSION] = VERSION
     meta[schema.META_CLOCK_ORIGIN_NS] = str(session.origin_ns)
     rows = [*meta.items(), *((schema.META_DIAGNOSTIC, text) for text in session.diagnostics)]
     file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
@@ -131,7 +131,7 @@ def _write_session(file: TraceFile, session: Session) -> None:
         ("name", "value"),
         [
             ("EXPORT_PRODUCT_NAME", "perfharness"),
-            ("EXPORT_PRODUCT_VERSION", _version()),
+            ("EXPORT_PRODUCT_VERSION", VERSION),
             ("EXPORT_SCHEMA_VERSION", version),
             ("EXPORT_SCHEMA_VERSION_MAJOR", str(SCHEMA_VERSION[0])),
             ("EXPORT_SCHEMA_VERSION_MINOR", str(SCHEMA_VERSION[1])),
@@ -140,10 +140,3 @@ def _write_session(file: TraceFile, session: Session) -> None:
     )
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     file.insert("META_DATA_CAPTURE", ("name", "value"), [("CAPTURE_EVENT_TYPE", kind) for kind in captured])
-
-
-def _version() -> str:
-    try:
-        return metadata.version("perfharness")
-    except metadata.PackageNotFoundError:
-        return "unknown"
