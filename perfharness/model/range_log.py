@@ -6,8 +6,9 @@ clock reading and one list extension and nothing is decoded while the pipeline r
 
     buffer += (key << OP_BITS | op, time.perf_counter_ns(), payload, range_id)
 
-`key` is what `RangeLog.key()` returned for the static part (domain, message, category, color) and 0 for a POP or an
-END; `payload` counts only where the op carries `HAS_PAYLOAD`; `range_id` only for START and END, where it pairs them.
+`key` is what `RangeLog.key()` returned for the static part (domain, message, category, color). A POP carries any key of
+its domain, for there is a stack for each thread and domain, as in NVTX; an END carries 0. `payload` counts only where
+the op carries `HAS_PAYLOAD`; `range_id` only for START and END, where it pairs them.
 """
 
 from __future__ import annotations

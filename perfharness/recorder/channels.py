@@ -92,7 +92,8 @@ class LogSink:
         clock = time.perf_counter_ns
         next_id = self._range_ids.__next__
         # An op is added to the key, which stands OP_BITS higher and leaves these bits free. PUSH is 0.
-        op_pop, op_start, op_end, op_mark = range_log.POP, range_log.START, range_log.END, range_log.MARK
+        op_start, op_end, op_mark = range_log.START, range_log.END, range_log.MARK
+        pop = self._log.key(RangeAttributes(domain, "")) << OP_BITS | range_log.POP
         op_push_value = range_log.PUSH | HAS_PAYLOAD
         op_start_value = range_log.START | HAS_PAYLOAD
         op_mark_value = range_log.MARK | HAS_PAYLOAD
@@ -115,7 +116,7 @@ class LogSink:
             attributes_with_value=attributes,
             push=lambda key: extend((key, clock(), 0, 0)),
             push_value=lambda key, value: extend((key + op_push_value, clock(), value, 0)),
-            pop=lambda: extend((op_pop, clock(), 0, 0)),
+            pop=lambda: extend((pop, clock(), 0, 0)),
             start=start,
             start_value=start_value,
             end=lambda range_id: extend((op_end, clock(), 0, range_id)),

@@ -9,6 +9,7 @@ from perfharness.model import conventions
 from perfharness.recorder import tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
+from perfharness.recorder.claims import claim_domain
 from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink
@@ -27,7 +28,7 @@ class RecorderCore:
     def __init__(self, name: str, domain: str | None) -> None:
         check_category_part("recorder", name)
         self.name = name
-        self.domain = domain
+        self.domain = domain = claim_domain(domain, name)
         tasks.follow_asyncio()
         self.sink = choose_sink()
         self.registry = StackRegistry()

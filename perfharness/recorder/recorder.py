@@ -28,7 +28,8 @@ class PerfRecorder:
         name: what the results of this recorder are called.
         args: the arguments of the pipeline (a namespace or a mapping), noted in the results. Values whose names look
             like secrets are masked.
-        domain: NVTX domain of the ranges.
+        domain: NVTX domain of the ranges. A second recorder of another name gets `domain:name`, for two recorders on
+            one NVTX stack would end each other's ranges.
         default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
     """
 

@@ -1,7 +1,6 @@
 """Python's `nvtx` package, recorded: its functions write to a `RangeLog` of their own instead of calling NVTX.
 
-The package is changed as it is imported, so `from nvtx import …` gets the recording functions too. Unlike a recorder's
-log, this one names the domain of every POP (by its key), for NVTX keeps a stack per thread and domain.
+The package is changed as it is imported, so `from nvtx import …` gets the recording functions too.
 Known to fit nvtx 0.2.8 to 0.2.17; what is not recorded here (counters, profiles) goes to the real package.
 """
 

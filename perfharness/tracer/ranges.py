@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RECORD_WIDTH, START, RangeLog
-from perfharness.tracer.nvtx_hook import NvtxAttributes
 
 Int64 = NDArray[np.int64]
 
@@ -62,18 +61,10 @@ def _joined(events: list[RangeEvents]) -> RangeEvents:
 
 
 def _domain_numbers(log: RangeLog) -> Int64:
-    """Number of the stack that each key's pushes and pops use.
-
-    The nvtx hook's log has one for each domain. A recorder pops what it pushed last, whatever the domain: one for all.
-    """
+    """Number of the stack that each key's pushes and pops use: one for each domain, as in NVTX."""
     numbers: dict[str | None, int] = {}
     return np.asarray(
-        [
-            numbers.setdefault(entry.domain, len(numbers)) if isinstance(entry, NvtxAttributes) else 0
-            for entry in log.attributes
-        ]
-        or [0],
-        dtype=np.int64,
+        [numbers.setdefault(entry.domain, len(numbers)) for entry in log.attributes] or [0], dtype=np.int64
     )
 
 

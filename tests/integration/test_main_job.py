@@ -157,3 +157,38 @@ def test_an_nvtx_that_nsys_does_not_know_is_named(tmp_path: Path) -> None:
     missing = [finding for finding in findings if finding["code"] == "trace-missing-ranges"]
     assert [finding["process"] for finding in missing] == ["proc_0_gpu_0", "proc_1_gpu_0"]
     assert "too new for nsys" in missing[0]["cure"]
+
+
+INTERLEAVED = """
+from perfharness import PerfRecorder
+first, second = PerfRecorder("first"), PerfRecorder("second")
+first.push_range("a")
+second.push_range("b")
+first.pop_range()
+second.pop_range()
+first.finalize()
+second.finalize()
+"""
+
+
+@pytest.mark.parametrize("tracer", [pytest.param("nsys", marks=pytest.mark.nsys), "embedded"])
+def test_recorders_that_do_not_nest_keep_their_own_times(tmp_path: Path, tracer: str) -> None:
+    """
+    a-----a
+       b-----b
+    """
+    script = tmp_path / "interleaved.py"
+    script.write_text(INTERLEAVED)
+    options = ["--nsys", nsys()] if tracer == "nsys" else []
+    environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "") if options else ""}
+    command = [sys.executable, "-m", "perfharness", "launch", "--tracer", tracer, *options]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out"), str(script)],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["name"]: row for row in ranges_of(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")}
+    ends = {name: row["start_ns"] + row["duration_ns"] for name, row in rows.items()}
+    assert rows["a"]["start_ns"] < rows["b"]["start_ns"] < ends["a"] < ends["b"]
+    data = load(tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json")["data"]
+    assert {recorder: list(tree) for recorder, tree in data.items()} == {"first": ["a"], "second": ["b"]}

@@ -62,7 +62,7 @@ def _decode(log: RangeLog, head: int, time_ns: int, payload: int, range_id: int)
     value = payload if has_payload else None
     paired = range_id if op in (range_log.START, range_log.END) else None
     if op in (range_log.POP, range_log.END):
-        assert head >> OP_BITS == 0
+        assert op == range_log.POP or head >> OP_BITS == 0
         return Event(name, range_id=paired, time_ns=time_ns)
     attributes = log.attributes[head >> OP_BITS]
     return Event(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
-from perfharness.tracer.nvtx_hook import NvtxAttributes
 from perfharness.tracer.ranges import NO_END, RangeEvents, decode
 
 Row = tuple[str, int, int]
@@ -100,17 +99,10 @@ def test_a_payload_beyond_63_bits_keeps_its_bits() -> None:
     assert decode(log).payload.tolist() == [-1]
 
 
-def test_a_recorder_pops_what_it_pushed_last_whatever_the_domain() -> None:
-    log = RangeLog()
-    first, second = (log.key(RangeAttributes(domain, domain)) << OP_BITS for domain in ("x", "y"))
-    log.buffers.append((1, [first | PUSH, 1, 0, 0, second | PUSH, 2, 0, 0, POP, 3, 0, 0, POP, 4, 0, 0]))
-    assert rows(log, decode(log)) == [("x", 1, 4), ("y", 2, 3)]
-
-
-def test_nvtx_has_a_stack_for_each_domain() -> None:
+def test_each_domain_has_a_stack() -> None:
     """x [1 ... 3] and y [2 ... 4] cross, which one stack could not."""
     log = RangeLog()
-    first, second = (log.key(NvtxAttributes(domain, domain)) << OP_BITS for domain in ("x", "y"))
+    first, second = (log.key(RangeAttributes(domain, domain)) << OP_BITS for domain in ("x", "y"))
     log.buffers.append(
         (1, [first | PUSH, 1, 0, 0, second | PUSH, 2, 0, 0, first | POP, 3, 0, 0, second | POP, 4, 0, 0])
     )
