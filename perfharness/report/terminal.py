@@ -48,7 +48,7 @@ def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator
 
 def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> None:
     """The table of stages, throughput where the tree has it, and findings."""
-    rows = list(stage_rows(tree["stats_minus_warmup"]))
+    rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
     if rows:
         console.print("ms per batch, without warm-up (GPU: projected, busy: union of operations)", highlight=False)
         console.print(_table(rows))
@@ -63,9 +63,17 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
         if finding.severity == Severity.NOTE:
             continue
         style = SEVERITY_STYLE[finding.severity]
-        place = f"{finding.process}: " if finding.process else ""
-        cure = f" {finding.cure}" if finding.cure else ""
-        console.print(f"[{style}]{finding.severity.value}[/] {escape(place + finding.message + cure)}", soft_wrap=True)
+        console.print(f"[{style}]{finding.severity.value}[/] {escape(_sentence(finding))}", soft_wrap=True)
+
+
+def _sentence(finding: Finding) -> str:
+    """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
+    text = (f"{finding.process}: " if finding.process else "") + finding.message
+    if not finding.cure:
+        return text
+    if "\n" in text:
+        return f"{text}\n  {finding.cure}"
+    return f"{text}{'' if text.endswith('.') else ';'} {finding.cure}"
 
 
 def _table(rows: list[StageRow]) -> Table:

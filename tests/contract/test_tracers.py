@@ -1,4 +1,4 @@
-"""The whole way, once per tracer: launch the toy pipeline in two processes, read what it wrote."""
+"""What every tracer must do, nsys and the embedded one: the toy pipeline in two processes, and what is read from it."""
 
 from __future__ import annotations
 
