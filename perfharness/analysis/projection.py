@@ -20,13 +20,11 @@ class Launches:
     """Operations with the API call that started them, ordered by thread and start of the call.
 
     `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` tells the first operation of each call.
-    `orphans` is how many operations have no call in the trace.
     """
 
     operation: Int64
     call: Int64
     is_first: Bool
-    orphans: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     call = call[operation]
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
-    return Launches(operation, call, is_first, orphans=len(operations) - len(operation))
+    return Launches(operation, call, is_first)
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:

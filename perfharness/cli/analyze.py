@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.combine import combine
-from perfharness.cli.exit_codes import exit_with
+from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.range_table import build_range_table
-from perfharness.cli.exit_codes import exit_with
+from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError
 from perfharness.report.files import write_text
 from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table

@@ -6,7 +6,7 @@ All columns of a table have the same length; times are int64 nanoseconds on the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
@@ -144,8 +144,6 @@ class Trace:
     meta: TraceMeta
     end_ns: int
     """Time of the last thing in the trace."""
-
-    process_names: dict[int, str] = field(default_factory=dict)
 
 
 PID_SHIFT = 24

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
-from rich.console import Console
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.journal_check import check_journal
@@ -24,7 +23,6 @@ from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Proces
 from perfharness.model.trace import TraceMeta
 from perfharness.report.files import write_json
 from perfharness.report.meta import mean_meta, process_meta
-from perfharness.report.terminal import print_result
 from perfharness.trace import open_trace
 
 
@@ -45,10 +43,6 @@ class RunSummary:
     mean: Tree
     results: dict[str, ProcessResult]
     findings: list[Finding]
-
-    def print(self, console: Console) -> None:
-        """The result for people."""
-        print_result(console, self.mean, self.findings)
 
 
 @dataclass(frozen=True)

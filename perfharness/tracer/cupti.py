@@ -12,7 +12,6 @@ KIND_MEMCPY = 1
 KIND_MEMSET = 2
 KIND_DRIVER = 4
 KIND_RUNTIME = 5
-KIND_CONTEXT = 9
 KIND_CONCURRENT_KERNEL = 10
 KIND_MARKER = 12
 KIND_MARKER_DATA = 13
@@ -125,12 +124,6 @@ class Cupti:
     def enable(self, kind: int) -> None:
         """Ask for the records of a kind."""
         self.call("cuptiActivityEnable", ctypes.c_int(kind))
-
-    def timestamp(self) -> int:
-        """CUPTI's clock now, nanoseconds; the clock of every record."""
-        value = ctypes.c_uint64()
-        self.call("cuptiGetTimestamp", ctypes.byref(value))
-        return value.value
 
     def callback_name(self, domain: int, cbid: int) -> str | None:
         """Name of a CUDA API function, e.g. `cudaLaunchKernel_v7000`; None where there is none of that number."""
