@@ -1,1 +1,1 @@
-"""backends."""
+"""Inference backends. Nothing is here yet."""

@@ -1,1 +1,1 @@
-"""bench."""
+"""What to measure: cases, sweeps, load profiles. Nothing is here yet."""

@@ -1,1 +1,1 @@
-"""cli."""
+"""One file a verb; `main` lists them."""

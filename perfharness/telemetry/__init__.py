@@ -1,1 +1,1 @@
-"""telemetry."""
+"""Samplers of GPUs and the host, and clocks. Nothing is here yet."""
