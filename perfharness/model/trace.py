@@ -108,6 +108,105 @@ class GpuOperations:
         return len(self.start_ns)
 
 
+class MemoryKind(IntEnum):
+    """Where one side of a copy lies, numbered as nsys does (ENUM_CUDA_MEM_KIND)."""
+
+    PAGEABLE = 0
+    PINNED = 1
+    DEVICE = 2
+    ARRAY = 3
+    MANAGED = 4
+    DEVICE_STATIC = 5
+    MANAGED_STATIC = 6
+    UNKNOWN = 7
+
+
+class CopyKind(IntEnum):
+    """Direction of a copy, numbered as nsys does (ENUM_CUDA_MEMCPY_OPER)."""
+
+    UNKNOWN = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    HOST_TO_ARRAY = 3
+    ARRAY_TO_HOST = 4
+    ARRAY_TO_ARRAY = 5
+    ARRAY_TO_DEVICE = 6
+    DEVICE_TO_ARRAY = 7
+    DEVICE_TO_DEVICE = 8
+    HOST_TO_HOST = 9
+    PEER_TO_PEER = 10
+    UNIFIED_HOST_TO_DEVICE = 11
+    UNIFIED_DEVICE_TO_HOST = 12
+    UNIFIED_DEVICE_TO_DEVICE = 13
+
+
+class SynchronizationKind(IntEnum):
+    """What a synchronisation waited for, numbered as nsys does (ENUM_CUPTI_SYNC_TYPE)."""
+
+    UNKNOWN = 0
+    EVENT = 1
+    STREAM_WAIT_EVENT = 2
+    STREAM = 3
+    CONTEXT = 4
+
+
+@dataclass(frozen=True)
+class OperationDetails:
+    """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
+
+    -1 where a column means nothing for that kind of operation, or the trace does not tell. `name` and `full_name` are
+    name codes of a kernel, short and demangled; `grid` and `block` have shape (operations, 3), x first;
+    `shared_bytes` is static and dynamic shared memory together; `copy_kind` is a `CopyKind`, `source` and `target`
+    are `MemoryKind`s (a memset has a target only); `bytes` counts for copies and memsets; `graph_exec` is the
+    executable graph of a graph replay, `graph_node` the node that a kernel, copy or memset was in a graph (traced
+    node by node).
+    """
+
+    name: Int64
+    full_name: Int64
+    grid: Int64
+    block: Int64
+    registers: Int64
+    shared_bytes: Int64
+    copy_kind: Int64
+    bytes: Int64
+    source: Int64
+    target: Int64
+    graph_exec: Int64
+    graph_node: Int64
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True)
+class Synchronizations:
+    """Waits that the tracer recorded as such (nsys only; none does not mean that there was none).
+
+    `kind` is a `SynchronizationKind`; `correlation` and `process` lead to the API call; `stream` is -1 where it waited
+    for more than one, or the trace does not tell.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    process: Int64
+    correlation: Int64
+    kind: Int64
+    device: Int64
+    stream: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True)
+class TraceDetails:
+    """What is read only when asked for (`open_trace(path, details=True)`)."""
+
+    operations: OperationDetails
+    synchronizations: Synchronizations
+
+
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
 """`traced`: GPU work would be in the trace. `no_gpu_work`: there was none to trace. `untraced`: there may have been."""
 
@@ -144,6 +243,9 @@ class Trace:
     meta: TraceMeta
     end_ns: int
     """Time of the last thing in the trace."""
+
+    details: TraceDetails | None = None
+    """None unless asked for."""
 
 
 PID_SHIFT = 24

@@ -24,6 +24,7 @@ from perfharness.model.trace import (
     Trace,
 )
 from perfharness.trace.database import MISSING, Database, int64_array
+from perfharness.trace.details import read_details
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable, lookup
 
@@ -41,8 +42,8 @@ OPERATION_TABLES = {
 }
 
 
-def open_trace(path: Path) -> Trace:
-    """Read the whole trace.
+def open_trace(path: Path, *, details: bool = False) -> Trace:
+    """Read the whole trace; with `details`, also what only diagnosis and exports need (`Trace.details`).
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """
@@ -70,6 +71,7 @@ def open_trace(path: Path) -> Trace:
             names=names.values,
             meta=read_meta(database, has_cuda_rows),
             end_ns=end_ns,
+            details=read_details(database, names, operations) if details else None,
         )
 
 

@@ -1,0 +1,121 @@
+"""What only diagnosis and exports need of a trace: kernel names and shapes, copies' bytes and memory, waits.
+
+Read after the base columns and aligned with them by what identifies an operation, so that it does not depend on the
+order in which either was read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import (
+    GpuOperationKind,
+    GpuOperations,
+    Int64,
+    OperationDetails,
+    Synchronizations,
+    TraceDetails,
+)
+from perfharness.trace.database import MISSING, Database
+from perfharness.trace.names import NameTable
+
+UNKNOWN = -1
+KEY_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
+
+KERNEL_COLUMNS = [
+    "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
+    "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
+]  # fmt: skip
+COPY_COLUMNS = ["bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"]
+MEMSET_COLUMNS = ["bytes", "memKind", "graphNodeId"]
+GRAPH_COLUMNS = ["graphExecId"]
+SYNCHRONIZATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "syncType", "deviceId", "streamId"]
+
+ANY_STREAM = 0xFFFFFFFF
+"""CUPTI's stream id of a wait that is not on one stream."""
+
+Columns = dict[str, Int64]
+
+
+def read_details(database: Database, names: NameTable, operations: GpuOperations) -> TraceDetails:
+    """Details of these operations, aligned with them, and the waits that the trace recorded."""
+    count = len(operations)
+    kernel = _columns(database, schema.TABLE_KERNEL, GpuOperationKind.KERNEL, KERNEL_COLUMNS, operations)
+    copy = _columns(database, schema.TABLE_MEMCPY, GpuOperationKind.MEMCPY, COPY_COLUMNS, operations)
+    memset = _columns(database, schema.TABLE_MEMSET, GpuOperationKind.MEMSET, MEMSET_COLUMNS, operations)
+    graph = _columns(database, schema.TABLE_GRAPH, GpuOperationKind.GRAPH, GRAPH_COLUMNS, operations)
+
+    def spread(*parts: tuple[GpuOperationKind, Int64]) -> Int64:
+        column = np.full(count, UNKNOWN, dtype=np.int64)
+        for kind, values in parts:
+            column[operations.kind == kind] = values
+        return column
+
+    kernels, copies, memsets = GpuOperationKind.KERNEL, GpuOperationKind.MEMCPY, GpuOperationKind.MEMSET
+    shared = np.maximum(kernel["staticSharedMemory"], 0) + np.maximum(kernel["dynamicSharedMemory"], 0)
+    return TraceDetails(
+        operations=OperationDetails(
+            name=spread((kernels, names.codes_of_ids(kernel["shortName"]))),
+            full_name=spread((kernels, names.codes_of_ids(kernel["demangledName"]))),
+            grid=np.stack([spread((kernels, kernel[f"grid{axis}"])) for axis in "XYZ"], axis=1),
+            block=np.stack([spread((kernels, kernel[f"block{axis}"])) for axis in "XYZ"], axis=1),
+            registers=spread((kernels, kernel["registersPerThread"])),
+            shared_bytes=spread((kernels, np.where(kernel["staticSharedMemory"] < 0, UNKNOWN, shared))),
+            copy_kind=spread((copies, copy["copyKind"])),
+            bytes=spread((copies, copy["bytes"]), (memsets, memset["bytes"])),
+            source=spread((copies, copy["srcKind"])),
+            target=spread((copies, copy["dstKind"]), (memsets, memset["memKind"])),
+            graph_exec=spread((GpuOperationKind.GRAPH, graph["graphExecId"])),
+            graph_node=spread(
+                (kernels, kernel["graphNodeId"]), (copies, copy["graphNodeId"]), (memsets, memset["graphNodeId"])
+            ),
+        ),
+        synchronizations=_synchronizations(database),
+    )
+
+
+def _columns(
+    database: Database, table: str, kind: GpuOperationKind, wanted: list[str], operations: GpuOperations
+) -> Columns:
+    """These columns of a table in the order of `operations[kind]`, unknown values as -1."""
+    mine = np.flatnonzero(operations.kind == kind)
+    if not database.has(table) or not len(mine):
+        return {column: np.full(len(mine), UNKNOWN, dtype=np.int64) for column in wanted}
+    rows = database.integers(table, [*KEY_COLUMNS, *wanted])
+    keys = (
+        operations.start_ns, operations.end_ns, operations.process, operations.correlation, operations.device,
+        operations.stream,
+    )  # fmt: skip
+    place = _places([rows[column] for column in KEY_COLUMNS], [key[mine] for key in keys])
+    return {column: _known(rows[column][place]) for column in wanted}
+
+
+def _places(table_keys: list[Int64], keys: list[Int64]) -> Int64:
+    """Where in the table each row of `keys` stands. Both hold the same rows, usually in the same order."""
+    if all(np.array_equal(theirs, own) for theirs, own in zip(table_keys, keys, strict=True)):
+        return np.arange(len(keys[0]))
+    place = np.empty(len(keys[0]), dtype=np.int64)
+    place[np.lexsort(keys)] = np.lexsort(table_keys)[: len(place)]
+    return place
+
+
+def _known(values: Int64) -> Int64:
+    return np.where(values == MISSING, UNKNOWN, values)
+
+
+def _synchronizations(database: Database) -> Synchronizations:
+    if database.has(schema.TABLE_SYNCHRONIZATION):
+        rows = database.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
+    else:
+        rows = {column: np.empty(0, dtype=np.int64) for column in SYNCHRONIZATION_COLUMNS}
+    stream = _known(rows["streamId"])
+    return Synchronizations(
+        start_ns=rows["start"],
+        end_ns=rows["end"],
+        process=rows["globalPid"],
+        correlation=rows["correlationId"],
+        kind=np.maximum(rows["syncType"], 0),
+        device=_known(rows["deviceId"]),
+        stream=np.where(stream == ANY_STREAM, UNKNOWN, stream),
+    )

@@ -1,0 +1,108 @@
+"""What is read only when asked for, on traces made by hand and on real ones."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import CopyKind, GpuOperationKind, MemoryKind, OperationDetails, SynchronizationKind, Trace
+from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import details as details_module
+from perfharness.trace import open_trace
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "traces"
+
+
+def details_of(trace: Trace) -> OperationDetails:
+    assert trace.details is not None
+    return trace.details.operations
+
+
+def test_details_are_read_only_when_asked_for() -> None:
+    assert open_trace(GOLDEN / "graphs.sqlite").details is None
+
+
+def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    pid = schema.global_tid(100, 0)
+    common = {"globalPid": pid, "deviceId": 0, "streamId": 7}
+    builder.row(
+        schema.TABLE_KERNEL, **common, start=10, end=20, correlationId=1, shortName=builder.string("gemm"),
+        demangledName=builder.string("void gemm<float>(int)"), gridX=4, gridY=2, gridZ=1,
+        blockX=128, blockY=1, blockZ=1, registersPerThread=32, staticSharedMemory=100, dynamicSharedMemory=28,
+    )  # fmt: skip
+    builder.row(
+        schema.TABLE_MEMCPY, **common, start=30, end=40, correlationId=2, bytes=4096, copyKind=1, srcKind=0, dstKind=2
+    )
+    builder.row(schema.TABLE_MEMSET, **common, start=50, end=60, correlationId=3, bytes=512, memKind=2)
+    builder.row(schema.TABLE_GRAPH, **common, start=70, end=80, correlationId=4, graphExecId=9)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"), details=True)
+    found = details_of(trace)
+    kernel, copy, memset, graph = (
+        int(np.flatnonzero(trace.operations.kind == kind)[0]) for kind in (
+            GpuOperationKind.KERNEL, GpuOperationKind.MEMCPY, GpuOperationKind.MEMSET, GpuOperationKind.GRAPH
+        )
+    )  # fmt: skip
+    assert trace.names[found.name[kernel]] == "gemm"
+    assert trace.names[found.full_name[kernel]] == "void gemm<float>(int)"
+    assert found.grid[kernel].tolist() == [4, 2, 1]
+    assert found.block[kernel].tolist() == [128, 1, 1]
+    assert (found.registers[kernel], found.shared_bytes[kernel], found.bytes[kernel]) == (32, 128, -1)
+    assert (found.copy_kind[copy], found.bytes[copy]) == (CopyKind.HOST_TO_DEVICE, 4096)
+    assert (found.source[copy], found.target[copy]) == (MemoryKind.PAGEABLE, MemoryKind.DEVICE)
+    assert (found.name[copy], found.grid[copy].tolist()) == (-1, [-1, -1, -1])
+    assert (found.bytes[memset], found.target[memset], found.source[memset]) == (512, MemoryKind.DEVICE, -1)
+    assert (found.graph_exec[graph], found.graph_exec[kernel]) == (9, -1)
+
+
+def test_a_trace_without_details_or_operations_says_unknown(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.kernel((0, 5), (10, 20))
+    trace = open_trace(builder.write(tmp_path / "bare.sqlite"), details=True)
+    found = details_of(trace)
+    assert (found.name.tolist(), found.registers.tolist(), found.shared_bytes.tolist()) == ([-1], [-1], [-1])
+    empty = open_trace(TraceBuilder().write(tmp_path / "empty.sqlite"), details=True)
+    assert len(details_of(empty)) == 0
+    assert empty.details is not None
+    assert len(empty.details.synchronizations) == 0
+
+
+def test_alignment_does_not_depend_on_the_order_of_rows() -> None:
+    keys = [np.asarray([30, 10, 20, 10]), np.asarray([1, 2, 3, 1])]
+    shuffle = np.asarray([2, 0, 3, 1])
+    place = details_module._places([key[shuffle] for key in keys], keys)
+    for key in keys:
+        assert key[shuffle][place].tolist() == key.tolist()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "graphs_node", "long", "old_partial"])
+def test_real_traces_agree_with_sqlite(name: str) -> None:
+    path = GOLDEN / f"{name}.sqlite"
+    trace = open_trace(path, details=True)
+    found = details_of(trace)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        rows = database.execute(
+            "SELECT start, correlationId, value, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread "
+            f"FROM {schema.TABLE_KERNEL} JOIN StringIds ON id = shortName"
+        ).fetchall()
+        labels = dict(database.execute("SELECT id, label FROM ENUM_CUDA_MEM_KIND"))
+        directions = dict(database.execute("SELECT id, name FROM ENUM_CUDA_MEMCPY_OPER"))
+        waits = dict(database.execute("SELECT id, label FROM ENUM_CUPTI_SYNC_TYPE"))
+    kernels = np.flatnonzero(trace.operations.kind == GpuOperationKind.KERNEL)
+    ours = [
+        (
+            int(trace.operations.start_ns[at]), int(trace.operations.correlation[at]), trace.names[found.name[at]],
+            *found.grid[at].tolist(), *found.block[at].tolist(), int(found.registers[at]),
+        )
+        for at in kernels
+    ]  # fmt: skip
+    assert sorted(ours) == sorted(rows)
+    assert {labels[kind].upper().replace(" ", "_") for kind in MemoryKind} == set(MemoryKind.__members__)
+    assert directions[CopyKind.DEVICE_TO_HOST].endswith("_DTOH")
+    assert directions[CopyKind.PEER_TO_PEER].endswith("_PTOP")
+    assert "Stream sync" in waits[SynchronizationKind.STREAM]
