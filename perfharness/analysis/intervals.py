@@ -34,11 +34,11 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
     count = len(start)
     parent = np.full(count, NO_PARENT, dtype=np.int64)
     level = np.zeros(count, dtype=np.int64)
-    order = np.lexsort((np.arange(count), -end, start, group))
+    order = _outer_first(start, end, group)
     s, e, g = start[order], end[order], group[order]
     remaining = np.arange(count)  # positions in sorted order whose parent is deeper than the current level
     owner = np.full(count, NO_PARENT, dtype=np.int64)  # enclosing interval of the level above, sorted positions
-    partition = np.unique(g, return_inverse=True)[1].astype(np.int64) if count else g
+    partition = g.copy()
     overlapping: set[int] = set()
     depth = 0
     while len(remaining):
@@ -62,19 +62,31 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
     return Nesting(parent, level)
 
 
+def _outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
+    """Order by (group, start, -end, row). Events mostly come in order of time, which a stable sort turns to use."""
+    by_start = np.argsort(start, kind="stable")
+    if (np.diff(start[by_start]) == 0).any():
+        return np.lexsort((np.arange(len(start)), -end, start, group))
+    return by_start[np.argsort(group[by_start], kind="stable")]
+
+
 def _running_maximum_before(values: Int64, partition: Int64) -> Int64:
     """Largest value before each position within its run of equal `partition`; the smallest int64 at its begin."""
     lowest = np.iinfo(np.int64).min
     if not len(values):
         return values
     first = np.r_[True, partition[1:] != partition[:-1]]
-    ranks, run = np.unique(values, return_inverse=True)[1].astype(np.int64), np.cumsum(first)
-    # Ranks instead of times keep the offset that separates the runs within 64 bits.
-    shifted = ranks + run * (len(values) + 1)
-    running = np.maximum.accumulate(shifted)
-    previous = np.r_[0, running[:-1]] - run * (len(values) + 1)
-    sorted_values = np.unique(values)
-    return np.where(first, lowest, sorted_values[np.clip(previous, 0, len(sorted_values) - 1)])
+    run = np.cumsum(first)
+    origin = int(values.min())
+    span = int(values.max()) - origin + 1
+    if span * (int(run[-1]) + 1) >= 1 << 62:
+        # Runs laid one behind the other would leave 64 bits: take ranks for times.
+        sorted_values, ranks = np.unique(values, return_inverse=True)
+        before = _running_maximum_before(ranks.astype(np.int64), partition)
+        return np.where(before == lowest, lowest, sorted_values[np.maximum(before, 0)])
+    running = np.maximum.accumulate(values - origin + run * span)
+    previous = np.r_[0, running[:-1]] - run * span + origin
+    return np.where(first, lowest, previous)
 
 
 def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, Int64]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.intervals import NO_PARENT
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.trace import Bool, Int64
@@ -110,8 +111,7 @@ def loops(stages: StageTable, outer: Int64) -> Int64:
     holder = np.full(len(stages), NO_PARENT, dtype=np.int64)
     inside = outer >= 0
     holder[inside] = stages.parent[outer[inside]]
-    keys = np.stack([stages.owner, holder, path])
-    loop = np.unique(keys, axis=1, return_inverse=True)[1].astype(np.int64).ravel()
+    loop = group_rows(stages.owner, holder, path).code
     return np.where(stages.is_batch, loop, -1)
 
 
@@ -122,10 +122,9 @@ def name_paths(stages: StageTable) -> Int64:
     for at in by_level(stages):
         has_parent = stages.parent[at] >= 0
         above = np.where(has_parent, path[stages.parent[at]], -1)
-        keys = np.stack([stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64)])
-        found, inverse = np.unique(keys, axis=1, return_inverse=True)
-        path[at] = inverse.ravel() + next_number
-        next_number += found.shape[1]
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64))
+        path[at] = groups.code + next_number
+        next_number += len(groups)
     return path
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, nest
+from perfharness.analysis.keys import group_rows
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Int64, NvtxMarks, NvtxRanges, Trace
@@ -187,8 +188,8 @@ def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageT
         else:
             wanted = owner == owners.index(domain)
     index = np.flatnonzero(wanted & ~ranges.crosses_threads)
-    group = np.unique(np.stack([owner[index], ranges.thread[index]]), axis=1, return_inverse=True)[1].astype(np.int64)
-    nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group.ravel())
+    group = group_rows(owner[index], ranges.thread[index]).code
+    nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, index, pattern)
     table = StageTable(
         index=index, owner=owner[index], lane=np.zeros(len(index), dtype=np.int64), thread=ranges.thread[index],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.judgement import judge_stages, negative_without_warmup
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.measures import TIMES, Float64, Measures, by_level, measure, name_paths
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
@@ -104,11 +105,10 @@ def _data_nodes(stages: StageTable) -> tuple[Int64, Int64]:
         has_parent = stages.parent[at] >= 0
         above = np.where(has_parent, node[stages.parent[at]], -1)
         index = np.where(stages.is_batch[at], stages.batch_index[at], NOT_COUNTED)
-        keys = np.stack([stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index])
-        found, inverse = np.unique(keys, axis=1, return_inverse=True)
-        node[at] = inverse.ravel() + next_number
-        parents.append(found[1])
-        next_number += found.shape[1]
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
+        node[at] = groups.code + next_number
+        parents.append(above[groups.first])
+        next_number += len(groups)
     return node, np.concatenate(parents) if parents else np.empty(0, dtype=np.int64)
 
 

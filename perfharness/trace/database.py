@@ -65,9 +65,23 @@ class Database:
             raise self._format_error(error) from error
         return answer
 
-    def integers(self, table: str, columns: list[str], where: str = "", row_id: bool = False) -> dict[str, Int64]:
-        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`."""
+    def integers(
+        self,
+        table: str,
+        columns: list[str],
+        where: str = "",
+        row_id: bool = False,
+        first_of: dict[str, list[str]] | None = None,
+    ) -> dict[str, Int64]:
+        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
+
+        Args:
+            first_of: name -> columns of which the first that is not NULL is taken.
+        """
         wanted = [self._integer_expression(table, column) for column in columns]
+        for name, candidates in (first_of or {}).items():
+            there = [f'"{column}"' for column in candidates if column in self.columns[table]]
+            wanted.append(f"CAST(coalesce({', '.join([*there, str(MISSING), str(MISSING)])}) AS INTEGER) AS {name}")
         if row_id:
             wanted.append("rowid AS row_id")
         answer = self.query(f"SELECT {', '.join(wanted)} FROM {table} {where}")

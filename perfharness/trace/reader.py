@@ -5,7 +5,10 @@ Columns are taken by name, tables may be absent, row order is never trusted; one
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -29,10 +32,12 @@ from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable, lookup
 
 NVTX_COLUMNS = [
-    "start", "end", "eventType", "rangeId", "category", "globalTid", "endGlobalTid", "textId", "domainId",
-    "int64Value", "uint64Value", "int32Value", "uint32Value",
+    "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId"
 ]  # fmt: skip
 PAYLOAD_COLUMNS = ["int64Value", "uint64Value", "int32Value", "uint32Value"]
+API_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId"]
+
+_Read = TypeVar("_Read")
 
 OPERATION_TABLES = {
     GpuOperationKind.KERNEL: schema.TABLE_KERNEL,
@@ -55,11 +60,15 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
                 f"{path} is a sqlite file, but not a trace: it has neither {schema.TABLE_STRINGS} nor "
                 f"{schema.TABLE_NVTX}; give the file that `nsys export --type sqlite` or perfharness wrote."
             )
-        names = NameTable.read(database)
-        nvtx = _read_nvtx(database, names)
-        api = _read_api(database, names)
-        operations = _read_operations(database)
-        ranges, marks = _split_nvtx(nvtx, names)
+        # sqlite reads one table as fast as one core can; each table gets a connection and a thread of its own.
+        with ThreadPoolExecutor(max_workers=2) as others:
+            reading_calls = others.submit(_alone, path, _read_calls)
+            reading_operations = others.submit(_alone, path, _read_operations)
+            names = NameTable.read(database)
+            nvtx = _read_nvtx(database, names)
+            ranges, marks = _split_nvtx(nvtx, names)
+            operations = reading_operations.result()
+            api = _api_calls(reading_calls.result(), names)
         end_ns = _last_time(nvtx, api, operations)
         ranges.end_ns[ranges.is_open] = np.maximum(end_ns, ranges.start_ns[ranges.is_open])
         has_cuda_rows = len(api) > 0 or len(operations) > 0
@@ -75,10 +84,16 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
         )
 
 
+def _alone(path: Path, read: Callable[[Database], _Read]) -> _Read:
+    """Read with a connection that nobody else uses."""
+    with Database(path) as database:
+        return read(database)
+
+
 def _read_nvtx(database: Database, names: NameTable) -> dict[str, Int64]:
     if not database.has(schema.TABLE_NVTX):
-        return {column: np.empty(0, dtype=np.int64) for column in [*NVTX_COLUMNS, "row_id", "name"]}
-    events = database.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True)
+        return {column: np.empty(0, dtype=np.int64) for column in [*NVTX_COLUMNS, "payload", "row_id", "name"]}
+    events = database.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
     events["name"] = names.codes_of_ids(events["textId"])
     if "text" in database.columns[schema.TABLE_NVTX]:
         answer = database.query(
@@ -107,7 +122,8 @@ def _split_nvtx(events: dict[str, Int64], names: NameTable) -> tuple[NvtxRanges,
     named = kind == schema.NVTX_CATEGORY_EVENT
     keys = [process, domain_id, category_id]
     category = lookup(keys, [key[named] for key in keys], events["name"][named])
-    payload, has_payload = _payload(events)
+    has_payload = events["payload"] != MISSING
+    payload = np.where(has_payload, events["payload"], 0)
 
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
@@ -142,22 +158,24 @@ def _split_nvtx(events: dict[str, Int64], names: NameTable) -> tuple[NvtxRanges,
     return ranges, marks
 
 
-def _payload(events: dict[str, Int64]) -> tuple[Int64, np.typing.NDArray[np.bool_]]:
-    payload = np.zeros(len(events["start"]), dtype=np.int64)
-    has_payload = np.zeros(len(payload), dtype=np.bool_)
-    for column in PAYLOAD_COLUMNS:
-        take = (events[column] != MISSING) & ~has_payload
-        payload[take] = events[column][take]
-        has_payload |= take
-    return payload, has_payload
+def _read_calls(database: Database) -> dict[str, Int64]:
+    if not database.has(schema.TABLE_API):
+        return {column: np.empty(0, dtype=np.int64) for column in [*API_COLUMNS, "returnValue"]}
+    calls = database.integers(schema.TABLE_API, API_COLUMNS)
+    calls["returnValue"] = _return_values(database, calls)
+    return calls
 
 
-def _read_api(database: Database, names: NameTable) -> ApiCalls:
-    columns = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
-    if database.has(schema.TABLE_API):
-        calls = database.integers(schema.TABLE_API, columns)
-    else:
-        calls = {column: np.empty(0, dtype=np.int64) for column in columns}
+def _return_values(database: Database, calls: dict[str, Int64]) -> Int64:
+    """Nearly all calls return 0, so only the others are read."""
+    if "returnValue" not in database.columns[schema.TABLE_API]:
+        return np.zeros(len(calls["start"]), dtype=np.int64)
+    keys = ["start", "globalTid", "correlationId"]
+    failed = database.integers(schema.TABLE_API, [*keys, "returnValue"], where="WHERE returnValue <> 0")
+    return lookup([calls[key] for key in keys], [failed[key] for key in keys], failed["returnValue"], default=0)
+
+
+def _api_calls(calls: dict[str, Int64], names: NameTable) -> ApiCalls:
     return ApiCalls(
         start_ns=calls["start"],
         end_ns=calls["end"],
