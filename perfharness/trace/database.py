@@ -6,6 +6,8 @@ Every column is coalesced and cast in SQL, so that its type does not depend on t
 from __future__ import annotations
 
 import struct
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -36,17 +38,27 @@ class Database:
         self.path = path
         _check_header(path)
         self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?mode=ro")
+        self._is_damaged = False
         try:
             self.columns = self._read_layout()
         except TraceFormatError:
-            self._connection.close()
+            self._close()
             raise
 
     def __enter__(self) -> Database:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._connection.close()
+        self._close()
+
+    def _close(self) -> None:
+        if not self._is_damaged:
+            self._connection.close()
+            return
+        # After a damaged page the driver cannot close what it opened, and says so; the error is known already.
+        with warnings.catch_warnings(), suppress(RuntimeError, adbc_driver_manager.Error):
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._connection.close()
 
     def has(self, table: str) -> bool:
         """Whether the table exists (nsys writes a table only when it has rows)."""
@@ -54,14 +66,16 @@ class Database:
 
     def query(self, sql: str) -> pa.Table:
         """The answer as an Arrow table."""
+        cursor = self._connection.cursor()
         try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql)
-                answer = cursor.fetch_arrow_table()
+            cursor.execute(sql)
+            answer = cursor.fetch_arrow_table()
             for column in answer.columns:
                 if pa.types.is_string(column.type):
                     column.validate(full=True)  # sqlite does not check that text is UTF-8
+            cursor.close()
         except (adbc_driver_manager.Error, pa.ArrowException) as error:
+            self._is_damaged = True
             raise self._format_error(error) from error
         return answer
 
