@@ -6,7 +6,6 @@ Every column is coalesced and cast in SQL, so that its type does not depend on t
 from __future__ import annotations
 
 import struct
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,10 +54,9 @@ class Database:
         if not self._is_damaged:
             self._connection.close()
             return
-        # After a damaged page the driver cannot close what it opened, and says so; the error is known already.
-        with warnings.catch_warnings(), suppress(RuntimeError, adbc_driver_manager.Error):
-            warnings.simplefilter("ignore", ResourceWarning)
+        with suppress(RuntimeError, adbc_driver_manager.Error):
             self._connection.close()
+        self._connection._closed = True
 
     def has(self, table: str) -> bool:
         """Whether the table exists (nsys writes a table only when it has rows)."""
@@ -75,7 +73,9 @@ class Database:
                     column.validate(full=True)  # sqlite does not check that text is UTF-8
             cursor.close()
         except (adbc_driver_manager.Error, pa.ArrowException) as error:
-            self._is_damaged = True
+            # Some drivers cannot close a statement that met a damaged page: it fails again whenever it is tried, even
+            # by the garbage collector, which prints a traceback. So nobody is to try.
+            self._is_damaged = cursor._closed = True
             raise self._format_error(error) from error
         return answer
 
