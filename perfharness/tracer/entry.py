@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import sys
 
+from perfharness import script
 from perfharness.model import environment
-from perfharness.tracer import script
 from perfharness.tracer.session import Session
 
 USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
 
 
-def main() -> None:
+def main(compile_script: script.Compile = script.compile_plainly) -> None:
     """Run the script of `sys.argv` under the tracer; what it raises passes through."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
@@ -30,4 +30,4 @@ def main() -> None:
     if arguments[0] == "-m":
         script.run_module(arguments[1], arguments[1:], session.end_by_sigint)
     else:
-        script.run_path(arguments[0], arguments, session.end_by_sigint)
+        script.run_path(arguments[0], arguments, session.end_by_sigint, compile_script)

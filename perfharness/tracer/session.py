@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import signal
 import sys
@@ -12,8 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from perfharness.model import range_log
+from perfharness.script import die_of, is_safe_path
 from perfharness.tracer import nvtx_hook
-from perfharness.tracer.script import is_safe_path
 
 if TYPE_CHECKING:
     from perfharness.tracer.gpu import GpuTrace
@@ -89,7 +88,7 @@ class Session:
         finally:
             sys.path[:] = script_path
         if self._dying_of is not None:
-            _die_of(self._dying_of)
+            die_of(self._dying_of)
 
     def end_by_sigint(self) -> None:
         """Have the process end by SIGINT when all is done, as Python does after a KeyboardInterrupt."""
@@ -100,7 +99,7 @@ class Session:
             self._dying_of = number  # the trace is being written: first that, then the end
             return
         self.finish()
-        _die_of(number)
+        die_of(number)
 
     def _forget_in_child(self) -> None:
         """A forked child is not traced: the parent's log is not its own, and CUDA does not survive a fork."""
@@ -109,11 +108,3 @@ class Session:
             log.forget_buffers()
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _die_of(number: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -1,20 +1,45 @@
-"""Run a script as `python SCRIPT` would: the same `__main__`, `sys.path`, tracebacks and exit codes."""
+"""Run a script as `python SCRIPT` would: the same `__main__`, `sys.path`, tracebacks and exit codes.
+
+For what has to be in the process before the script: the embedded tracer, annotations from a file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-_OWN_FILES = (__file__, __file__.replace("script.py", "entry.py"), __file__.replace("script.py", "__main__.py"))
+_OWN_FILES = frozenset(
+    __file__.replace("script.py", name)
+    for name in (
+        "script.py",
+        *(f"{package}/{file}.py" for package in ("tracer", "annotate") for file in ("entry", "__main__")),
+        "annotate/main_module.py",
+    )
+)
+"""Files whose frames stand above the script's in a traceback, and would not be there without us."""
+
 _RUNPY = "runpy"
 
+Compile = Callable[[bytes, str], CodeType]
+"""Source and file name -> code, as `compile` does."""
 
-def run_path(path: str, arguments: list[str], on_interrupt: Callable[[], None]) -> None:
+
+def compile_plainly(source: bytes, path: str) -> CodeType:
+    """As Python itself does."""
+    code: CodeType = compile(source, path, "exec", dont_inherit=True)
+    return code
+
+
+def run_path(
+    path: str, arguments: list[str], on_interrupt: Callable[[], None], compile_script: Compile = compile_plainly
+) -> None:
     """Run a file. `arguments` becomes `sys.argv`, the path as it was given first.
 
     `on_interrupt` is called when a KeyboardInterrupt ends the script. Python would then end by SIGINT, but forgets it
@@ -32,7 +57,7 @@ def run_path(path: str, arguments: list[str], on_interrupt: Callable[[], None]) 
     if not is_safe_path():
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
-    _execute(lambda: compile(source, full_path, "exec", dont_inherit=True), module, on_interrupt)
+    _execute(lambda: compile_script(source, full_path), module, on_interrupt)
 
 
 def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]) -> None:
@@ -57,6 +82,15 @@ def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]
 def is_safe_path() -> bool:
     """Whether Python was told not to put the script's folder on the path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def die_of(number: int) -> None:
+    """End this process by a signal, once what was printed is out."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _new_main(path: str, loader: Any) -> ModuleType:
