@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from perfharness.analysis.tabulate import statistics_tree
 from perfharness.analysis.throughput import throughput
-from perfharness.model.result import Path, ProcessResult, Tree
+from perfharness.model.result import Float64, Path, ProcessResult, Tree
 
 
-def combine(results: dict[str, ProcessResult]) -> Tree:
-    """The body of benchmark_mean.json, by the processes' folder names; `meta` is left to the caller."""
+def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tree:
+    """The body of benchmark_mean.json, by the processes' folder names; `meta` is left to the caller.
+
+    Without `with_data`, `mean_all_batches` is left out: of many batches it takes longer than all the rest.
+    """
+    all_batches = {"mean_all_batches": mean_of_trees([result.data for result in results.values()])} if with_data else {}
     return {
-        "mean_all_batches": mean_of_trees([result.data for result in results.values()]),
+        **all_batches,
         "mean_data": mean_of_trees([result.mean_data for result in results.values()]),
         "stats_minus_warmup": statistics_tree(_pool(list(results.values()))),
         "throughput": throughput(
@@ -22,14 +28,14 @@ def combine(results: dict[str, ProcessResult]) -> Tree:
     }
 
 
-def _pool(results: list[ProcessResult]) -> dict[Path, dict[str, list[float | None]]]:
-    pooled: dict[Path, dict[str, list[float | None]]] = {}
+def _pool(results: list[ProcessResult]) -> dict[Path, dict[str, Float64]]:
+    pooled: dict[Path, dict[str, list[Float64]]] = {}
     for result in results:
-        for path, keys in result.values_minus_warmup.items():
+        for path, columns in result.values_minus_warmup.items():
             entry = pooled.setdefault(path, {})
-            for key, values in keys.items():
-                entry.setdefault(key, []).extend(values)
-    return pooled
+            for key, values in columns.items():
+                entry.setdefault(key, []).append(values)
+    return {path: {key: np.concatenate(parts) for key, parts in entry.items()} for path, entry in pooled.items()}
 
 
 def mean_of_trees(trees: list[Tree]) -> Tree:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
 
@@ -35,3 +36,13 @@ def group_rows(*columns: Int64) -> Groups:
 def _encode(column: Int64) -> tuple[Int64, int]:
     encoded = pa.array(column).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def sum_by_code(code: Int64, values: Float64, count: int) -> Float64:
+    """Sum of the values of each of `count` groups; 0 for a group without rows, NaN where a value is NaN."""
+    return np.bincount(code, weights=values, minlength=count).astype(np.float64, copy=False)
+
+
+def count_by_code(code: Int64, count: int) -> Float64:
+    """How many rows each of `count` groups has."""
+    return np.bincount(code, minlength=count).astype(np.float64)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
+from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
-
-Float64 = npt.NDArray[np.float64]
 
 TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
 NS_PER_MS = 1e6

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from perfharness.model.result import Statistics
+from perfharness.model.result import Float64, Statistics
 
 MIN_FOR_DEVIATION = 2
 """The sample standard deviation (n - 1) needs two values."""
@@ -19,25 +17,28 @@ def min_count(percentile: int) -> int:
     return 1 if percentile <= 50 else -(-100 // (100 - percentile))
 
 
-def summarise(values: Sequence[float | None]) -> Statistics:
-    """Statistics of the values; all null where one of them could not be measured.
+def summarise(values: Float64) -> Statistics:
+    """Statistics of the values; all null where one of them is NaN, that is, could not be measured.
 
     Percentiles interpolate linearly between the closest ranks (NumPy's default, type 7 of Hyndman and Fan 1996).
     """
     count = len(values)
-    measured = [value for value in values if value is not None]
-    if count == 0 or len(measured) < count:
+    if count == 0 or np.isnan(values).any():
         return Statistics(count, None, None, None, None, None, None, None, None)
-    array = np.asarray(measured, dtype=np.float64)
+    found = np.percentile(values, list(PERCENTILES.values()))
     percentiles = {
-        name: round(float(np.percentile(array, q)), 6) if count >= min_count(q) else None
-        for name, q in PERCENTILES.items()
+        name: _figure(value) if count >= min_count(q) else None
+        for (name, q), value in zip(PERCENTILES.items(), found, strict=True)
     }
     return Statistics(
         count=count,
-        mean=round(float(array.mean()), 6),
-        std=round(float(array.std(ddof=1)), 6) if count >= MIN_FOR_DEVIATION else None,
-        min=float(array.min()),
-        max=float(array.max()),
+        mean=_figure(values.mean()),
+        std=_figure(values.std(ddof=1)) if count >= MIN_FOR_DEVIATION else None,
+        min=_figure(values.min()),
+        max=_figure(values.max()),
         **percentiles,
     )
+
+
+def _figure(value: float) -> float:
+    return round(float(value), 6)

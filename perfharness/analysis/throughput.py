@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from perfharness.model.result import BatchLoop
 
 NS_PER_S = 1e9
@@ -25,10 +27,10 @@ class Window:
 
 def steady_window(loop: BatchLoop) -> Window | None:
     """From the start of the first batch that is not set apart to the end of the last; None where there is none."""
-    kept = [place for place, warm in enumerate(loop.warmup) if not warm]
-    if not kept:
+    kept = ~loop.warmup
+    if not kept.any():
         return None
-    window = Window(min(loop.start_ns[place] for place in kept), max(loop.end_ns[place] for place in kept))
+    window = Window(int(loop.start_ns[kept].min()), int(loop.end_ns[kept].max()))
     return window if window.end_ns > window.begin_ns else None
 
 
@@ -37,15 +39,10 @@ def items_inside(loop: BatchLoop, window: Window) -> float | None:
 
     Whole batches only would be off by up to a batch per process, which is most of a short run.
     """
-    total = 0.0
-    for start, end, count in zip(loop.start_ns, loop.end_ns, loop.items, strict=True):
-        inside = min(end, window.end_ns) - max(start, window.begin_ns)
-        if inside <= 0:
-            continue
-        if count is None:
-            return None
-        total += count * inside / (end - start)
-    return total
+    inside = np.minimum(loop.end_ns, window.end_ns) - np.maximum(loop.start_ns, window.begin_ns)
+    some = inside > 0
+    total = float((loop.items[some] * inside[some] / (loop.end_ns - loop.start_ns)[some]).sum())
+    return None if np.isnan(total) else total
 
 
 def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dict[str, Any]:
@@ -113,10 +110,10 @@ def _the_loop(loops: list[BatchLoop]) -> tuple[BatchLoop | None, str | None]:
     return (
         BatchLoop(
             path=loops[0].path,
-            start_ns=[t for loop in loops for t in loop.start_ns],
-            end_ns=[t for loop in loops for t in loop.end_ns],
-            items=[n for loop in loops for n in loop.items],
-            warmup=[w for loop in loops for w in loop.warmup],
+            start_ns=np.concatenate([loop.start_ns for loop in loops]),
+            end_ns=np.concatenate([loop.end_ns for loop in loops]),
+            items=np.concatenate([loop.items for loop in loops]),
+            warmup=np.concatenate([loop.warmup for loop in loops]),
         ),
         None,
     )

@@ -12,7 +12,7 @@ from perfharness.analysis.combine import combine
 from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.files import write_json
 from perfharness.report.meta import trace_only_meta
 from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, benchmark_tree, read_manifest
@@ -67,23 +67,18 @@ def analyze(
 def _analyze_traces(
     console: Console, traces: list[Path], options: ReadOptions, output_dir: Path | None
 ) -> list[Finding]:
-    results: dict[str, ProcessResult] = {}
-    bodies: dict[str, Tree] = {}
-    findings: list[Finding] = []
-    for path in traces:
-        result, trace_meta = analyze_trace(path, options)
-        name = str(path.with_suffix(""))
-        results[name] = result
-        meta = trace_only_meta(trace_meta, result, str(path), options.warmup_batches)
-        bodies[path.stem] = {**benchmark_tree(result), "meta": meta}
-        findings.extend(result.findings)
-    mean: Tree = {**combine(results), "meta": {"findings": [finding.to_json() for finding in findings]}}
+    if len({path.stem for path in traces}) < len(traces) and output_dir is not None:
+        raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
+    analysed = {str(path.with_suffix("")): analyze_trace(path, options) for path in traces}
+    results = {name: result for name, (result, _) in analysed.items()}
+    findings = [finding for result in results.values() for finding in result.findings]
+    mean: Tree = combine(results, with_data=output_dir is not None)
     print_result(console, mean, findings)
     if output_dir is not None:
-        if len(bodies) < len(traces):
-            raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
-        for stem, body in bodies.items():
-            (output_dir / stem).mkdir(parents=True, exist_ok=True)
-            write_json(output_dir / stem / BENCHMARK_NAME, body)
-        write_json(output_dir / BENCHMARK_MEAN_NAME, mean)
+        for path, (result, trace_meta) in zip(traces, analysed.values(), strict=True):
+            meta = trace_only_meta(trace_meta, result, str(path), options.warmup_batches)
+            (output_dir / path.stem).mkdir(parents=True, exist_ok=True)
+            write_json(output_dir / path.stem / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
+        meta = {"findings": [finding.to_json() for finding in findings]}
+        write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
     return findings

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from perfharness.model.findings import Finding
+from perfharness.model.trace import Bool, Int64
+
+Float64 = npt.NDArray[np.float64]
 
 SCHEMA_VERSION = 1
 BENCHMARK_NAME = "benchmark.json"
@@ -37,33 +45,63 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class BatchLoop:
-    """The batches of one loop of one process, in order of start.
+class BatchValues:
+    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` tells those set apart."""
 
-    `path` is recorder, ranges and batch name; `items` holds None for a batch that counted none; times are UTC
-    nanoseconds, or the trace's own where it does not tell the time.
+    values: dict[str, Float64]
+    warmup: Bool
+
+    def without_warmup(self) -> dict[str, Float64]:
+        """The values of the batches that are not set apart."""
+        return {key: column[~self.warmup] for key, column in self.values.items()}
+
+
+@dataclass(frozen=True)
+class BatchLoop:
+    """The batches of one loop of one process, in order of start; columns of one length.
+
+    `path` is recorder, ranges and batch name; `items` is NaN for a batch that counted none; times are UTC nanoseconds,
+    or the trace's own where it does not tell the time.
     """
 
     path: Path
-    start_ns: list[int]
-    end_ns: list[int]
-    items: list[int | None]
-    warmup: list[bool]
+    start_ns: Int64
+    end_ns: Int64
+    items: Float64
+    warmup: Bool
+
+    @property
+    def count(self) -> int:
+        """How many batches."""
+        return len(self.warmup)
+
+    @property
+    def count_minus_warmup(self) -> int:
+        """How many of them are not set apart."""
+        return int((~self.warmup).sum())
 
 
 @dataclass(frozen=True)
 class ProcessResult:
     """The result of one measured process.
 
-    `values_minus_warmup` holds, per path and key, one value for each batch that is not set apart (None: not measured):
-    what statistics over several processes are pooled from.
+    `values_minus_warmup` holds, per path and key, one value for each batch that is not set apart: what statistics over
+    several processes are pooled from. `build_data` makes the tree of all batches, which nobody may want.
     """
 
-    data: Tree
+    names: list[str]
+    """Recorders, or domains of plain NVTX, that the result is about."""
+
+    build_data: Callable[[], Tree]
     mean_data: Tree
     stats_minus_warmup: Tree
-    values_minus_warmup: dict[Path, dict[str, list[float | None]]]
+    values_minus_warmup: dict[Path, dict[str, Float64]]
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
     meta: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def data(self) -> Tree:
+        """Every range under its own name, every batch with its index."""
+        return self.build_data()
