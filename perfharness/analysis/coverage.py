@@ -61,10 +61,12 @@ def _launches_without_operation(trace: Trace, launches: Launches) -> tuple[Bool,
     is_launch = np.isin(api.name, codes_matching(trace.names, KERNEL_LAUNCH)) & (api.return_value == 0)
     has_operation = np.zeros(len(api), dtype=np.bool_)
     has_operation[launches.call] = True
-    # A runtime launch encloses the driver launch that carries the operation, or the other way round.
-    missing = is_launch & ~has_operation & ~_touches_a_launch_with_operation(api, is_launch & has_operation)
-    missing &= ~_in_capture(trace)
+    missing = is_launch & ~has_operation
     if trace.meta.tracer == "embedded" or not missing.any():
+        return none, None
+    # A runtime launch encloses the driver launch that carries the operation, or the other way round.
+    missing &= ~_touches_a_launch_with_operation(api, is_launch & has_operation) & ~_in_capture(trace)
+    if not missing.any():
         return none, None
     affected = _contains_any(trace, np.flatnonzero(missing))
     total = int(is_launch.sum())
