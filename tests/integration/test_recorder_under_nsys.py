@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def trace(tmp_path: Path, script: Path, *arguments: str) -> tuple[list[Row], Any
 
 
 def rows(path: Path) -> Iterator[Row]:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         strings = dict(connection.execute("SELECT id, value FROM StringIds"))
         found = connection.execute(
             "SELECT start, end, eventType, coalesce(text, ''), textId, category, int64Value, domainId, globalTid"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_files_that_are_no_traces(tmp_path: Path, content: bytes, sentence: str)
 
 def test_a_foreign_database(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE people (name TEXT)")
     with pytest.raises(TraceFormatError, match="not a trace"):
         open_trace(path)
@@ -84,7 +85,7 @@ def test_the_name_stands_in_text_or_in_the_string_table(tmp_path: Path) -> None:
 
 def test_columns_that_a_version_lacks_are_no_error(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, text, globalTid)")
         connection.execute("INSERT INTO NVTX_EVENTS VALUES (5, 9, 59, 'stage', 281474976710656)")
     trace = open_trace(path)
