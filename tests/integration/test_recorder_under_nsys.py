@@ -75,7 +75,6 @@ def rows(path: Path) -> Iterator[Row]:
             "SELECT start, end, eventType, coalesce(text, ''), textId, category, int64Value, domainId, globalTid"
             " FROM NVTX_EVENTS"
         ).fetchall()
-    connection.close()
     texts = {text_id: strings[text_id] for *_, text_id, _, _, _, _ in found if text_id is not None}
     named = [(row[2], row[5], row[7], row[3] or texts.get(row[4], "")) for row in found]
     categories = {(domain, number): text for kind, number, domain, text in named if kind == NVTX_CATEGORY_EVENT}
