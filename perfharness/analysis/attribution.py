@@ -1,0 +1,39 @@
+"""Which stage a call was made in: the innermost one around it, on its thread."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.intervals import NO_PARENT
+from perfharness.analysis.stages import StageTable
+from perfharness.model.trace import ApiCalls, Int64, NvtxRanges
+
+
+def stage_of_calls(stages: StageTable, ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Int64:
+    """For each of `calls` (indices into `api`) the innermost stage that holds it whole; -1 where none does.
+
+    Stages of one owner, thread and lane nest. Where lanes (or recorders) of one thread overlap around a call, the one
+    that began last is taken: a thread does not tell which of its tasks made the call.
+    """
+    found = np.full(len(calls), NO_PARENT, dtype=np.int64)
+    if not len(stages) or not len(calls):
+        return found
+    start, end = ranges.start_ns[stages.index], ranges.end_ns[stages.index]
+    by_thread = np.lexsort((api.start_ns[calls], api.thread[calls]))
+    threads = api.thread[calls[by_thread]]
+    line = np.stack([stages.owner, stages.thread, stages.lane])
+    # The table is ordered by (owner, thread, lane, start), so a stack of ranges is a slice of it.
+    begins = np.flatnonzero(np.r_[True, (line[:, 1:] != line[:, :-1]).any(axis=0)])
+    for begin, stop in zip(begins, np.r_[begins[1:], len(stages)], strict=True):
+        first, last = np.searchsorted(threads, [stages.thread[begin], stages.thread[begin] + 1])
+        mine = by_thread[first:last]
+        if not len(mine):
+            continue
+        call_start, call_end = api.start_ns[calls[mine]], api.end_ns[calls[mine]]
+        at = begin - 1 + np.searchsorted(start[begin:stop], call_start, side="right")
+        at = np.where(at >= begin, at, NO_PARENT)
+        while (outlasts := (at >= 0) & (end[at] < call_end)).any():
+            at = np.where(outlasts, stages.parent[at], at)
+        better = (at >= 0) & ((found[mine] < 0) | (start[at] >= start[found[mine]]))
+        found[mine[better]] = at[better]
+    return found

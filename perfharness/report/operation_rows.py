@@ -1,0 +1,156 @@
+"""Kernels, copies, memsets and graph replays as rows, each with the call and the stage that started it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from perfharness.analysis.attribution import stage_of_calls
+from perfharness.analysis.intervals import NO_PARENT
+from perfharness.model.trace import (
+    CopyKind,
+    GpuOperationKind,
+    Int64,
+    MemoryKind,
+    OperationDetails,
+    Trace,
+    pid_of,
+    tid_of,
+)
+from perfharness.report.batch_rows import StagePaths
+from perfharness.report.columns import constant, names_of, nullable, unix_times, unknown_is_null
+from perfharness.report.opened import OpenedTrace
+
+Columns = dict[str, pa.Array]
+
+
+def kernel_rows(opened: OpenedTrace, process: str) -> pa.Table:
+    """One row a kernel, in order of start."""
+    return _operation_rows(opened, process, GpuOperationKind.KERNEL, _kernel_columns)
+
+
+def copy_rows(opened: OpenedTrace, process: str) -> pa.Table:
+    """One row a copy, in order of start."""
+    return _operation_rows(opened, process, GpuOperationKind.MEMCPY, _copy_columns)
+
+
+def memset_rows(opened: OpenedTrace, process: str) -> pa.Table:
+    """One row a memset, in order of start."""
+    return _operation_rows(opened, process, GpuOperationKind.MEMSET, _memset_columns)
+
+
+def graph_rows(opened: OpenedTrace, process: str) -> pa.Table:
+    """One row a replay of a CUDA graph that was traced as a whole, in order of start."""
+    return _operation_rows(opened, process, GpuOperationKind.GRAPH, _graph_columns)
+
+
+def operation_details(trace: Trace) -> OperationDetails:
+    """The details, which the trace has been read with."""
+    if trace.details is None:
+        raise ValueError("the trace was read without details")
+    return trace.details.operations
+
+
+def _operation_rows(
+    opened: OpenedTrace,
+    process: str,
+    kind: GpuOperationKind,
+    own_columns: Callable[[Trace, OperationDetails, Int64], Columns],
+) -> pa.Table:
+    trace, operations = opened.trace, opened.trace.operations
+    at = np.flatnonzero(operations.kind == kind)
+    at = at[np.lexsort((operations.stream[at], operations.start_ns[at]))]
+    return pa.table(
+        {
+            "process": constant(process, len(at)),
+            **own_columns(trace, operation_details(trace), at),
+            "pid": pid_of(operations.process[at]),
+            "device": unknown_is_null(operations.device[at]),
+            "stream": unknown_is_null(operations.stream[at]),
+            "start_ns": operations.start_ns[at],
+            "start_unix_ns": unix_times(operations.start_ns[at], trace.meta.session_start_unix_ns),
+            "duration_ns": (operations.end_ns - operations.start_ns)[at],
+            "correlation_id": unknown_is_null(operations.correlation[at]),
+            **_call_columns(opened, at),
+        }
+    )
+
+
+def _kernel_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
+    return {
+        "name": names_of(details.name[at], trace.names),
+        "full_name": names_of(details.full_name[at], trace.names),
+        **{f"grid_{axis}": unknown_is_null(details.grid[at, place]) for place, axis in enumerate("xyz")},
+        **{f"block_{axis}": unknown_is_null(details.block[at, place]) for place, axis in enumerate("xyz")},
+        "registers_per_thread": unknown_is_null(details.registers[at]),
+        "shared_memory_bytes": unknown_is_null(details.shared_bytes[at]),
+        "graph_node": unknown_is_null(details.graph_node[at]),
+    }
+
+
+def _copy_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
+    duration = (trace.operations.end_ns - trace.operations.start_ns)[at]
+    size = details.bytes[at]
+    known = (size >= 0) & (duration > 0)
+    return {
+        "direction": enum_column(details.copy_kind[at], CopyKind),
+        "source": enum_column(details.source[at], MemoryKind),
+        "target": enum_column(details.target[at], MemoryKind),
+        "bytes": unknown_is_null(size),
+        "gb_per_s": nullable(size / np.maximum(duration, 1), ~known),
+        "graph_node": unknown_is_null(details.graph_node[at]),
+    }
+
+
+def _memset_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
+    del trace
+    return {
+        "target": enum_column(details.target[at], MemoryKind),
+        "bytes": unknown_is_null(details.bytes[at]),
+        "graph_node": unknown_is_null(details.graph_node[at]),
+    }
+
+
+def _graph_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
+    del trace
+    return {"graph_exec": unknown_is_null(details.graph_exec[at])}
+
+
+def enum_column(codes: Int64, kind: type[CopyKind] | type[MemoryKind]) -> pa.DictionaryArray:
+    """Names of a numbered kind in lower case, -1 null; a number that only a newer CUDA knows is `unknown`."""
+    names = [member.name.lower() for member in kind]
+    return names_of(np.where(codes < len(names), codes, int(kind.UNKNOWN)), names)
+
+
+def _call_columns(opened: OpenedTrace, at: Int64) -> Columns:
+    """The call that started each operation, and the stage in which it was made."""
+    trace, stages = opened.trace, opened.stages
+    call_of = np.full(len(trace.operations), NO_PARENT, dtype=np.int64)
+    call_of[opened.launches.operation] = opened.launches.call
+    call = call_of[at]
+    has_call = call >= 0
+    stage = np.full(len(at), NO_PARENT, dtype=np.int64)
+    stage[has_call] = stage_of_calls(stages, opened.table.ranges, trace.api, call[has_call])
+    has_stage = stage >= 0
+    batch = np.where(has_stage, _append(opened.measures.batch)[stage], NO_PARENT)
+    paths = StagePaths.of(stages)
+    call_start, call_end = _append(trace.api.start_ns)[call], _append(trace.api.end_ns)[call]
+    return {
+        "call": names_of(_append(trace.api.name)[call], trace.names),
+        "call_tid": nullable(tid_of(_append(trace.api.thread)[call]), ~has_call),
+        "call_start_ns": nullable(call_start, ~has_call),
+        "call_duration_ns": nullable(call_end - call_start, ~has_call),
+        "launch_latency_ns": nullable(trace.operations.start_ns[at] - call_start, ~has_call),
+        "recorder": names_of(_append(stages.owner)[stage], stages.owners),
+        "path": names_of(_append(paths.code)[stage], paths.texts),
+        "range_id": nullable(_append(opened.table.ranges.row[stages.index])[stage], ~has_stage),
+        "batch_index": nullable(_append(stages.batch_index)[batch], batch < 0),
+        "warmup": nullable(np.append(opened.measures.warmup, False)[stage], ~has_stage),
+    }
+
+
+def _append(values: Int64) -> Int64:
+    """Values with a -1 behind them, so that the index -1 finds it."""
+    return np.append(values, np.int64(-1))

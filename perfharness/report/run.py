@@ -1,0 +1,267 @@
+"""A run, a process of it or a bare trace, opened for Python: tables in Arrow (docs/python-api.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from perfharness.analysis.journal_check import check_journal
+from perfharness.errors import ResultError, UsageError
+from perfharness.model.findings import Finding
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.report.batch_rows import batch_rows, stage_rows
+from perfharness.report.columns import constant, unix_times
+from perfharness.report.opened import OpenedTrace, open_with_details, without_trace
+from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
+from perfharness.report.range_rows import range_rows
+from perfharness.report.run_folder import ReadOptions, read_manifest
+
+TRACE_NAME = "trace.sqlite"
+
+
+def _range_rows(opened: OpenedTrace, process: str) -> pa.Table:
+    """One row a range: the columns of `perfharness ranges`, the process before them."""
+    rows = range_rows(opened.trace, opened.table)
+    start = opened.table.ranges.start_ns[opened.table.order]
+    place = rows.column_names.index("start_ns") + 1
+    rows = rows.add_column(
+        place, "start_unix_ns", unix_times(np.asarray(start), opened.trace.meta.session_start_unix_ns)
+    )
+    return rows.add_column(0, "process", constant(process, rows.num_rows))
+
+
+TABLES: dict[str, Callable[[OpenedTrace, str], pa.Table]] = {
+    "ranges": _range_rows,
+    "batches": batch_rows,
+    "stages": stage_rows,
+    "kernels": kernel_rows,
+    "copies": copy_rows,
+    "memsets": memset_rows,
+    "graphs": graph_rows,
+}
+"""All tables, by name."""
+
+
+class Process:
+    """One measured process. Its trace is read when something is first asked of it, and kept until `release`.
+
+    Attributes:
+        name: `proc_X_gpu_Y`, or the file name of a bare trace without its ending.
+        folder: where its files lie.
+        trace_path: its trace, or None where none was written.
+        record: what the manifest says of it, or None without a manifest.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, trace_path: Path | None, record: ProcessRecord | None, options: ReadOptions
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.trace_path = trace_path
+        self.record = record
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}>"
+
+    @cached_property
+    def opened(self) -> OpenedTrace | None:
+        """The trace and what was worked out of it; None where there is no trace. Raises `TraceError`."""
+        return None if self.trace_path is None else open_with_details(self.trace_path, self._options)
+
+    def release(self) -> None:
+        """Forget what was read of the trace; the next question reads it again. Tables that were made stay valid."""
+        self.__dict__.pop("opened", None)
+
+    def table(self, name: str) -> pa.Table:
+        """One of `TABLES` of this process; without rows where it left no trace."""
+        make = TABLES.get(name)
+        if make is None:
+            raise UsageError(f"There is no table '{name}'; there are {', '.join(TABLES)}.")
+        return make(self.opened or without_trace(), self.name)
+
+    @property
+    def session_start_unix_ns(self) -> int | None:
+        """UTC time of the trace's time 0, or None where the trace does not tell."""
+        return None if self.opened is None else self.opened.trace.meta.session_start_unix_ns
+
+    @property
+    def benchmark(self) -> Tree | None:
+        """`benchmark.json` as it stands in the folder, or None where there is none."""
+        return _read_tree(self.folder / BENCHMARK_NAME)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the trace says against its own numbers, and where it does not hold what the recorder counted."""
+        if self.opened is None:
+            return []
+        findings = list(self.opened.findings)
+        journal = self._journal()
+        if journal is not None:
+            findings += check_journal(journal, self.opened.stages, self.opened.trace)
+        return [replace(finding, process=self.name) for finding in findings]
+
+    def _journal(self) -> RecorderJournal | None:
+        path = self.folder / JOURNAL_NAME
+        if self.record is None or not path.is_file():
+            return None
+        try:
+            return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None  # `perfharness analyze` has the finding for it
+
+
+class Run:
+    """What `open_run` opened.
+
+    Attributes:
+        path: what was opened.
+        manifest: `manifest.json`, or None where a single process or a bare trace was opened.
+        processes: in the order of the manifest, those without a trace included.
+    """
+
+    def __init__(self, path: Path, manifest: RunManifest | None, processes: tuple[Process, ...]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.processes = processes
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {len(self.processes)} process(es)>"
+
+    def table(self, name: str) -> pa.Table:
+        """One of `TABLES` of all processes, one chunk a process, in which fixed-width columns are not copied."""
+        return join([process.table(name) for process in self.processes])
+
+    def ranges(self) -> pa.Table:
+        """One row a range of NVTX, those of other libraries included."""
+        return self.table("ranges")
+
+    def batches(self) -> pa.Table:
+        """One row a batch."""
+        return self.table("batches")
+
+    def stages(self) -> pa.Table:
+        """One row for each stage of each batch."""
+        return self.table("stages")
+
+    def kernels(self) -> pa.Table:
+        """One row a kernel."""
+        return self.table("kernels")
+
+    def copies(self) -> pa.Table:
+        """One row a copy."""
+        return self.table("copies")
+
+    def memsets(self) -> pa.Table:
+        """One row a memset."""
+        return self.table("memsets")
+
+    def graphs(self) -> pa.Table:
+        """One row a replay of a CUDA graph that was traced as a whole."""
+        return self.table("graphs")
+
+    @property
+    def launch_findings(self) -> list[Finding]:
+        """What the launcher found."""
+        return [record.to_finding() for record in self.manifest.findings] if self.manifest else []
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the launcher found and what the traces say now."""
+        return self.launch_findings + [finding for process in self.processes for finding in process.findings]
+
+    @property
+    def benchmark(self) -> Tree | None:
+        """`benchmark_mean.json` of a run folder, `benchmark.json` of one process, or None where there is none."""
+        if self.manifest is not None:
+            return _read_tree(self.path / BENCHMARK_MEAN_NAME)
+        return self.processes[0].benchmark if self.path.is_dir() else None
+
+
+def open_run(
+    path: str | Path,
+    *,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+) -> Run:
+    """Open a run folder, the folder of one of its processes, or a trace file. Needs no GPU, CUDA or nsys.
+
+    Args:
+        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace.
+        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
+        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
+        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
+
+    Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
+    read.
+    """
+    path = Path(path)
+    given = _Given(warmup_batches, domain, batch_pattern)
+    if not path.exists():
+        raise ResultError(f"There is nothing at {path}; give a run folder, a process's folder in it, or a trace file.")
+    if not path.is_dir():
+        return Run(path, None, (Process(path.stem, path.parent, path, None, given.options(None)),))
+    if not (path / MANIFEST_NAME).is_file() and (path / TRACE_NAME).is_file():
+        return Run(path, None, (_process_of_folder(path, given),))
+    manifest = read_manifest(path)
+    options = given.options(manifest)
+    return Run(path, manifest, tuple(_process_of_record(path, record, options) for record in manifest.processes))
+
+
+class _Given:
+    """Options as the caller gave them, None where the run's own count."""
+
+    def __init__(self, warmup_batches: int | None, domain: str | None, batch_pattern: str | None) -> None:
+        if warmup_batches is not None and warmup_batches < 0:
+            raise UsageError(f"warmup_batches is {warmup_batches}; give 0 or more.")
+        self.warmup_batches, self.domain, self.batch_pattern = warmup_batches, domain, batch_pattern
+
+    def options(self, manifest: RunManifest | None) -> ReadOptions:
+        launched = manifest.warmup_batches if manifest else 0
+        return ReadOptions(
+            warmup_batches=launched if self.warmup_batches is None else self.warmup_batches,
+            domain=self.domain or (manifest.domain if manifest else None),
+            batch_pattern=self.batch_pattern or (manifest.batch_pattern if manifest else None),
+        )
+
+
+def _process_of_record(run_dir: Path, record: ProcessRecord, options: ReadOptions) -> Process:
+    folder = run_dir / record.folder
+    trace = folder / record.trace if record.trace is not None else None
+    return Process(record.folder, folder, trace, record, options)
+
+
+def _process_of_folder(folder: Path, given: _Given) -> Process:
+    """A process's folder; what the run around it says of it counts, where it lies in one."""
+    folder = folder.resolve()
+    if not (folder.parent / MANIFEST_NAME).is_file():
+        return Process(folder.name, folder, folder / TRACE_NAME, None, given.options(None))
+    manifest = read_manifest(folder.parent)
+    record = next((record for record in manifest.processes if record.folder == folder.name), None)
+    return Process(folder.name, folder, folder / TRACE_NAME, record, given.options(manifest))
+
+
+def join(tables: list[pa.Table]) -> pa.Table:
+    """Tables of several processes as one, a chunk each; dictionaries become one, for files can hold one only."""
+    if not tables:
+        raise ResultError("The run has no processes; its manifest lists none.")
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _read_tree(path: Path) -> Tree | None:
+    try:
+        tree: Tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} cannot be read ({error}); write it again with `perfharness analyze`.") from error
+    return tree
