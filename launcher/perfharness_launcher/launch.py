@@ -19,6 +19,7 @@ from perfharness.model.manifest import (
     RunManifest,
 )
 from perfharness.model.plan import LaunchPlan
+from perfharness_launcher.annotation_findings import annotation_findings
 from perfharness_launcher.collect import collect
 from perfharness_launcher.interrupts import noting_interrupts
 from perfharness_launcher.orphans import adopting_orphans
@@ -85,6 +86,8 @@ def launch(
             for ending, record, found in zip(endings, records, collected, strict=True):
                 findings += found.findings
                 findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
+                if plan.annotations is not None:
+                    findings += annotation_findings(ending.process.folder, record, plan.annotations)
             if not supervisor.has_measured:
                 _refuse(findings)
             manifest = make_manifest(plan, environment, command, run_id, created, records, findings)

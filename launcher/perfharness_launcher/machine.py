@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts, NsysInstall
+from perfharness_launcher.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.discovery import find_nsys
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.tracers import Pair, pair
@@ -37,6 +38,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | 
     gpus = gpus or find_gpus()
     interpreter = ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python)
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
+    annotations = _annotations(options, interpreter)
     return MachineFacts(
         gpus=gpus.gpus,
         gpu_problem=gpus.problem,
@@ -47,7 +49,16 @@ def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | 
         script_problem=_script_problem(options),
         output_problem=_output_problem(options.output_dir),
         program=None if options.is_python_script else shutil.which(options.script),
+        annotations=annotations.annotations,
+        annotation_problems=annotations.problems,
     )
+
+
+def _annotations(options: LaunchOptions, interpreter: InterpreterFacts) -> AnnotationFacts:
+    """What the script is annotated with; not looked into where something else is wrong with script or interpreter."""
+    if not options.is_python_script or not interpreter.has_perfharness or _script_problem(options):
+        return AnnotationFacts()
+    return read_annotations(options.annotate, options.annotate_torch, Path(options.script), interpreter)
 
 
 def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:

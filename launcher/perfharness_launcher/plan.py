@@ -41,6 +41,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         processes=tuple(_processes(options, facts, gpus, decision.record.kind)),
         interpreter=facts.interpreter,
         traces_cuda=bool(gpus),
+        annotations=facts.annotations,
         findings=(*decision.findings, *_gpu_findings(options, facts)),
     )
 
@@ -75,11 +76,32 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.nsys is not None and options.tracer in ("embedded", "none"):
         yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
+    yield from _annotation_conflicts(options, facts)
     if options.batch_pattern is not None:
         try:
             re.compile(options.batch_pattern)
         except re.error as error:
             yield f"--batch-pattern {options.batch_pattern!r} is no regular expression: {error}"
+
+
+def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
+    asked = [
+        name
+        for name, value in (("--annotate", options.annotate), ("--annotate-torch", options.annotate_torch))
+        if value is not None
+    ]
+    if not asked:
+        return
+    if not options.is_python_script:
+        yield f"{asked[0]} annotates Python scripts, and {options.script} does not end in .py"
+    elif not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
+        yield (
+            f"{asked[0]} works inside {facts.interpreter.executable}, which cannot import perfharness; install"
+            " perfharness there"
+        )
+    if options.annotate_torch is not None and options.annotate_torch < 0:
+        yield f"--annotate-torch {options.annotate_torch}: the depth cannot be negative; 0 is the outermost module"
+    yield from facts.annotation_problems
 
 
 def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
@@ -140,6 +162,7 @@ def _processes(
                     environment.TRACER: tracer,
                     environment.WARMUP_BATCHES: str(options.warmup_batches),
                     environment.LOG_LEVEL: options.log_level,
+                    **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
                     **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
                 },
             )
@@ -149,5 +172,7 @@ def _processes(
 def _command(options: LaunchOptions, facts: MachineFacts, tracer: str) -> tuple[str, ...]:
     if not options.is_python_script:
         return (facts.program or options.script, *options.script_arguments)
-    tracing = ("-m", "perfharness.tracer") if tracer == "embedded" else ()
-    return (facts.interpreter.executable, *tracing, options.script, *options.script_arguments)
+    runner = ("-m", "perfharness.tracer") if tracer == "embedded" else ()
+    if facts.annotations is not None:
+        runner = ("-m", "perfharness.annotate")  # which takes the embedded tracer in, where it is to trace
+    return (facts.interpreter.executable, *runner, options.script, *options.script_arguments)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.combine import combine
+from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
@@ -25,13 +26,18 @@ def register(app: typer.Typer) -> None:
 
 
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_OR_TRACE…", help="Run folders, or sqlite traces.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_OR_TRACE…", help="Run folders, or traces: .sqlite or .nsys-rep.")
+    ],
     warmup_batches: Annotated[
         int | None,
         typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end."),
     ] = None,
     output_dir: Annotated[
         Path | None, typer.Option("-o", "--output-dir", help="Where the JSON of bare traces goes; default: nowhere.")
+    ] = None,
+    nsys: Annotated[
+        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
     ] = None,
     domain: Annotated[
         str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
@@ -46,7 +52,7 @@ def analyze(
     """
     console = Console()
     folders = [run for run in runs if run.is_dir()]
-    traces = [run for run in runs if not run.is_dir()]
+    traces = [trace_file(run, nsys) for run in runs if not run.is_dir()]
     if folders and output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     findings: list[Finding] = []

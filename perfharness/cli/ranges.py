@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.range_table import build_range_table
+from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError
 from perfharness.report.files import write_text
@@ -37,10 +38,13 @@ def register(app: typer.Typer) -> None:
 
 
 def ranges(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A sqlite trace of nsys or of the embedded tracer.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace: .sqlite or .nsys-rep.")],
     output_format: Annotated[
         RangeFormat, typer.Option("--format", help="How the rows are written.")
     ] = RangeFormat.TABLE,
+    nsys: Annotated[
+        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; default: the terminal.")] = None,
 ) -> None:
     """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
@@ -50,7 +54,7 @@ def ranges(
     """
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
-    opened = open_trace(trace)
+    opened = open_trace(trace_file(trace, nsys))
     table = build_range_table(opened)
     rows = range_rows(opened, table)
     if output is None:
