@@ -160,7 +160,8 @@ def _calls_that_stop(trace: Trace, launches: Launches) -> tuple[Bool, Finding | 
 def _operations_without_call(trace: Trace, launches: Launches) -> list[Finding]:
     started = np.zeros(len(trace.operations), dtype=np.bool_)
     started[launches.operation] = True
-    lost = ~started & (trace.operations.kind == GpuOperationKind.KERNEL)
+    # Copies that the driver makes by itself (managed memory) have correlation id 0 and belong to no call.
+    lost = ~started & ((trace.operations.kind != GpuOperationKind.MEMCPY) | (trace.operations.correlation != 0))
     if not lost.any():
         return []
     return [

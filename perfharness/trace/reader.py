@@ -30,6 +30,7 @@ from perfharness.trace.database import MISSING, Database, int64_array
 from perfharness.trace.details import read_details
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable, lookup
+from perfharness.trace.validate import check_times
 
 NVTX_COLUMNS = [
     "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId"
@@ -69,6 +70,7 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
             ranges, marks = _split_nvtx(nvtx, names)
             operations = reading_operations.result()
             api = _api_calls(reading_calls.result(), names)
+        check_times(path, ranges, api, operations)
         end_ns = _last_time(nvtx, api, operations)
         ranges.end_ns[ranges.is_open] = np.maximum(end_ns, ranges.start_ns[ranges.is_open])
         has_cuda_rows = len(api) > 0 or len(operations) > 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from perfharness.model import conventions
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
+WRITER = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1], isolation_level=None).execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.readline()
+"""
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 
 
@@ -116,6 +124,44 @@ def test_payloads_of_all_integer_types(tmp_path: Path) -> None:
     ranges = open_trace(builder.write(tmp_path / "t.sqlite")).ranges
     assert ranges.has_payload.tolist() == [False, True, True, True, True]
     assert ranges.payload.tolist() == [0, -5, 7, -9, 11]
+
+
+def test_a_locked_file_is_one_sentence(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("stage", 0, 10)
+    path = builder.write(tmp_path / "t.sqlite")
+    # Locks are held against other processes, so the writer is one.
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"locked\n"
+        with pytest.raises(TraceFormatError, match="database is locked"):
+            open_trace(path)
+        writer.communicate(b"done\n")
+    assert len(open_trace(path).ranges) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "sentence"),
+    [
+        ("NVTX_EVENTS", "start", None, "1 of 2 NVTX ranges have no time or no thread"),
+        ("NVTX_EVENTS", "globalTid", None, "1 of 2 NVTX ranges have no time or no thread"),
+        ("NVTX_EVENTS", "end", 3, "1 of 2 NVTX ranges end before they begin"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 1, "1 of 1 CUDA calls end before they begin"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", None, "1 of 1 GPU operations have no time"),
+    ],
+)
+def test_a_trace_that_contradicts_itself(
+    tmp_path: Path, table: str, column: str, value: int | None, sentence: str
+) -> None:
+    builder = TraceBuilder()
+    builder.range("first", 0, 4)
+    builder.range("second", 5, 9)
+    builder.kernel((6, 7), (20, 30))
+    builder.tables[table][-1][column] = value
+    with pytest.raises(TraceFormatError, match=sentence):
+        open_trace(builder.write(tmp_path / "t.sqlite"))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
