@@ -86,6 +86,14 @@ def launch_verb(
     ] = None,
     domain: Domain = None,
     batch_pattern: BatchPattern = None,
+    annotate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Functions of the script and its packages that become ranges."),
+    ] = None,
+    annotate_torch: Annotated[
+        int | None,
+        typer.Option(metavar="DEPTH", help="PyTorch modules become stages; 0: the outermost only.", show_default=False),
+    ] = None,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
     ] = False,
@@ -115,6 +123,8 @@ def launch_verb(
         timeout_s=timeout,
         domain=domain,
         batch_pattern=batch_pattern,
+        annotate=annotate,
+        annotate_torch=annotate_torch,
     )
     raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 

@@ -18,3 +18,6 @@ TRACER = "PERFHARNESS_TRACER"
 
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
+
+ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
+"""JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.model import environment
+from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord, TracerRecord
 
@@ -31,6 +32,8 @@ class LaunchOptions:
         nsys: the one nsys to use; None: look for it.
         python: the interpreter of a `.py` script.
         timeout_s: for each measured process, from its start; None: no limit.
+        annotate: TOML file that annotates the script from outside.
+        annotate_torch: PyTorch modules down to this depth become stages; None: none do.
     """
 
     script: str
@@ -48,6 +51,8 @@ class LaunchOptions:
     timeout_s: float | None = None
     domain: str | None = None
     batch_pattern: str | None = None
+    annotate: Path | None = None
+    annotate_torch: int | None = None
 
     @property
     def is_python_script(self) -> bool:
@@ -116,6 +121,8 @@ class MachineFacts:
         cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
         script_problem, output_problem: why SCRIPT or the output folder cannot be used, one sentence.
         program: SCRIPT as a path, where it is a program that was found.
+        annotations: what `--annotate` and `--annotate-torch` ask for.
+        annotation_problems: why they cannot be done, one sentence each.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
@@ -127,6 +134,8 @@ class MachineFacts:
     script_problem: str | None = None
     output_problem: str | None = None
     program: str | None = None
+    annotations: Annotations | None = None
+    annotation_problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,4 +173,5 @@ class LaunchPlan:
     processes: tuple[ProcessSpec, ...]
     interpreter: InterpreterFacts
     traces_cuda: bool
+    annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()

@@ -79,6 +79,11 @@ class Journal:
             self._entries.append(entry)
         self.write()
 
+    def core_named(self, name: str) -> RecorderCore | None:
+        """The first recorder of that name, or None."""
+        with self._lock:
+            return next((entry.core for entry in self._entries if entry.core.name == name), None)
+
     def write(self) -> None:
         """Write the file as things stand."""
         self._write("finalized" if self._all_finalized() else "running")
@@ -250,3 +255,8 @@ def write() -> None:
     """Write the journal as things stand, where there is one."""
     if _journal is not None:
         _journal.write()
+
+
+def core_named(name: str) -> RecorderCore | None:
+    """The recorder of that name in this process, the first one; None outside a launch."""
+    return None if _journal is None else _journal.core_named(name)

@@ -1,0 +1,82 @@
+"""What a process told about its annotations, as findings: a name that was not there, a function never called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord
+
+
+def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annotations) -> Iterator[Finding]:
+    """Findings of one process; none of one that was killed before it could tell."""
+    notes = read_notes(folder)
+    if notes is None:
+        if record.ended == "ok":
+            yield Finding(
+                "annotations-not-told",
+                Severity.WARNING,
+                "The process ended without telling which annotated functions it found and called.",
+                "a script that leaves by os._exit, or replaces itself by another program, cannot tell",
+                record.folder,
+            )
+        return
+    for note in notes:
+        for finding in _findings_of(note, annotations):
+            yield Finding(finding.code, finding.severity, finding.message, finding.cure, record.folder)
+
+
+def read_notes(folder: Path) -> list[FunctionNote] | None:
+    """The notes of the process, with what its forked children called; None where there are none."""
+    notes = _read(folder / NOTES_NAME)
+    if notes is None:
+        return None
+    for path in sorted(folder.glob(NOTES_OF_CHILDREN)):
+        for note, childs in zip(notes, _read(path) or [], strict=False):
+            note.called |= childs.called
+            note.recorded |= childs.recorded
+    return notes
+
+
+def _read(path: Path) -> list[FunctionNote] | None:
+    try:
+        return [FunctionNote.from_json(content) for content in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Finding]:
+    what = "PyTorch's modules" if note.function == "torch" else note.function
+    if note.problem is not None:
+        yield Finding(
+            "annotation-not-found",
+            Severity.ERROR,
+            f"{what} could not be annotated: {note.problem}.",
+            "name a function, or a method of a class written in Python, that is there once its module is imported",
+        )
+    elif not note.called:
+        why = "its module was never imported" if not note.imported else "it was there and never called"
+        yield Finding(
+            "annotation-never-called",
+            Severity.WARNING,
+            f"{what} has no ranges: {why}.",
+            "a reference to it may have been taken before it was replaced, or it ran in a process that was not forked"
+            " but started anew, which is not annotated",
+        )
+    elif not note.recorded:
+        yield Finding(
+            "annotation-never-called",
+            Severity.WARNING,
+            f"{what} has no ranges: it was called only while no range {annotations.within!r} was open.",
+            "[recorder] within is to name a range around all that is to be measured",
+        )
+    if note.items_problem is not None:
+        yield Finding(
+            "annotation-items-failed",
+            Severity.WARNING,
+            f"{what} has batches without items, or with counted indices: {note.items_problem}.",
+            "an expression sees args, kwargs, self, result and the parameters of the function",
+        )

@@ -1,0 +1,48 @@
+"""Replacing named functions where they are defined: in a module, or in a class of it."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+from perfharness.annotate.runtime import Runtime, Target
+from perfharness.annotate.wrappers import MARK, annotate_callable
+
+
+def apply_to_module(module: ModuleType, target: Target, runtime: Runtime) -> None:
+    """Replace the function of `target` in an executed module; what keeps it from that is noted."""
+    note = target.note
+    note.imported = True
+    try:
+        owner: Any = module
+        *path, name = target.annotation.qualname.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        found = getattr(owner, name)
+        if not isinstance(owner, ModuleType):  # a method as it stands in its class, not bound to it
+            found = inspect.getattr_static(owner, name)
+    except AttributeError as error:
+        note.found, note.problem = False, str(error)
+        return
+    try:
+        replacement = _replacement(found, target, runtime)
+        if replacement is not None:
+            setattr(owner, name, replacement)
+    except (TypeError, AttributeError) as error:  # e.g. a class that is not written in Python
+        note.problem = str(error)
+        return
+    note.found, note.problem = True, None
+
+
+def _replacement(found: Any, target: Target, runtime: Runtime) -> Any:
+    """What to put in the place of an attribute; None where it was replaced before."""
+    if isinstance(found, (staticmethod, classmethod)):
+        if hasattr(found.__func__, MARK):
+            return None
+        return type(found)(annotate_callable(found.__func__, target, runtime))
+    if isinstance(found, property):
+        if found.fget is None or hasattr(found.fget, MARK):
+            return None
+        return property(annotate_callable(found.fget, target, runtime), found.fset, found.fdel, found.__doc__)
+    return None if hasattr(found, MARK) else annotate_callable(found, target, runtime)

@@ -1,0 +1,55 @@
+"""From the command line to the script: watch for the named functions, then hand the process over."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+
+from perfharness import script
+from perfharness.annotate.main_module import ScriptCompiler
+from perfharness.annotate.runtime import Runtime
+from perfharness.annotate.watch import ImportWatch
+from perfharness.model import environment
+from perfharness.model.annotations import Annotations
+
+USAGE = "usage: python -m perfharness.annotate SCRIPT.py [arguments of the script]"
+
+
+def main() -> None:
+    """Run the script of `sys.argv`, annotated; what it raises passes through."""
+    arguments = sys.argv[1:]
+    text, folder = os.environ.get(environment.ANNOTATIONS), os.environ.get(environment.OUTPUT_DIR)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.exit(USAGE)
+    if not text or not folder:
+        sys.exit(
+            f"perfharness.annotate: {environment.ANNOTATIONS} or {environment.OUTPUT_DIR} is not set; "
+            "use `perfharness launch --annotate FILE.toml`"
+        )
+    ending = _Ending()
+    runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
+    ImportWatch(runtime).install()
+    compile_script = ScriptCompiler(runtime).compile
+    if os.environ.get(environment.TRACER) == "embedded":
+        from perfharness.tracer import entry
+
+        entry.main(compile_script)
+    else:
+        script.run_path(arguments[0], arguments, ending.end_by_sigint, compile_script)
+
+
+class _Ending:
+    """Ends the process by SIGINT after all else, as Python does after a KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._interrupted = False
+        atexit.register(self._at_exit)  # before anything of the script's, so it runs last
+
+    def end_by_sigint(self) -> None:
+        self._interrupted = True
+
+    def _at_exit(self) -> None:
+        if self._interrupted:
+            script.die_of(signal.SIGINT)

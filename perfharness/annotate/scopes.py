@@ -1,0 +1,127 @@
+"""The range of one call. Unlike the recorder's own blocks it never raises: the code around it is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perfharness.errors import RecorderError
+from perfharness.recorder.checks import check_index, check_items
+from perfharness.recorder.scopes import BatchScope, RangeScope
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from perfharness.annotate.runtime import Runtime, Target
+    from perfharness.recorder.core import RecorderCore
+
+ENDS = (StopIteration, StopAsyncIteration)
+"""A call that only finds the end of something gave nothing, and is deleted."""
+
+
+class Scope(Protocol):
+    """A range, entered once."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def give(self, result: object) -> None:
+        """Tell it what the call returned."""
+
+
+class RangeOfCall(RangeScope):
+    """A stage. Each call has one of its own: it knows whether it was entered, by whichever task or thread."""
+
+    __slots__ = ("_within",)
+
+    def __init__(self, core: RecorderCore, name: str, within: Runtime | None) -> None:
+        super().__init__(core, name)
+        self._within = within
+
+    def __enter__(self) -> Self:
+        if self._within is not None:
+            self._within.enter_within(1)
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._within is not None:
+            self._within.enter_within(-1)
+        self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
+
+    def give(self, result: object) -> None:
+        """A stage does not look at it."""
+
+
+class BatchOfCall(BatchScope):
+    """A batch: index and items as the annotation says, counted outside of the range where they can be."""
+
+    __slots__ = ("_args", "_function", "_kwargs", "_target", "_within")
+
+    def __init__(
+        self,
+        core: RecorderCore,
+        target: Target,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        within: Runtime | None,
+    ) -> None:
+        self._target = target
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._within = within
+        items = target.fixed_items
+        if target.items is not None and not target.items.uses_result:
+            items = self._count(None)
+        super().__init__(core, target.annotation.name, self._next_index(), items)
+
+    def __enter__(self) -> Self:
+        if self._within is not None:
+            self._within.enter_within(1)
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._within is not None:
+            self._within.enter_within(-1)
+        stopped = kind is None or issubclass(kind, GeneratorExit)
+        self._core.leave(self, self.total_items, True, not stopped)
+
+    def give(self, result: object) -> None:
+        """Count the items in what the call returned, where they are counted there."""
+        if self._target.items is not None and self._target.items.uses_result:
+            self.total_items = self._count(result)
+
+    def _count(self, result: object) -> int | None:
+        expression = self._target.items
+        assert expression is not None
+        try:
+            return check_items(expression.value(self._function, self._args, self._kwargs, result), "of this call")
+        except Exception as error:
+            self._note(f"items = {expression.text!r}", error)
+            return None
+
+    def _next_index(self) -> int:
+        counted = next(self._target.indices)
+        expression = self._target.index
+        if expression is None:
+            return counted
+        try:
+            return check_index(expression.value(self._function, self._args, self._kwargs), "of this call")
+        except Exception as error:
+            self._note(f"index = {expression.text!r}", error)
+            return counted
+
+    def _note(self, what: str, error: Exception) -> None:
+        if self._target.note.items_problem is None:
+            kind = "" if isinstance(error, RecorderError) else f"{type(error).__name__}: "
+            self._target.note.items_problem = f"{what}: {kind}{error}"

@@ -1,0 +1,193 @@
+"""The same function, with a range around each call; of a generator, around each step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfharness.annotate.runtime import Runtime, Target
+    from perfharness.annotate.scopes import Scope
+
+MARK = "__perfharness_annotation__"
+"""Attribute of everything made here."""
+
+Function = Callable[..., Any]
+Open = Callable[[tuple[Any, ...], dict[str, Any]], "Scope | None"]
+
+
+def annotate_callable(function: Function, target: Target, runtime: Runtime) -> Any:
+    """A stand-in for `function`, of the same kind.
+
+    Raises:
+        TypeError: in one sentence, why it cannot be annotated.
+    """
+
+    def open_range(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope | None:
+        return runtime.open(target, function, args, kwargs)
+
+    if isinstance(function, type):
+        raise TypeError("it is a class; name one of its methods (__init__, __call__)")
+    if not callable(function):
+        raise TypeError(f"it is no function, but {type(function).__name__}")
+    if target.annotation.loop:
+        wrapped = _loop(function, open_range)
+    elif inspect.isasyncgenfunction(function):
+        wrapped = _async_generator(function, open_range)
+    elif inspect.isgeneratorfunction(function):
+        wrapped = _generator(function, open_range)
+    elif inspect.iscoroutinefunction(function):
+        wrapped = _coroutine_function(function, open_range)
+    else:
+        wrapped = _plain(function, open_range)
+    if not isinstance(function, types.FunctionType):
+        return CallableStandIn(function, wrapped)
+    functools.update_wrapper(wrapped, function)
+    setattr(wrapped, MARK, True)
+    return wrapped
+
+
+class CallableStandIn:
+    """Stands in for what can be called but is no Python function: all but the call is the original's."""
+
+    def __init__(self, original: Function, call: Function) -> None:
+        self.__dict__.update({"__wrapped__": original, "_call": call, MARK: True})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the original, in a range."""
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
+            return self
+        return types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["__wrapped__"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.__wrapped__, name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+
+def _plain(function: Function, open_range: Open) -> Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = open_range(args, kwargs)
+        if scope is None:
+            return function(*args, **kwargs)
+        with scope:
+            result = function(*args, **kwargs)
+            scope.give(result)
+        return result
+
+    return call
+
+
+def _coroutine_function(function: Function, open_range: Open) -> Function:
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        scope = open_range(args, kwargs)
+        if scope is None:
+            return await function(*args, **kwargs)
+        with scope:
+            result = await function(*args, **kwargs)
+            scope.give(result)
+        return result
+
+    return call_async
+
+
+class _Steps(Generator[Any, Any, Any]):
+    """A generator each of whose steps is a range. Closing it is no step."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], open_step: Callable[[], Scope | None]) -> None:
+        self._generator = generator
+        self._open_step = open_step
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._generator.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._generator.throw, *error)
+
+    def close(self) -> None:
+        self._generator.close()
+
+    def _step(self, advance: Function, *values: Any) -> Any:
+        scope = self._open_step()
+        if scope is None:
+            return advance(*values)
+        with scope:
+            element = advance(*values)
+            scope.give(element)
+        return element
+
+
+def _generator(function: Function, open_range: Open) -> Function:
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        return (yield from _Steps(function(*args, **kwargs), lambda: open_range(args, kwargs)))
+
+    return generate
+
+
+def _async_generator(function: Function, open_range: Open) -> Function:
+    async def step(advance: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        scope = open_range(args, kwargs)
+        if scope is None:
+            return await advance()
+        with scope:
+            element = await advance()
+            scope.give(element)
+        return element
+
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        advance: Function = generator.__anext__
+        try:
+            while True:
+                try:
+                    value = await step(advance, args, kwargs)
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield value
+                    advance = functools.partial(generator.asend, sent)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    advance = functools.partial(generator.athrow, error)
+        finally:
+            await generator.aclose()
+
+    return generate
+
+
+def _loop(function: Function, open_range: Open) -> Function:
+    """What the caller does with each element is the range; the time that it takes to give one is not."""
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise TypeError("`loop` is for what a plain `for` goes over, and this is asynchronous")
+
+    def elements(iterable: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        iterator = iter(iterable)
+        try:
+            for element in iterator:
+                scope = open_range(args, kwargs)
+                if scope is None:
+                    yield element
+                    continue
+                with scope:
+                    scope.give(element)
+                    yield element
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return elements(function(*args, **kwargs), args, kwargs)
+
+    return call

@@ -1,0 +1,109 @@
+"""Annotations that come from a file instead of the code: what the launcher hands to the measured process, and what
+that process tells about them at its end.
+
+Standard library only: the measured process reads and writes these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MAIN = "__main__"
+"""The module name of the script itself."""
+
+NOTES_NAME = "annotations.json"
+"""File in the folder of the process: a list of `FunctionNote`."""
+
+NOTES_OF_CHILDREN = "annotations_*.json"
+"""The same of processes that it forked."""
+
+
+@dataclass(frozen=True)
+class FunctionAnnotation:
+    """A function whose calls become ranges.
+
+    Args:
+        module: as it is imported; `MAIN` for the script.
+        qualname: inside the module: `function`, `Class.method`.
+        name: of the range.
+        is_batch: each call is a batch.
+        items: of a batch: an expression over the call, or a number; None: not counted.
+        index: of a batch: an expression; None: the calls are counted.
+        loop: of a batch: the function gives an iterator, and the batch is what the caller does with each element.
+    """
+
+    module: str
+    qualname: str
+    name: str
+    is_batch: bool = False
+    items: str | int | None = None
+    index: str | None = None
+    loop: bool = False
+
+    @property
+    def target(self) -> str:
+        """`module:qualname`."""
+        return f"{self.module}:{self.qualname}"
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """All that is to be annotated in a process.
+
+    Args:
+        recorder: what the results are called; None: as the script's own recorder, where it has one.
+        within: only what happens while a range of this name is open is recorded; None: everything.
+        torch_depth: PyTorch modules down to this depth become stages; None: none do.
+    """
+
+    functions: tuple[FunctionAnnotation, ...] = ()
+    recorder: str | None = None
+    within: str | None = None
+    torch_depth: int | None = None
+
+    def to_json(self) -> str:
+        """For the environment of the process."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> Annotations:
+        """The inverse of `to_json`."""
+        content = json.loads(text)
+        functions = tuple(FunctionAnnotation(**function) for function in content.pop("functions"))
+        return Annotations(functions, **content)
+
+
+@dataclass
+class FunctionNote:
+    """What became of one annotation in one process.
+
+    Args:
+        function: `module:qualname`, or `torch` for the modules of PyTorch.
+        imported: its module was imported.
+        found: it was there, and was replaced.
+        called: it was called at least once.
+        recorded: at least one call was a range.
+        problem: why it was not found or could not be replaced.
+        items_problem: what went wrong when items were counted or an index was asked for, the first time.
+    """
+
+    function: str
+    imported: bool = False
+    found: bool = False
+    called: bool = False
+    recorded: bool = False
+    problem: str | None = None
+    items_problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> FunctionNote:
+        """The inverse; keys of later versions are left out."""
+        known = FunctionNote.__dataclass_fields__
+        return FunctionNote(**{name: value for name, value in content.items() if name in known})

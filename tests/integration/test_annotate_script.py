@@ -1,0 +1,298 @@
+"""A script that is annotated from outside is the script under Python, and its ranges are those of the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.model.annotations import Annotations, FunctionAnnotation
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EMBEDDED = ("--tracer", "embedded")
+
+LIBRARY = """
+def load(n): return list(range(n))
+class Model:
+    def __init__(self, scale): self.scale = scale
+    def __call__(self, items): return [item * self.scale for item in items]
+def fails(items): raise ValueError("no such item")
+def never(): pass
+"""
+
+PIPELINE = """
+import sys
+import library
+from library import Model
+
+def pipeline(model):
+    for n in (4, 2, 3):
+        step(model, n)
+
+def step(model, n):
+    items = library.load(n)
+    return model(items)
+
+model = Model(3)
+model([1])
+pipeline(model)
+if "fail" in sys.argv:
+    library.fails([])
+"""
+
+ANNOTATIONS = """
+[recorder]
+name = "pipe"
+within = "pipeline"
+[[range]]
+function = "__main__:pipeline"
+[[batch]]
+function = "__main__:step"
+items = "len(result)"
+[[range]]
+function = "library.load"
+[[range]]
+function = "library:Model.__call__"
+name = "model"
+"""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A folder with a script, a package and a file of annotations."""
+
+    folder: Path
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
+        path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
+        return {**kept, "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200", **more}
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def launch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        own = ["-m", "perfharness", "launch", "-w", "0", "-o", "out"]
+        return self.run(*own, *arguments)
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.folder / "out" / name).read_text())
+
+    def findings(self) -> dict[str, str]:
+        return {finding["code"]: finding["message"] for finding in self.read("manifest.json")["findings"]}
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    made = Workshop(tmp_path)
+    made.write("library.py", LIBRARY)
+    made.write("script.py", PIPELINE)
+    made.write("file.toml", ANNOTATIONS)
+    return made
+
+
+def shape(tree: dict[str, Any]) -> dict[str, Any]:
+    """Names, nesting, counts and items of a tree of ranges."""
+    kept: dict[str, Any] = {key: tree[key] for key in ("count", "total_items") if key in tree}
+    return {**kept, **{name: shape(value) for name, value in tree.items() if isinstance(value, dict)}}
+
+
+def check_pipeline(workshop: Workshop) -> None:
+    stages: dict[str, Any] = {"load": {"count": 1}, "model": {"count": 1}}
+    batches = {f"step_{index}": {"count": 1, "total_items": n, **stages} for index, n in enumerate((4, 2, 3))}
+    expected = {"pipe": {"pipeline": {"count": 1, "total_items": 9, **batches}}}
+    assert shape(workshop.read("proc_0_gpu_0/benchmark.json")["data"]) == expected
+    assert workshop.findings() == {}
+
+
+def test_stages_batches_and_items_under_the_embedded_tracer(workshop: Workshop) -> None:
+    before = {path.name: path.read_bytes() for path in workshop.folder.iterdir()}
+    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    check_pipeline(workshop)
+    assert {name: (workshop.folder / name).read_bytes() for name in before} == before
+    journal = workshop.read("proc_0_gpu_0/recorder.json")
+    assert journal["ended"] == "finalized"
+
+
+@pytest.mark.nsys
+def test_the_same_under_nsys(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
+    if not path:
+        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
+    if nvtx_site:
+        monkeypatch.setenv("PYTHONPATH", nvtx_site)
+    done = workshop.launch("--tracer", "nsys", "--nsys", path, "--annotate", "file.toml", "script.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_pipeline(workshop)
+
+
+def test_untraced_the_counts_are_there_all_the_same(workshop: Workshop) -> None:
+    assert workshop.launch("--tracer", "none", "--annotate", "file.toml", "script.py").returncode == 0
+    (recorder,) = workshop.read("proc_0_gpu_0/recorder.json")["recorders"]
+    assert {key: recorder[key] for key in ("name", "ranges", "batches", "items", "finalized")} == {
+        "name": "pipe",
+        "ranges": 10,
+        "batches": 3,
+        "items": 9,
+        "finalized": True,
+    }
+
+
+def test_a_dry_run_shows_how_it_is_done(workshop: Workshop) -> None:
+    printed = workshop.launch("--dry-run", "--tracer", "none", "--annotate", "file.toml", "script.py").stdout
+    assert "-m perfharness.annotate script.py" in printed
+    assert '"module": "library", "qualname": "load"' in printed
+
+
+# ---- what goes wrong ----
+
+
+def annotate(workshop: Workshop, *functions: str, batch: str = "") -> None:
+    ranges = "".join(f'[[range]]\nfunction = "{function}"\n' for function in functions)
+    workshop.write("file.toml", ranges + batch)
+
+
+def test_a_name_that_is_not_there_is_told_before_anything_starts(workshop: Workshop) -> None:
+    annotate(workshop, "library:lode", "librari:load")
+    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert "library:lode" in first
+    assert "did you mean load?" in first
+    assert "finds no module librari" in second
+    assert not (workshop.folder / "out").exists()
+
+
+def test_a_name_that_only_the_run_can_miss_is_a_finding(workshop: Workshop) -> None:
+    workshop.write("library.py", LIBRARY + "globals()['late'] = load\n")
+    annotate(workshop, "library:load", "library:lode")
+    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
+    assert done.returncode == 3
+    assert "library:lode could not be annotated" in workshop.findings()["annotation-not-found"]
+    assert "module 'library' has no attribute 'lode'" in workshop.findings()["annotation-not-found"]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("library:never", "it was there and never called"),
+        ("json.tool:main", "its module was never imported"),
+    ],
+)
+def test_what_is_never_called_is_told(workshop: Workshop, function: str, why: str) -> None:
+    annotate(workshop, "library:load", function)
+    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
+    assert done.returncode == 0
+    assert workshop.findings() == {"annotation-never-called": f"{function} has no ranges: {why}."}
+
+
+def test_items_that_cannot_be_counted_are_told_and_disturb_nothing(workshop: Workshop) -> None:
+    annotate(workshop, batch='[[batch]]\nfunction = "library:load"\nitems = "len(n)"')
+    assert workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py").returncode == 0
+    assert "items = 'len(n)': TypeError" in workshop.findings()["annotation-items-failed"]
+
+
+def test_a_script_that_fails_fails_as_before(workshop: Workshop) -> None:
+    annotate(workshop, "library:load", "library:fails")
+    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py", "fail")
+    assert done.returncode == 1
+    assert "ValueError: no such item" in workshop.findings()["process-failed"]
+    assert "annotation-not-found" not in workshop.findings()
+
+
+def test_a_script_that_leaves_without_a_word_is_told(workshop: Workshop) -> None:
+    workshop.write("script.py", "import os, library\nlibrary.load(3)\nos._exit(0)")
+    annotate(workshop, "library:load")
+    workshop.launch("--tracer", "none", "--annotate", "file.toml", "script.py")
+    assert "annotations-not-told" in workshop.findings()
+
+
+def test_calls_in_forked_children_count(workshop: Workshop) -> None:
+    workshop.write(
+        "script.py",
+        "import library, multiprocessing\n"
+        "context = multiprocessing.get_context('fork')\n"
+        "child = context.Process(target=library.load, args=(3,))\n"
+        "child.start()\nchild.join()\n",
+    )
+    annotate(workshop, "library:load")
+    workshop.launch("--tracer", "none", "--annotate", "file.toml", "script.py")
+    assert workshop.findings() == {}
+
+
+def test_a_program_cannot_be_annotated(workshop: Workshop) -> None:
+    done = workshop.launch("--tracer", "none", "--annotate", "file.toml", "ls")
+    assert done.returncode == 2
+    assert "--annotate annotates Python scripts, and ls does not end in .py" in done.stderr
+    done = workshop.launch("--tracer", "none", "--annotate-torch", "-1", "script.py")
+    assert "--annotate-torch -1: the depth cannot be negative" in done.stderr
+
+
+# ---- the script is as it was ----
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; print(sys.argv, sys.path[:1], __name__, __file__, __spec__, __package__, __doc__)",
+        "'''Doc.'''\nprint(__doc__, sorted(name for name in globals() if name != '__annotations__'))",
+        "from __future__ import annotations\nx: no = 3\nprint(__annotations__)",
+        "import sys; sys.exit(7)",
+        "def g():\n    raise ValueError('wrong')\ng()",
+        "x = (\n",
+        "return 3",
+        "f(1",
+        "raise KeyboardInterrupt",
+        "import atexit\natexit.register(print, 'bye')\nf()\n1 / 0",
+        "class A: ...\nfrom pickle import dumps, loads; print(type(loads(dumps(A()))) is A, loads(dumps(f)) is f)",
+        "import inspect; print(inspect.getsource(f), inspect.signature(f), f.__qualname__)",
+        "import library, json.decoder as d; print(type(library.__loader__), type(d.__spec__.loader))",
+        "import importlib, library as m\nprint(importlib.reload(m).load(2), m.__spec__.loader is m.__loader__)",
+        "import importlib.util; print(importlib.util.find_spec('library').origin)",
+        "import pkgutil; print(len(pkgutil.get_data('library', 'library.py')))",
+    ],
+)  # fmt: skip
+def test_same_output_and_exit_code(workshop: Workshop, source: str) -> None:
+    define = "def f(): return 42\n" if not source.startswith(("'''", "from __future__", "def f")) else ""
+    workshop.write("script.py", define + source)
+    targets = [("__main__", "f"), ("library", "load"), ("json.decoder", "JSONDecoder.decode")]
+    annotations = Annotations(tuple(FunctionAnnotation(module, name, name) for module, name in targets))
+    plain = workshop.run("script.py", "one", "--two")
+    ours = workshop.run(
+        "-m", "perfharness.annotate", "script.py", "one", "--two",
+        PERFHARNESS_ANNOTATIONS=annotations.to_json(), PERFHARNESS_OUTPUT_DIR=str(workshop.folder),
+    )  # fmt: skip
+    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+    assert (workshop.folder / "annotations.json").exists()
+
+
+def test_a_traceback_has_our_frame_only_where_a_call_went_through_it(workshop: Workshop) -> None:
+    workshop.write("script.py", "def f():\n    raise ValueError('wrong')\nf()")
+    annotations = Annotations((FunctionAnnotation("__main__", "f", "f"),)).to_json()
+    told = workshop.run(
+        "-m", "perfharness.annotate", "script.py",
+        PERFHARNESS_ANNOTATIONS=annotations, PERFHARNESS_OUTPUT_DIR=str(workshop.folder),
+    )  # fmt: skip
+    frames = [line.split('"')[1] for line in told.stderr.splitlines() if line.startswith("  File")]
+    assert [Path(frame).name for frame in frames] == ["script.py", "wrappers.py", "script.py"]
+    assert told.returncode == 1

@@ -1,0 +1,230 @@
+"""An annotation file: what is read, what is refused, and what is known of its names before anything runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfharness.annotate.expressions import Expression
+from perfharness.model.annotations import Annotations, FunctionAnnotation
+from perfharness.model.plan import InterpreterFacts
+from perfharness_launcher.annotations import AnnotationFacts, default_name, read_annotations
+
+PACKAGE = """
+from .inner import helper
+from .star import *
+"""
+INNER = """
+import functools
+class Model:
+    def __call__(self, images): return images
+    def forward(self, images, size=1): return images
+class Child(Model):
+    pass
+def helper(files, *rest, **options): return files
+if True:
+    def conditional(): pass
+assigned = helper
+"""
+SCRIPT = """
+from package.inner import helper
+class Pipeline:
+    def read(self, files): pass
+def main(files): pass
+"""
+RAISES = "raise SystemExit('a module was executed')\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    for name, source in {
+        "script.py": SCRIPT,
+        "package/__init__.py": RAISES + PACKAGE,
+        "package/inner.py": RAISES + INNER,
+        "package/star.py": RAISES,
+        "package/dynamic.py": RAISES + "globals()['late'] = 1\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+    return tmp_path / "script.py"
+
+
+def read(script: Path, text: str, torch_depth: int | None = None) -> AnnotationFacts:
+    path = script.parent / "file.toml"
+    path.write_text(text)
+    interpreter = InterpreterFacts(sys.executable, has_perfharness=True)
+    return read_annotations(path, torch_depth, script, interpreter)
+
+
+def functions(script: Path, text: str) -> tuple[FunctionAnnotation, ...]:
+    facts = read(script, text)
+    assert facts.problems == ()
+    assert facts.annotations is not None
+    return facts.annotations.functions
+
+
+def problem(script: Path, text: str) -> str:
+    told = read(script, text).problems
+    assert len(told) == 1
+    return told[0].replace(str(script.parent) + "/", "")
+
+
+def test_all_that_a_file_may_say(script: Path) -> None:
+    text = """
+    [recorder]
+    name = "ocr"
+    within = "pipeline"
+    [[range]]
+    function = "__main__:main"
+    name = "pipeline"
+    [[batch]]
+    function = "package.inner.Model.forward"
+    items = "len(images)"
+    index = "args[1]"
+    [[batch]]
+    function = "package.inner:helper"
+    items = 4
+    loop = true
+    """
+    facts = read(script, text, torch_depth=2)
+    assert facts == AnnotationFacts(
+        Annotations(
+            (
+                FunctionAnnotation("__main__", "main", "pipeline"),
+                FunctionAnnotation(
+                    "package.inner", "Model.forward", "forward", is_batch=True, items="len(images)", index="args[1]"
+                ),
+                FunctionAnnotation("package.inner", "helper", "helper", is_batch=True, items=4, loop=True),
+            ),
+            recorder="ocr",
+            within="pipeline",
+            torch_depth=2,
+        )
+    )
+    assert facts.annotations is not None
+    assert Annotations.from_json(facts.annotations.to_json()) == facts.annotations
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("f", "f"), ("Model.forward", "forward"), ("Model.__call__", "Model"), ("__getattr__", "__getattr__")],
+)
+def test_a_range_is_called_as_its_function(name: str, expected: str) -> None:
+    assert default_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "package.inner:Model.__call__",
+        "package.inner:conditional",
+        "package.inner:assigned",
+        "package.inner:Child.forward",
+        "package:helper",
+        "package:anything_that_the_star_brings",
+        "package.dynamic:late",
+        "package.inner.Model.forward",
+        "math:sqrt",
+        "json.decoder.JSONDecoder.decode",
+        "__main__:Pipeline.read",
+        "__main__.main",
+    ],
+)
+def test_names_that_are_there_or_may_come_and_no_module_is_executed_to_know(script: Path, name: str) -> None:
+    assert len(functions(script, f'[[range]]\nfunction = "{name}"')) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("package.inner:helpr", "package/inner.py has no helpr; did you mean helper?"),
+        ("package.inner:Model.call", "package/inner.py has no Model.call"),
+        ("package.gone:f", "finds no module package.gone (nor is it beside the script)"),
+        ("gone.inner.f", "finds no module gone (nor is it beside the script)"),
+        ("package.gone.f", "package/__init__.py has no gone.f"),
+        ("script:main", "script is the script itself; write __main__:main"),
+        ("package.inner:Model", "Model is a class; name one of its methods"),
+        ("__main__:mian", "script.py defines no function mian; did you mean main?"),
+        ("__main__:helper", "it imports helper; name it in the module that defines it"),
+        ("__main__:Pipeline", "it is a class; name one of its methods"),
+    ],
+)
+def test_names_that_are_not_there(script: Path, name: str, told: str) -> None:
+    if name == "package.gone.f":
+        (script.parent / "package/__init__.py").write_text("")
+    assert told in problem(script, f'[[range]]\nfunction = "{name}"')
+
+
+def test_a_script_that_changes_the_path_may_import_what_is_not_there_yet(script: Path) -> None:
+    script.write_text("import sys\nsys.path.append('elsewhere')\n")
+    assert len(functions(script, '[[range]]\nfunction = "elsewhere:f"')) == 1
+    assert "write it as module:function" in problem(script, '[[range]]\nfunction = "elsewhere.f"')
+
+
+MAIN = 'function = "__main__:main"'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[range]\n", "is no TOML file"),
+        ("", "names no function; add [[range]] or [[batch]]"),
+        ("[ranges]\nx = 1", "there is no table [ranges]; there are [recorder], [[range]] and [[batch]]"),
+        (f"[range]\n{MAIN}", "[range] is a list: write [[range]], with double brackets"),
+        (f"[recorder]\nnames = 'a'\n[[range]]\n{MAIN}", "[recorder] has an unknown key `names`; known are name, "),
+        (f"[recorder]\nname = 3\n[[range]]\n{MAIN}", "[recorder]: `name` is to be a name in quotes, not 3"),
+        (f"[recorder]\nwithin = 'x'\n[[range]]\n{MAIN}", "within = 'x': no range of the file has that name"),
+        ("[[range]]\nname = 'x'", "[[range]] number 1 has no `function`"),
+        ("[[range]]\nfunction = 'main'", "(main): `function` is to be module:function"),
+        ("[[range]]\nfunction = 'a:b c'", "(a:b c): `function` is to be module:function"),
+        (f"[[range]]\n{MAIN}\nitems = 3", "has `items`, which belongs to a [[batch]]"),
+        (f"[[range]]\n{MAIN}\ncolour = 'red'", "has an unknown key `colour`; known are function, name"),
+        (f"[[batch]]\n{MAIN}\nitems = 'len(args['", "`items` is no Python expression ('[' was never closed)"),
+        (f"[[batch]]\n{MAIN}\nitems = -1", "`items` is to be a number from 0, or an expression"),
+        (f"[[batch]]\n{MAIN}\nitems = true", "`items` is to be a number from 0, or an expression"),
+        (f"[[batch]]\n{MAIN}\nitems = 'len(file)'", "`items` uses file, which is none of args, kwargs, self, result"),
+        (f"[[batch]]\n{MAIN}\nindex = 'result'", "`index` is asked for before the call"),
+        (f"[[batch]]\n{MAIN}\nindex = 3", "`index` is to be an expression in quotes"),
+        (f"[[batch]]\n{MAIN}\nloop = 1", "`loop` is to be true or false"),
+        (f"[[batch]]\n{MAIN}\n[[batch]]\n{MAIN}", "__main__:main is annotated twice"),
+        (
+            f"[[range]]\n{MAIN}\nname = 'x'\n[[batch]]\nfunction = '__main__:Pipeline.read'\nname = 'x'",
+            "both get the name 'x'; give each a `name`",
+        ),
+    ],
+)  # fmt: skip
+def test_files_that_are_refused_in_one_sentence(script: Path, text: str, told: str) -> None:
+    assert told in problem(script, text)
+
+
+def test_two_ranges_may_share_a_name_that_both_are_given(script: Path) -> None:
+    text = f"[[range]]\n{MAIN}\nname = 'x'\n[[range]]\nfunction = '__main__:Pipeline.read'\nname = 'x'"
+    assert [function.name for function in functions(script, text)] == ["x", "x"]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    facts = read_annotations(tmp_path / "gone.toml", None, tmp_path / "script.py", InterpreterFacts("python"))
+    assert "cannot be read: No such file or directory" in facts.problems[0]
+
+
+def test_without_a_file_only_pytorch_is_annotated(tmp_path: Path) -> None:
+    python = InterpreterFacts("python")
+    assert read_annotations(None, None, tmp_path, python) == AnnotationFacts()
+    assert read_annotations(None, 0, tmp_path, python) == AnnotationFacts(Annotations(torch_depth=0))
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ("len(args[0])", set()),
+        ("len(files) + size", {"files", "size"}),
+        ("sum(len(part) for part in files)", {"files"}),
+        ("max([1], key=lambda one: one)", set()),
+        ("(n := 3) + n", set()),
+    ],
+)
+def test_names_of_an_expression_that_have_to_be_parameters(text: str, parameters: set[str]) -> None:
+    assert Expression(text).parameters == parameters

@@ -1,0 +1,363 @@
+"""Functions annotated from outside: the ranges that their calls make, and that they behave as before."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from perfharness.annotate.apply import apply_to_module
+from perfharness.annotate.main_module import ScriptCompiler
+from perfharness.annotate.runtime import Runtime
+from perfharness.annotate.wrappers import annotate_callable
+from perfharness.model.annotations import Annotations, FunctionAnnotation
+from perfharness.model.range_log import RangeLog
+from tests.unit.recorder_events import drawn, recording
+
+MODULE = "annotated_module"
+
+
+@pytest.fixture
+def log() -> Iterator[RangeLog]:
+    with recording() as log:
+        yield log
+
+
+def runtime_of(*functions: FunctionAnnotation, tmp_path: Path | None = None, **options: Any) -> Runtime:
+    return Runtime(Annotations(functions, **options), str(tmp_path or "/nowhere"))
+
+
+def stage(qualname: str = "f", **options: Any) -> FunctionAnnotation:
+    return FunctionAnnotation(**{"module": MODULE, "qualname": qualname, "name": qualname, **options})
+
+
+def batch(qualname: str = "f", **options: Any) -> FunctionAnnotation:
+    return stage(qualname, name="batch", is_batch=True, **options)
+
+
+def annotated(function: Callable[..., Any], annotation: FunctionAnnotation, **options: Any) -> tuple[Any, Runtime]:
+    runtime = runtime_of(annotation, **options)
+    return annotate_callable(function, runtime.targets[0], runtime), runtime
+
+
+def shown(log: RangeLog) -> str:
+    """The events without the recorder's own mark."""
+    return drawn(log).replace("!recorder", "").strip()
+
+
+# ---- kinds of functions ----
+
+
+def test_a_call_is_a_range_and_the_function_looks_as_before(log: RangeLog) -> None:
+    def f(a: int, *, b: int = 2) -> int:
+        """Doc."""
+        return a + b
+
+    called, runtime = annotated(f, stage())
+    assert called(1, b=3) == 4
+    assert shown(log) == "f()"
+    assert (called.__name__, called.__doc__, inspect.signature(called)) == ("f", "Doc.", inspect.signature(f))
+    assert runtime.targets[0].note.recorded
+
+
+def test_an_exception_passes_and_closes_the_range(log: RangeLog) -> None:
+    called, _ = annotated(lambda: 1 / 0, stage())
+    with pytest.raises(ZeroDivisionError):
+        called()
+    assert shown(log) == "f()"
+
+
+def test_a_call_that_only_finds_the_end_is_no_range(log: RangeLog) -> None:
+    iterator = iter([1, 2])
+    called, _ = annotated(lambda: next(iterator), stage())
+    assert [called(), called()] == [1, 2]
+    with pytest.raises(StopIteration):
+        called()
+    assert shown(log) == "f() f() f(!delete)"
+
+
+def test_each_step_of_a_generator_is_a_range(log: RangeLog) -> None:
+    def f() -> Iterator[Any]:
+        got = yield 1
+        yield got
+
+    called, _ = annotated(f, stage())
+    assert inspect.isgeneratorfunction(called)
+    generator = called()
+    assert (next(generator), generator.send("sent")) == (1, "sent")
+    with pytest.raises(StopIteration):
+        next(generator)
+    assert shown(log) == "f() f() f(!delete)"
+
+
+def test_coroutines_and_asynchronous_generators(log: RangeLog) -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def steps() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    runtime = runtime_of(stage("work"), stage("steps"))
+    called, stepped = (
+        annotate_callable(function, target, runtime)
+        for function, target in zip((work, steps), runtime.targets, strict=True)
+    )
+
+    async def main() -> tuple[str, list[int]]:
+        return await called(), [element async for element in stepped()]
+
+    assert inspect.iscoroutinefunction(called)
+    assert asyncio.run(main()) == ("done", [1, 2])
+    told = shown(log)
+    assert told.count("<work#1") == 1
+    assert told.count("<steps#1") == 3
+    assert told.count("!delete#1") == 1
+
+
+def test_what_can_be_called_but_is_no_function_keeps_all_else(log: RangeLog) -> None:
+    @functools.lru_cache
+    def f(a: int) -> int:
+        return a
+
+    called, _ = annotated(f, stage())
+    assert (called(1), called(1), called.cache_info().hits) == (1, 1, 1)
+    assert shown(log) == "f() f()"
+
+
+def test_classes_are_refused() -> None:
+    with pytest.raises(TypeError, match="it is a class; name one of its methods"):
+        annotated(int, stage())
+    with pytest.raises(TypeError, match="it is no function, but str"):
+        annotated("text", stage())  # type: ignore[arg-type]
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize(
+    ("items", "drawing"),
+    [
+        ("len(args[0])", "batch=0(!items=3)"),
+        ("len(files)", "batch=0(!items=3)"),
+        ("result", "batch=0(!items=3)"),
+        ("sum(1 for file in files if file != 'b')", "batch=0(!items=2)"),
+        ("self.count('a')", "batch=0(!items=1)"),
+        ("size", "batch=0(!items=7)"),
+        (8, "batch=0(!items=8)"),
+        (None, "batch=0()"),
+    ],
+)
+def test_items_of_a_batch(log: RangeLog, items: str | int | None, drawing: str) -> None:
+    def f(files: list[str], size: int = 7) -> int:
+        return len(files)
+
+    called, runtime = annotated(f, batch(items=items))
+    called(["a", "b", "c"])
+    assert shown(log) == drawing
+    assert runtime.targets[0].note.items_problem is None
+
+
+@pytest.mark.parametrize(
+    ("items", "problem"),
+    [
+        ("args[5]", "items = 'args[5]': IndexError: tuple index out of range"),
+        ("1.5", "items = '1.5': batch 'of this call': total_items must be an integer, got 1.5"),
+        ("-1", "items = '-1': batch 'of this call': total_items must be 0 or more"),
+    ],
+)
+def test_items_that_cannot_be_counted_are_noted_and_disturb_nothing(log: RangeLog, items: str, problem: str) -> None:
+    called, runtime = annotated(lambda: 5, batch(items=items))
+    assert (called(), called()) == (5, 5)
+    assert shown(log) == "batch=0() batch=1()"
+    assert (runtime.targets[0].note.items_problem or "").startswith(problem)
+
+
+def test_an_index_may_be_an_expression(log: RangeLog) -> None:
+    called, _ = annotated(lambda frame: frame, batch(index="frame * 10"))
+    called(4)
+    assert shown(log) == "batch=40()"
+
+
+def test_a_batch_that_fails_is_left_out(log: RangeLog) -> None:
+    called, _ = annotated(lambda: 1 / 0, batch(items=1))
+    with pytest.raises(ZeroDivisionError):
+        called()
+    assert shown(log) == "batch=0(!items=1 !delete)"
+
+
+def test_the_body_of_a_loop_is_the_batch(log: RangeLog) -> None:
+    closed: list[bool] = []
+
+    def load() -> Iterator[list[int]]:
+        inner()
+        try:
+            yield [1, 2]
+            inner()
+            yield [3]
+        finally:
+            closed.append(True)
+
+    runtime = runtime_of(batch("load", loop=True, items="len(result)"), stage("work"), stage("inner"))
+    functions: tuple[Callable[..., Any], ...] = (load, lambda _: None, lambda: None)
+    batches, work, inner = (
+        annotate_callable(function, target, runtime)
+        for function, target in zip(functions, runtime.targets, strict=True)
+    )
+    for element in batches():
+        work(element)
+    assert shown(log) == "inner() batch=0(work() !items=2) inner() batch=1(work() !items=1)"
+    for _ in batches():
+        break
+    assert closed == [True, True]
+    assert shown(log).endswith("batch=2(!items=2)")
+
+
+# ---- when it is recorded ----
+
+
+def test_only_within_a_range(log: RangeLog) -> None:
+    runtime = runtime_of(stage("pipeline"), stage("work"), within="pipeline")
+    work = annotate_callable(lambda: None, runtime.targets[1], runtime)
+    pipeline = annotate_callable(lambda: work(), runtime.targets[0], runtime)
+    work()
+    note = runtime.targets[1].note
+    assert (note.called, note.recorded) == (True, False)
+    pipeline()
+    work()
+    assert shown(log) == "pipeline(work())"
+    assert note.recorded
+
+
+def test_the_scripts_own_recorder_is_taken_where_none_is_named(
+    log: RangeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfharness import PerfRecorder
+    from perfharness.recorder import journal
+
+    monkeypatch.setenv("PERFHARNESS_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(journal, "_journal", None)
+    monkeypatch.setattr(journal.Journal, "install", lambda self: None)
+    perf = PerfRecorder("own")
+    called, _ = annotated(lambda: None, stage())
+    with perf.range("pipeline"):
+        called()
+    assert shown(log) == "pipeline(f())"
+    assert {attributes.category for attributes in log.attributes} <= {"own", None}
+
+
+# ---- where it is found ----
+
+SOURCE = """
+import functools
+
+class Base:
+    def inherited(self): return "inherited"
+
+class Thing(Base):
+    def plain(self): return "plain"
+    @staticmethod
+    def static(): return "static"
+    @classmethod
+    def of_class(cls): return cls.__name__
+    @property
+    def value(self): return "value"
+    @functools.lru_cache
+    def cached(self): return self
+
+if True:
+    async def branch(): pass
+def f(): return 1
+f = [f][0]
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = ModuleType(MODULE)
+    exec(compile(SOURCE, "annotated_module.py", "exec"), made.__dict__)
+    return made
+
+
+def test_methods_of_every_kind(log: RangeLog, module: ModuleType) -> None:
+    names = ["plain", "static", "of_class", "value", "cached", "inherited"]
+    runtime = runtime_of(*(stage(f"Thing.{name}", name=name) for name in names))
+    for target in runtime.targets * 2:  # twice, as a reload might
+        apply_to_module(module, target, runtime)
+    assert [target.note.problem for target in runtime.targets] == [None] * 6
+    thing = module.Thing()
+    assert [thing.plain(), thing.static(), module.Thing.of_class(), thing.value] == [
+        "plain",
+        "static",
+        "Thing",
+        "value",
+    ]
+    assert thing.cached() is thing
+    assert thing.inherited() == "inherited"
+    assert shown(log) == "plain() static() of_class() value() cached() inherited()"
+    module.Base().inherited()
+    assert shown(log).endswith("inherited()")
+    assert shown(log).count("inherited()") == 1
+
+
+@pytest.mark.parametrize(
+    ("qualname", "problem"),
+    [
+        ("gone", "gone"),
+        ("Thing.gone", "gone"),
+        ("Gone.method", "has no attribute 'Gone'"),
+        ("Thing", "it is a class"),
+        ("number", "it is no function, but int"),
+    ],
+)
+def test_what_cannot_be_annotated_is_noted(module: ModuleType, qualname: str, problem: str) -> None:
+    runtime = runtime_of(stage(qualname))
+    apply_to_module(module, runtime.targets[0], runtime)
+    note = runtime.targets[0].note
+    assert (note.imported, note.found) == (True, False)
+    assert problem in (note.problem or "")
+
+
+def test_classes_that_are_not_written_in_python_are_noted() -> None:
+    import collections
+
+    runtime = runtime_of(stage("deque.append", module="collections"))
+    apply_to_module(collections, runtime.targets[0], runtime)
+    assert "cannot set 'append' attribute of immutable type" in (runtime.targets[0].note.problem or "")
+
+
+def test_functions_of_the_script_itself(log: RangeLog, capsys: pytest.CaptureFixture[str]) -> None:
+    source = f"{SOURCE}\nprint(Thing.static(), Thing().value, f.__code__.co_firstlineno)\nraise ValueError('here')"
+    names = ["Thing.static", "Thing.value", "f", "branch", "gone"]
+    runtime = runtime_of(*(stage(name, module="__main__") for name in names))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with pytest.raises(ValueError, match="here") as caught:
+        exec(ScriptCompiler(runtime).compile(source.encode(), "script.py"), namespace)
+    assert caught.traceback[-1].lineno == source.count("\n")
+    assert capsys.readouterr().out.startswith("static value")
+    assert shown(log) == "Thing.static() Thing.value()"
+    assert not [name for name in namespace if "perfharness" in name]
+    assert [target.note.found for target in runtime.targets] == [True, True, True, True, False]
+    assert inspect.unwrap(namespace["f"]).__code__.co_firstlineno == SOURCE[: SOURCE.index("def f()")].count("\n") + 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="positions within a line came with Python 3.11")
+def test_a_decorated_function_begins_where_it_did() -> None:
+    source = b"import functools\n\n@functools.lru_cache\n@functools.wraps(print)\ndef f(): pass\nline = f.__wrapped__"
+    plain: dict[str, Any] = {}
+    exec(compile(source, "script.py", "exec"), plain)
+    runtime = runtime_of(stage("f", module="__main__"))
+    namespace: dict[str, Any] = {}
+    exec(ScriptCompiler(runtime).compile(source, "script.py"), namespace)
+    ours = inspect.unwrap(namespace["f"], stop=lambda f: not hasattr(f, "__wrapped__"))
+    assert ours is print
+    assert type(namespace["f"].cache_info()) is type(plain["f"].cache_info())
