@@ -17,6 +17,8 @@ from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Tra
 KERNEL_LAUNCH = re.compile(
     r"^(cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch)"
 )
+COPY_CALL = re.compile(r"^cu(da)?Memcpy")
+MEMSET_CALL = re.compile(r"^cu(da)?Memset")
 BEGIN_CAPTURE = re.compile(r"^(cudaStreamBeginCapture|cuStreamBeginCapture)")
 END_CAPTURE = re.compile(r"^(cudaStreamEndCapture|cuStreamEndCapture)")
 
@@ -41,7 +43,7 @@ def find_blind_spots(trace: Trace, launches: Launches) -> tuple[Bool, list[Findi
             )
         )
         return np.zeros_like(known), findings
-    for check in (_launches_without_operation, _calls_that_stop):
+    for check in (_launches_without_operation, _copies_without_operation, _calls_that_stop):
         affected, finding = check(trace, launches)
         if finding is not None:
             known &= ~affected
@@ -76,6 +78,36 @@ def _launches_without_operation(trace: Trace, launches: Launches) -> tuple[Bool,
         f"{int(missing.sum())} of {total} kernel launches have no kernel in the trace; the GPU times of the "
         f"{int(affected.sum())} ranges around them are null.",
         "The tracer lost GPU events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
+    )
+
+
+def _copies_without_operation(trace: Trace, launches: Launches) -> tuple[Bool, Finding | None]:
+    """Copies or memsets were called for, and the trace holds not one of them: their table is gone.
+
+    One without an operation is no loss: a copy of nothing starts nothing.
+    """
+    affected = np.zeros(len(trace.ranges), dtype=np.bool_)
+    api = trace.api
+    has_operation = np.zeros(len(api), dtype=np.bool_)
+    has_operation[launches.call] = True
+    lost = []
+    for what, pattern in (("copies", COPY_CALL), ("memsets", MEMSET_CALL)):
+        calls = np.isin(api.name, codes_matching(trace.names, pattern)) & (api.return_value == 0)
+        if calls.any() and not (calls & has_operation).any():
+            calls &= ~_in_capture(trace)
+        else:
+            continue
+        if calls.any() and trace.meta.tracer != "embedded":
+            affected |= _contains_any(trace, np.flatnonzero(calls))
+            lost.append(f"{int(calls.sum())} {what}")
+    if not lost:
+        return affected, None
+    return affected, Finding(
+        "trace-missing-copies",
+        Severity.ERROR,
+        f"The trace holds the calls of {' and '.join(lost)} and none of their operations; the GPU times of the "
+        f"{int(affected.sum())} ranges around them are null.",
+        "The tracer lost GPU events, or a table was removed from the file: export it again, or measure again.",
     )
 
 

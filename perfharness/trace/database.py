@@ -1,6 +1,6 @@
 """A read-only sqlite file, asked for columns: ADBC's driver into Arrow, Arrow into NumPy.
 
-Every column is coalesced and cast in SQL, so that its type does not depend on the rows that come first.
+Every column is coalesced in SQL, so that its type does not depend on the rows that come first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Database:
                 if pa.types.is_string(column.type):
                     column.validate(full=True)  # sqlite does not check that text is UTF-8
             cursor.close()
-        except (adbc_driver_manager.Error, pa.ArrowException) as error:
+        except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
             # Some drivers cannot close a statement that met a damaged page: it fails again whenever it is tried, even
             # by the garbage collector, which prints a traceback. So nobody is to try.
             self._is_damaged = cursor._closed = True
@@ -95,10 +95,14 @@ class Database:
         wanted = [self._integer_expression(table, column) for column in columns]
         for name, candidates in (first_of or {}).items():
             there = [f'"{column}"' for column in candidates if column in self.columns[table]]
-            wanted.append(f"CAST(coalesce({', '.join([*there, str(MISSING), str(MISSING)])}) AS INTEGER) AS {name}")
+            wanted.append(f"coalesce({', '.join([*there, str(MISSING), str(MISSING)])}) AS {name}")
         if row_id:
             wanted.append("rowid AS row_id")
         answer = self.query(f"SELECT {', '.join(wanted)} FROM {table} {where}")
+        for name in answer.column_names:
+            # sqlite takes any value in any column; the driver refuses a mixture, and this what is all of another kind.
+            if not pa.types.is_integer(answer[name].type):
+                raise self._format_error(f"column {name} of {table} holds {answer[name].type} where integers belong")
         return {name: int64_array(answer[name]) for name in answer.column_names}
 
     def texts(self, sql: str) -> list[tuple[str, ...]]:
@@ -109,7 +113,7 @@ class Database:
     def _integer_expression(self, table: str, column: str) -> str:
         if column not in self.columns[table]:
             return f"{MISSING} AS {column}"
-        return f'CAST(ifnull("{column}", {MISSING}) AS INTEGER) AS {column}'
+        return f'ifnull("{column}", {MISSING}) AS {column}'
 
     def _read_layout(self) -> dict[str, frozenset[str]]:
         rows = self.query(
@@ -121,7 +125,7 @@ class Database:
             layout.setdefault(table, set()).add(column)
         return {table: frozenset(columns) for table, columns in layout.items()}
 
-    def _format_error(self, error: Exception) -> TraceFormatError:
+    def _format_error(self, error: Exception | str) -> TraceFormatError:
         reason = str(error).splitlines()[0]
         return TraceFormatError(
             f"{self.path} cannot be read as a trace: {reason}. It may be truncated or still being written; "

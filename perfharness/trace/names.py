@@ -27,7 +27,8 @@ class NameTable:
         if not database.has(schema.TABLE_STRINGS):
             return cls(np.empty(0, dtype=np.int64), [])
         answer = database.query(
-            f"SELECT CAST(id AS INTEGER) AS id, ifnull(CAST(value AS TEXT), '') AS value FROM {schema.TABLE_STRINGS}"
+            f"SELECT CAST(id AS INTEGER) AS id, CAST(value AS TEXT) AS value FROM {schema.TABLE_STRINGS} "
+            "WHERE value IS NOT NULL"
         )
         return cls(int64_array(answer["id"]), answer["value"].to_pylist())
 

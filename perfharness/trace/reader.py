@@ -67,7 +67,7 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
             reading_operations = others.submit(_alone, path, _read_operations)
             names = NameTable.read(database)
             nvtx = _read_nvtx(database, names)
-            ranges, marks = _split_nvtx(nvtx, names)
+            ranges, marks = _split_nvtx(path, nvtx, names)
             operations = reading_operations.result()
             api = _api_calls(reading_calls.result(), names)
         check_times(path, ranges, api, operations)
@@ -113,8 +113,15 @@ def _read_nvtx(database: Database, names: NameTable) -> dict[str, Int64]:
     return events
 
 
-def _split_nvtx(events: dict[str, Int64], names: NameTable) -> tuple[NvtxRanges, NvtxMarks]:
+def _split_nvtx(path: Path, events: dict[str, Int64], names: NameTable) -> tuple[NvtxRanges, NvtxMarks]:
     kind = events["eventType"]
+    nameless = (events["textId"] != MISSING) & (events["name"] < 0)
+    if nameless.any() or (kind == MISSING).any():
+        raise TraceFormatError(
+            f"{path} contradicts itself: {int(nameless.sum())} NVTX events have names that are not in "
+            f"{schema.TABLE_STRINGS}, and {int((kind == MISSING).sum())} have no type. The file is damaged; export it "
+            "again with `nsys export --type sqlite`."
+        )
     process = events["globalTid"] & PROCESS_MASK
     domain_id = np.where(events["domainId"] == MISSING, 0, events["domainId"])
     category_id = np.where(events["category"] == MISSING, 0, events["category"])

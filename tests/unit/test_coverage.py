@@ -62,6 +62,26 @@ def test_a_runtime_launch_around_its_driver_launch(tmp_path: Path) -> None:
     assert table.projection.operation_count.tolist() == [1]
 
 
+def test_copies_whose_table_is_gone(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("upload", 0, 10)
+    builder.call("cudaMemcpyAsync_v3020", 1, 2)
+    builder.range("infer", 20, 30)
+    builder.kernel((21, 22), (40, 50))
+    table = table_of(builder, tmp_path)
+    assert errors(table) == {"trace-missing-copies"}
+    assert table.gpu_known.tolist() == [False, True]
+
+
+def test_one_copy_of_nothing_is_no_loss(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("upload", 0, 10)
+    builder.call("cudaMemcpyAsync_v3020", 1, 2)
+    copy = builder.call("cudaMemcpyAsync_v3020", 3, 4)
+    builder.operation(20, 30, copy, table=schema.TABLE_MEMCPY)
+    assert errors(table_of(builder, tmp_path)) == set()
+
+
 def test_a_kernel_without_its_call(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)

@@ -126,6 +126,14 @@ def test_payloads_of_all_integer_types(tmp_path: Path) -> None:
     assert ranges.payload.tolist() == [0, -5, 7, -9, 11]
 
 
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("stage", 0, 10)
+    builder.tables["StringIds"][0]["id"] = 77
+    with pytest.raises(TraceFormatError, match="1 NVTX events have names that are not in StringIds"):
+        open_trace(builder.write(tmp_path / "t.sqlite"))
+
+
 def test_a_locked_file_is_one_sentence(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)
