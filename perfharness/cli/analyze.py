@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.combine import combine
+from perfharness.analysis.diagnosis import ALONE
 from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import exit_with
 from perfharness.errors import UsageError

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.trace import Bool, Int64
 
@@ -100,6 +101,8 @@ class ProcessResult:
     clock_is_utc: bool
     findings: list[Finding]
     meta: dict[str, Any] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    """None where it was not asked for."""
 
     @cached_property
     def data(self) -> Tree:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perfharness.analysis.combine import combine
+from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
 from perfharness.analysis.journal_check import check_journal
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
@@ -22,6 +23,7 @@ from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.trace import TraceMeta
 from perfharness.report.files import write_json
+from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.meta import mean_meta, process_meta
 from perfharness.trace import open_trace
 
@@ -88,10 +90,11 @@ def analyze_run(
     )
     findings = [record.to_finding() for record in manifest.findings]
     results: dict[str, ProcessResult] = {}
+    sharing = GpuSharing(run_dir, manifest)
     for process in manifest.processes:
         benchmark = run_dir / process.folder / BENCHMARK_NAME
         benchmark.unlink(missing_ok=True)
-        analysed, problems = _analyze_process(run_dir, manifest, process, options)
+        analysed, problems = _analyze_process(run_dir, manifest, process, options, sharing)
         findings.extend(problems)
         if analysed is None:
             continue
@@ -111,23 +114,25 @@ def analyze_run(
 
 def benchmark_tree(result: ProcessResult) -> Tree:
     """The body of benchmark.json."""
+    diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}
     return {
         "data": result.data,
         "mean_data": result.mean_data,
         "stats_minus_warmup": result.stats_minus_warmup,
+        **diagnosis,
         "meta": result.meta,
     }
 
 
 def _analyze_process(
-    run_dir: Path, manifest: RunManifest, process: ProcessRecord, options: ReadOptions
+    run_dir: Path, manifest: RunManifest, process: ProcessRecord, options: ReadOptions, sharing: GpuSharing
 ) -> tuple[_Analysed | None, list[Finding]]:
     folder = run_dir / process.folder
     if process.trace is None:
         return None, _no_trace(manifest, process)
     journal, findings = _read_journal(folder)
     try:
-        result, trace_meta = analyze_trace(folder / process.trace, options, journal)
+        result, trace_meta = analyze_trace(folder / process.trace, options, journal, others=sharing.others_of(process))
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
@@ -136,14 +141,22 @@ def _analyze_process(
 
 
 def analyze_trace(
-    path: Path, options: ReadOptions, journal: RecorderJournal | None = None
+    path: Path,
+    options: ReadOptions,
+    journal: RecorderJournal | None = None,
+    others: OtherProcesses | None = ALONE,
 ) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, checked against the recorder's counts where they are there."""
-    trace = open_trace(path)
+    """The result of one trace file, checked against the recorder's counts where they are there.
+
+    `others` are the run's other processes on the same GPU; None: leave the diagnosis out, which takes time of its own.
+    """
+    trace = open_trace(path, details=others is not None)
+    table = build_range_table(trace)
     stages = find_stages(trace, options.domain, options.batch_pattern)
-    result = tabulate(trace, build_range_table(trace), stages, options.warmup_batches)
+    result = tabulate(trace, table, stages, options.warmup_batches)
     checked = check_journal(journal, stages, trace) if journal is not None else []
-    return replace(result, findings=[*result.findings, *checked]), trace.meta
+    diagnosis = None if others is None else diagnose(trace, table, stages, options.warmup_batches, others)
+    return replace(result, findings=[*result.findings, *checked], diagnosis=diagnosis), trace.meta
 
 
 def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:

@@ -1,0 +1,152 @@
+"""CUDA calls by kind, each with the time that is its own: a call inside a call is counted once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
+from perfharness.analysis.intervals import nest
+from perfharness.analysis.projection import Launches
+from perfharness.model.diagnosis import HostActivity
+from perfharness.model.trace import Bool, GpuOperations, Int64, Trace
+
+KINDS = (
+    HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
+    HostActivity.OTHER,
+)  # fmt: skip
+"""Kinds of calls; a call's kind is its place here."""
+
+PATTERNS = (
+    (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
+    (HostActivity.LOAD, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
+    (HostActivity.SYNCHRONIZE, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
+    (HostActivity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
+    (HostActivity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
+    (HostActivity.ALLOCATE, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
+    (HostActivity.ALLOCATE, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
+)
+"""Kind and the beginnings of the names of its functions, the first that matches; all others are `other`."""
+
+
+@dataclass(frozen=True)
+class CallTable:
+    """Calls ordered by thread and start, an outer call before the inner ones; columns aligned.
+
+    `own_ns` is a call's time less that of the calls inside it, `own_idle_ns` the part of it in which the GPU was idle.
+    `is_blocking`: it returned only when GPU work had ended. `operation_end_ns` is the end of the last operation that it
+    started, -1 where it started none; `scope` tells which stream a blocking call waits for (-1: not known, or all).
+    """
+
+    lines: ThreadOrder
+    index: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int64
+    own_ns: Int64
+    own_idle_ns: Int64
+    is_blocking: Bool
+    starts_work: Bool
+    scope: Int64
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def kinds_of_names(names: list[str]) -> Int64:
+    """Kind of each name, as a place in `KINDS`."""
+    patterns = [(KINDS.index(kind), re.compile(pattern)) for kind, pattern in PATTERNS]
+    other = KINDS.index(HostActivity.OTHER)
+    return np.asarray(
+        [next((kind for kind, pattern in patterns if pattern.match(name)), other) for name in names], dtype=np.int64
+    )
+
+
+def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
+    """All calls of a trace. `busy` is the time in which the GPU was at work."""
+    api = trace.api
+    lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
+    order = lines.order
+    thread, start, end = api.thread[order], api.start_ns[order], api.end_ns[order]
+    used, name = np.unique(api.name[order], return_inverse=True)
+    kind_of_used = kinds_of_names([trace.names[code] if code >= 0 else "" for code in used])
+    kind = kind_of_used[name.ravel()] if len(used) else np.empty(0, dtype=np.int64)
+    parent = _parents(thread, start, end)
+    last_end = np.full(len(api), -1, dtype=np.int64)
+    np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
+    starts_work = last_end[order] >= 0
+    is_copy = kind == KINDS.index(HostActivity.COPY)
+    blocking = (kind == KINDS.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end[order]))
+    length, idle = end - start, end - start - busy.within(start, end)
+    return CallTable(
+        lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
+        own_ns=_less_inner(length, parent), own_idle_ns=_less_inner(idle, parent), is_blocking=blocking,
+        starts_work=starts_work, scope=_scopes(trace, launches, order, blocking & starts_work),
+    )  # fmt: skip
+
+
+def _parents(thread: Int64, start: Int64, end: Int64) -> Int64:
+    """The call that encloses each call, -1 for most: few calls lie inside others, so only those are nested."""
+    parent = np.full(len(start), -1, dtype=np.int64)
+    if not len(start):
+        return parent
+    # Threads one behind the other on one line, so that one running maximum serves them all.
+    rank = np.unique(thread, return_inverse=True)[1].ravel().astype(np.int64)
+    shift = rank * (int(end.max()) - int(start.min()) + 1)
+    s, e = start + shift, end + shift
+    reached = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(e)[:-1]]
+    inner = np.flatnonzero(e <= reached)
+    if not len(inner):
+        return parent
+    outermost = np.maximum.accumulate(np.where(e > reached, np.arange(len(s)), 0))
+    members = np.union1d(inner, outermost[inner])
+    found = nest(start[members], end[members], thread[members]).parent
+    parent[members] = np.where(found >= 0, members[found], -1)
+    return parent
+
+
+def _less_inner(values: Int64, parent: Int64) -> Int64:
+    own = values.copy()
+    inside = parent >= 0
+    np.subtract.at(own, parent[inside], values[inside])
+    return np.asarray(np.maximum(own, 0), dtype=np.int64)
+
+
+def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool) -> Int64:
+    """Stream that a blocking call waits for: of a copy its own, of a synchronisation what the trace recorded."""
+    scope = np.full(len(trace.api), -1, dtype=np.int64)
+    scope[launches.call] = trace.operations.stream[launches.operation]
+    scope = np.where(blocking_copy, scope[order], -1)
+    waits = trace.details.synchronizations if trace.details is not None else None
+    if waits is None or not len(waits):
+        return scope
+    by_correlation = np.argsort(waits.correlation, kind="stable")
+    known = waits.correlation[by_correlation]
+    wanted = trace.api.correlation[order]
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    row = by_correlation[at]
+    matches = (known[at] == wanted) & (waits.start_ns[row] >= trace.api.start_ns[order])
+    matches &= waits.end_ns[row] <= trace.api.end_ns[order]
+    return np.asarray(np.where(matches & (scope < 0), waits.stream[row], scope), dtype=np.int64)
+
+
+def previous_end_on_stream(operations: GpuOperations) -> Int64:
+    """When the operations before each one on its stream had all ended; the smallest int64 for the first."""
+    count = len(operations)
+    lowest = np.iinfo(np.int64).min
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    keys = np.stack([operations.process, operations.device, operations.stream])
+    stream = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
+    order = np.lexsort((operations.end_ns, operations.start_ns, stream))
+    origin = int(operations.start_ns.min())
+    span = int(operations.end_ns.max()) - origin + 1
+    reached = np.maximum.accumulate(operations.end_ns[order] - origin + stream[order] * span)
+    previous = np.r_[lowest, reached[:-1]]
+    first = np.r_[True, stream[order][1:] != stream[order][:-1]]
+    found = np.empty(count, dtype=np.int64)
+    found[order] = np.where(first, lowest, previous - stream[order] * span + origin)
+    return found

@@ -1,0 +1,172 @@
+"""The diagnosis of one trace: every stage's figures, verdict and cost, and whether the warm-up was enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.figures import stage_figures
+from perfharness.analysis.diagnosis.gpu_side import NS_PER_MS, gpu_during, gpu_work, stage_events
+from perfharness.analysis.diagnosis.host_side import host_work
+from perfharness.analysis.diagnosis.replay import Window, find_window, stage_cost
+from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, cannot_tell, judge
+from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
+from perfharness.analysis.diagnosis.workload import OtherProcesses, StageRows, Workload, build_workload, stage_rows
+from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.stages import StageTable
+from perfharness.analysis.tabulate import path_names
+from perfharness.model.diagnosis import (
+    Diagnosis,
+    GpuWork,
+    HostWork,
+    StageCost,
+    StageDiagnosis,
+    StageVerdict,
+    WarmupDiagnosis,
+)
+from perfharness.model.trace import Int64, Trace
+
+ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """One loop of outermost batches: its rows in order of start, the judgement of its warm-up, and what is replayed."""
+
+    rows: Int64
+    warmup: WarmupDiagnosis
+    window: Window | str
+
+
+def diagnose(
+    trace: Trace, table: RangeTable, stages: StageTable, warmup_batches: int, others: OtherProcesses = ALONE
+) -> Diagnosis:
+    """Why each stage takes the time it takes.
+
+    Args:
+        trace: read with `details=True`.
+        table: its ranges, nested and projected.
+        stages: the ranges that results are made of.
+        warmup_batches: how many batches at the front and at the end of each loop are set apart.
+        others: the other processes of the run on the same GPU.
+    """
+    workload = build_workload(trace, table, stages, warmup_batches, others)
+    loops = _loops(workload, warmup_batches)
+    judged = [loop.warmup for loop in loops]
+    return Diagnosis(
+        stages=[_diagnose_stage(workload, stage, loops) for stage in stage_rows(workload)],
+        warmup=judged,
+        missing=_missing(workload),
+        findings=warmup_findings(judged),
+    )
+
+
+def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
+    stages, measures = workload.stages, workload.measures
+    outermost = stages.is_batch & (measures.outer_batch == np.arange(len(stages)))
+    start = workload.trace.ranges.start_ns[stages.index]
+    found = []
+    for number in np.unique(measures.loop[outermost]):
+        rows = np.flatnonzero(outermost & (measures.loop == number))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        warmup = judge_warmup(path_names(stages, int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
+        found.append(_Loop(rows, warmup, find_window(workload, rows[~measures.warmup[rows]])))
+    return found
+
+
+def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) -> StageDiagnosis:
+    if not stage.batches:
+        verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
+        return _without_figures(stage, verdict, "no batch is left without the warm-up")
+    events = stage_events(workload, stage.rows)
+    cpu_ms = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS
+    per_item = cpu_ms / stage.items if stage.items else None
+    problem = _gpu_problem(workload, stage)
+    if problem is not None:
+        verdict = cannot_tell([problem], "Run `perfharness doctor` to see what GPU tracing needs here.")
+        bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
+        return replace(bare, cpu_ms=cpu_ms / stage.batches, cpu_ms_per_item=per_item)
+    own = events.own_line(workload)
+    gpu, host = gpu_work(workload, stage, events, own), host_work(workload, stage, events)
+    figures = stage_figures(workload, stage, events, own, _slow_start(workload, stage, loops))
+    return StageDiagnosis(
+        path=stage.path,
+        batches=stage.batches,
+        items=stage.items,
+        cpu_ms=cpu_ms / stage.batches,
+        cpu_ms_per_item=per_item,
+        gpu_busy_ms_per_item=own.length / NS_PER_MS / stage.items if stage.items else None,
+        kernels_per_item=gpu.kernel_count * stage.batches / stage.items if stage.items else None,
+        gpu=gpu,
+        gpu_during=gpu_during(workload, stage, events),
+        host=host,
+        verdict=judge(figures),
+        cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
+    )
+
+
+def _without_figures(stage: StageRows, verdict: StageVerdict, reason: str) -> StageDiagnosis:
+    gpu: GpuWork | None = None
+    host: HostWork | None = None
+    cost = StageCost(None, None, None, reason)
+    return StageDiagnosis(
+        stage.path, stage.batches, stage.items, None, None, None, None, gpu, None, host, verdict, cost
+    )
+
+
+def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
+    """Why the stage's GPU work cannot be known; None where it can."""
+    meta, table = workload.trace.meta, workload.table
+    if meta.gpu_coverage == "untraced":
+        return f"GPU operations: {meta.gpu_coverage_reason}"
+    unknown = int((~table.gpu_known[workload.stages.index[stage.rows]]).sum())
+    if unknown:
+        return f"GPU operations of {unknown} of its {len(stage.rows)} ranges: the trace lost them (see the findings)"
+    if any(finding.code == "trace-missing-calls" for finding in table.findings):
+        return "the CUDA calls of some GPU operations, so that those are in no stage"
+    return None
+
+
+def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
+    """What batches kept before the steady state took more than the median of the steady ones, ns."""
+    stages, ranges, measures = workload.stages, workload.trace.ranges, workload.measures
+    length = (ranges.end_ns - ranges.start_ns)[stages.index[stage.rows]]
+    outer = measures.outer_batch[stage.rows]
+    extra = 0.0
+    for loop in loops:
+        if loop.warmup.state != "too-short" or loop.warmup.steady_from is None:
+            continue
+        place = np.full(len(stages), -1, dtype=np.int64)
+        place[loop.rows] = np.arange(len(loop.rows))
+        mine = np.where(outer >= 0, place[outer], -1)
+        time = np.bincount(mine[mine >= 0], weights=length[mine >= 0], minlength=len(loop.rows))
+        present = np.bincount(mine[mine >= 0], minlength=len(loop.rows)) > 0
+        early = present & (np.arange(len(loop.rows)) < loop.warmup.steady_from)
+        steady = present & ~early
+        if early.any() and steady.any():
+            extra += float((time[early] - np.median(time[steady])).sum())
+    return max(extra, 0.0)
+
+
+def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64, end: Int64) -> StageCost:
+    outer = workload.measures.outer_batch[stage.rows]
+    mine = [loop for loop in loops if np.isin(loop.rows, outer).any()]
+    if len(mine) != 1:
+        return StageCost(None, None, None, "the stage is in no loop of batches, or in several")
+    window = mine[0].window
+    if isinstance(window, Window) and (workload.stages.thread[stage.rows] != window.thread).any():
+        return StageCost(None, None, None, "the stage runs on another thread than its batches")
+    return stage_cost(window, start, end)
+
+
+def _missing(workload: Workload) -> list[str]:
+    missing = []
+    meta = workload.trace.meta
+    if meta.gpu_coverage == "untraced":
+        missing.append(f"GPU operations: {meta.gpu_coverage_reason}")
+    elif not workload.api_is_complete and len(workload.trace.api):
+        missing.append(MISSING_CALLS)
+    if workload.others.busy is None and workload.others.reason and len(workload.trace.operations):
+        missing.append(workload.others.reason)
+    return missing

@@ -1,0 +1,114 @@
+"""The sums over a stage's ranges that its verdict rests on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.calls import KINDS
+from perfharness.analysis.diagnosis.gpu_side import StageEvents, host_memory
+from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
+from perfharness.analysis.diagnosis.timeline import BusyLine
+from perfharness.analysis.diagnosis.verdicts import LAUNCH_PATH_NS, Figures
+from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.model.diagnosis import HostActivity
+from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind
+
+
+def stage_figures(
+    workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine, slow_start_ns: float
+) -> Figures:
+    """Everything that the rules look at, nanoseconds."""
+    calls, operations = workload.calls, workload.trace.operations
+    call = events.call
+    own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(KINDS))
+    blocking = call[calls.is_blocking[call]]
+    wall = float((events.end_ns - events.start_ns).sum())
+    busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
+    copies = events.operation[operations.kind[events.operation] == GpuOperationKind.MEMCPY]
+    copy_only = _beside_no_kernel(workload, copies)
+    for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
+    return Figures(
+        wall=wall,
+        span=_span(workload, stage, events),
+        gpu_busy=float(own.length),
+        copy_only=min(float(copy_only.sum()), float(own.length)),
+        pageable=float(copy_only[_is_pageable(workload, copies)].sum()),
+        gpu_idle=wall - busy,
+        blocking=float(calls.own_ns[blocking].sum()),
+        blocking_idle=float(calls.own_idle_ns[blocking].sum()),
+        blocking_calls=len(blocking) / stage.batches,
+        allocate=float(own_time[KINDS.index(HostActivity.ALLOCATE)]),
+        outside=wall - float(own_time.sum()),
+        launch_path=_launch_path(workload, events),
+        launches=len(events.launch),
+        operation_time=float((operations.end_ns - operations.start_ns)[events.operation].sum()),
+        for_stages=for_stages,
+        other_stage=waits_most,
+        shared=_shared(workload, own, blocking),
+        loading=float(own_time[KINDS.index(HostActivity.LOAD)]),
+        slow_start=slow_start_ns,
+        api_is_complete=workload.api_is_complete,
+    )
+
+
+def _span(workload: Workload, stage: StageRows, events: StageEvents) -> float:
+    """From each range's start to the later of its end and the end of its last operation."""
+    projection, at = workload.table.projection, workload.stages.index[stage.rows]
+    gpu_end = np.where(projection.operation_count[at] > 0, projection.end_ns[at], events.end_ns)
+    return float((np.maximum(events.end_ns, gpu_end) - events.start_ns).sum())
+
+
+def _beside_no_kernel(workload: Workload, copies: Int64) -> Int64:
+    start, end = workload.trace.operations.start_ns[copies], workload.trace.operations.end_ns[copies]
+    return np.asarray(end - start - workload.compute.within(start, end), dtype=np.int64)
+
+
+def _is_pageable(workload: Workload, copies: Int64) -> np.typing.NDArray[np.bool_]:
+    details = workload.details
+    memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
+    return np.asarray(memory == MemoryKind.PAGEABLE, dtype=np.bool_)
+
+
+def _launch_path(workload: Workload, events: StageEvents) -> float:
+    """Time in launching calls, and between launches of one range that follow each other closely without a wait."""
+    calls = workload.calls
+    is_launch = (calls.kind[events.call] == KINDS.index(HostActivity.LAUNCH)) & calls.starts_work[events.call]
+    call, group = events.call[is_launch], events.call_of[is_launch]
+    if not len(call):
+        return 0.0
+    waited = np.r_[0, np.cumsum(np.where(calls.is_blocking, calls.own_ns, 0))]
+    following = np.r_[calls.start_ns[call[1:]], 0] - calls.start_ns[call]
+    close = np.r_[group[1:] == group[:-1], False] & (following <= LAUNCH_PATH_NS)
+    close &= np.r_[waited[call[1:]] == waited[call[:-1]], False]
+    return float(np.where(close, following, calls.own_ns[call]).sum())
+
+
+def _for_other_stages(
+    workload: Workload, events: StageEvents, own: BusyLine, blocking: Int64
+) -> tuple[float, str | None]:
+    """Time of waits, or of queueing, while the GPU worked on what other stages started; and one such stage."""
+    calls = workload.calls
+    start, end = calls.start_ns[blocking], calls.end_ns[blocking]
+    waits = workload.busy.within(start, end) - own.within(start, end)
+    _, first = np.unique(events.launch_of, return_index=True)
+    launch = events.launch[first]
+    called = workload.trace.api.start_ns[workload.launches.call[launch]]
+    began = called + workload.latency_ns[launch]
+    queued = np.minimum(workload.queued_ns[launch], workload.busy.within(called, began) - own.within(called, began))
+    queued = np.maximum(queued, 0)
+    whose = None
+    if len(waits) and waits.sum() >= queued.sum():
+        awaited = awaited_operation(workload, int(blocking[np.argmax(waits)]))
+        whose = launching_stage(workload, awaited) if awaited is not None else None
+    return float(max(waits.sum(), queued.sum())), whose
+
+
+def _shared(workload: Workload, own: BusyLine, blocking: Int64) -> float | None:
+    """Own GPU time beside other processes' work, and waits with an idle GPU of ours while theirs was at work."""
+    others = workload.others.busy
+    if others is None:
+        return None
+    beside = float(others.within(own.start, own.end).sum())
+    start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
+    either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
+    return beside + float((either.within(start, end) - workload.busy.within(start, end)).sum())

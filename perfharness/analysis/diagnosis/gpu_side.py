@@ -1,0 +1,195 @@
+"""The GPU's side of a stage: what it started there, and what the GPU did while the host was in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.calls import KINDS
+from perfharness.analysis.diagnosis.timeline import BusyLine, expand
+from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
+from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
+
+NS_PER_MS = 1e6
+TOP_KERNELS = 5
+
+FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
+TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
+
+
+@dataclass(frozen=True)
+class StageEvents:
+    """Where a stage's ranges lie, and which launches and calls are in them (places in the workload's orders).
+
+    `launch_of` and `call_of` say which range each belongs to.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    launch: Int64
+    launch_of: Int64
+    call: Int64
+    call_of: Int64
+    operation: Int64
+
+    def own_line(self, workload: Workload) -> BusyLine:
+        """When the GPU was at work on what the stage started."""
+        operations = workload.trace.operations
+        return BusyLine(operations.start_ns[self.operation], operations.end_ns[self.operation])
+
+
+def stage_events(workload: Workload, rows: Int64) -> StageEvents:
+    """What lies in these ranges. Ranges that ended on another thread have no calls."""
+    ranges, at = workload.trace.ranges, workload.stages.index[rows]
+    start, end = ranges.start_ns[at], ranges.end_ns[at]
+    reach = np.where(ranges.crosses_threads[at], start - 1, end)
+    launch, launch_of = _inside(workload.launch_lines.slices(ranges.thread[at], start, reach))
+    call, call_of = _inside(workload.calls.lines.slices(ranges.thread[at], start, reach))
+    launch = workload.launch_lines.order[launch] if len(launch) else launch
+    return StageEvents(start, end, launch, launch_of, call, call_of, workload.launches.operation[launch])
+
+
+def _inside(slices: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    return expand(*slices)
+
+
+def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine) -> GpuWork:
+    """The operations that the stage started, per batch."""
+    operations = workload.trace.operations
+    per_batch = 1.0 / stage.batches
+    at = events.operation
+    duration = operations.end_ns[at] - operations.start_ns[at]
+    kind = operations.kind[at]
+    time = {k: float(duration[kind == k].sum()) / NS_PER_MS * per_batch for k in GpuOperationKind}
+    count = {k: float((kind == k).sum()) * per_batch for k in GpuOperationKind}
+    total = float(duration.sum()) / NS_PER_MS * per_batch
+    projection, rows = workload.table.projection, workload.stages.index[stage.rows]
+    has_work = projection.operation_count[rows] > 0
+    projected = (projection.end_ns[rows] - projection.start_ns[rows])[has_work].sum()
+    busy = own.length / NS_PER_MS * per_batch
+    copies = at[kind == GpuOperationKind.MEMCPY]
+    with_compute = workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
+    streams = np.unique(np.stack([operations.process[at], operations.device[at], operations.stream[at]]), axis=1)
+    others = workload.others.busy
+    return GpuWork(
+        kernel_count=count[GpuOperationKind.KERNEL],
+        kernel_time_ms=time[GpuOperationKind.KERNEL],
+        kernel_share=time[GpuOperationKind.KERNEL] / total if total else None,
+        top_kernels=_top_kernels(workload, at[kind == GpuOperationKind.KERNEL], per_batch),
+        copies=_copies(workload, copies, per_batch),
+        memset_count=count[GpuOperationKind.MEMSET],
+        memset_time_ms=time[GpuOperationKind.MEMSET],
+        graph_launch_count=count[GpuOperationKind.GRAPH],
+        graph_time_ms=time[GpuOperationKind.GRAPH],
+        busy_ms=busy,
+        projected_ms=float(projected) / NS_PER_MS * per_batch,
+        operation_time_ms=total,
+        streams=streams.shape[1],
+        stream_overlap_ms=max(total - busy, 0.0),
+        copy_with_compute_ms=float(with_compute) / NS_PER_MS * per_batch,
+        shared_with_processes_ms=None
+        if others is None
+        else float(others.within(own.start, own.end).sum()) / NS_PER_MS * per_batch,
+    )
+
+
+def _top_kernels(workload: Workload, at: Int64, per_batch: float) -> list[KernelGroup]:
+    if not len(at):
+        return []
+    operations, details = workload.trace.operations, workload.details
+    duration = operations.end_ns[at] - operations.start_ns[at]
+    _, first, group, count = np.unique(
+        workload.kernel_group[at], return_index=True, return_inverse=True, return_counts=True
+    )
+    time = np.bincount(group.ravel(), weights=duration)
+    found = []
+    for place in np.argsort(-time, kind="stable")[:TOP_KERNELS]:
+        example = at[first[place]]
+        name = details.name[example]
+        found.append(
+            KernelGroup(
+                name=workload.trace.names[name] if name >= 0 else "?",
+                grid=_shape(details.grid[example]),
+                block=_shape(details.block[example]),
+                count=float(count[place]) * per_batch,
+                time_ms=float(time[place]) / NS_PER_MS * per_batch,
+                mean_us=float(time[place] / count[place]) / 1e3,
+                share=float(time[place] / duration.sum()) if duration.sum() else 0.0,
+            )
+        )
+    return found
+
+
+def _shape(values: Int64) -> tuple[int, int, int] | None:
+    x, y, z = (int(value) for value in values)
+    return (x, y, z) if x >= 0 else None
+
+
+def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
+    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
+    side = np.where(np.isin(copy_kind, FROM_HOST), source, np.where(np.isin(copy_kind, TO_HOST), target, -1))
+    return np.where(side == MemoryKind.UNKNOWN, -1, side)
+
+
+def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
+    operations, details = workload.trace.operations, workload.details
+    duration = operations.end_ns[at] - operations.start_ns[at]
+    memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
+    keys, group = np.unique(np.stack([details.copy_kind[at], memory]), axis=1, return_inverse=True)
+    found = []
+    for place in range(keys.shape[1]):
+        mine = group.ravel() == place
+        direction, host = int(keys[0, place]), int(keys[1, place])
+        size, time = details.bytes[at[mine]], float(duration[mine].sum())
+        known = bool((size >= 0).all())
+        found.append(
+            CopyGroup(
+                direction=_word(CopyKind, direction),
+                host_memory=_word(MemoryKind, host) if host >= 0 else None,
+                count=float(mine.sum()) * per_batch,
+                bytes=float(size.sum()) * per_batch if known else None,
+                time_ms=time / NS_PER_MS * per_batch,
+                gb_per_s=float(size.sum()) / time if known and time else None,
+            )
+        )
+    return sorted(found, key=lambda copy: -copy.time_ms)
+
+
+def _word(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
+    try:
+        return kinds(value).name.lower().replace("_", "-")
+    except ValueError:
+        return "unknown"
+
+
+def gpu_during(workload: Workload, stage: StageRows, events: StageEvents) -> GpuDuringStage:
+    """The GPU while the host was in the stage, and what the host did while the GPU was idle."""
+    per_batch = 1.0 / stage.batches
+    wall = float((events.end_ns - events.start_ns).sum())
+    busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
+    gaps = workload.busy.gaps_within(events.start_ns, events.end_ns)
+    calls = workload.calls
+    idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(KINDS))
+    meanwhile: dict[str, float | None] = {
+        kind.value: float(idle[place]) / NS_PER_MS * per_batch for place, kind in enumerate(KINDS)
+    }
+    meanwhile[HostActivity.OUTSIDE.value] = max(wall - busy - float(idle.sum()), 0.0) / NS_PER_MS * per_batch
+    if not workload.api_is_complete:
+        meanwhile |= dict.fromkeys(NOT_RECORDED, None)
+    return GpuDuringStage(
+        busy_ms=busy / NS_PER_MS * per_batch,
+        idle_ms=(wall - busy) / NS_PER_MS * per_batch,
+        gaps=len(gaps) * per_batch,
+        gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,
+        longest_gap_ms=float(gaps.max()) / NS_PER_MS if len(gaps) else None,
+        host_meanwhile_ms=meanwhile,
+    )
+
+
+NOT_RECORDED = (
+    HostActivity.SYNCHRONIZE.value, HostActivity.ALLOCATE.value, HostActivity.LOAD.value, HostActivity.OTHER.value,
+    HostActivity.OUTSIDE.value,
+)  # fmt: skip
+"""What a tracer that records only calls which start work cannot tell: those calls look like time outside of CUDA."""

@@ -1,0 +1,105 @@
+"""The host's side of a stage: CUDA calls by kind, latency, and the longest waits with what they waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.calls import KINDS
+from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED, NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.model.diagnosis import HostActivity, HostWork, Wait
+from perfharness.model.trace import CopyKind, GpuOperationKind
+
+LONGEST_WAITS = 3
+CLOCK_SLACK_NS = 2_000
+"""A wait returns after what it waited for; host and GPU clocks are matched to about this (CUPTI interpolates)."""
+
+
+def host_work(workload: Workload, stage: StageRows, events: StageEvents) -> HostWork:
+    """Time in CUDA calls, outside of them, and in waiting; per batch."""
+    calls, per_batch = workload.calls, 1.0 / stage.batches
+    kind, own = calls.kind[events.call], calls.own_ns[events.call]
+    time = np.bincount(kind, weights=own, minlength=len(KINDS)) / NS_PER_MS * per_batch
+    count = np.bincount(kind, minlength=len(KINDS)) * per_batch
+    wall = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS * per_batch
+    activity: dict[str, float | None] = {kind.value: float(time[place]) for place, kind in enumerate(KINDS)}
+    numbers: dict[str, float | None] = {kind.value: float(count[place]) for place, kind in enumerate(KINDS)}
+    activity[HostActivity.OUTSIDE.value] = max(wall - float(time.sum()), 0.0)
+    if not workload.api_is_complete:
+        activity |= dict.fromkeys(NOT_RECORDED, None)
+        numbers |= {name: None for name in NOT_RECORDED if name in numbers}
+    blocking = calls.is_blocking[events.call]
+    return HostWork(
+        activity_ms=activity,
+        calls=numbers,
+        blocking_calls=float(blocking.sum()) * per_batch,
+        blocking_ms=float(own[blocking].sum()) / NS_PER_MS * per_batch,
+        launch_latency_us=float(np.median(workload.latency_ns[events.launch])) / 1e3 if len(events.launch) else None,
+        queueing_us=float(workload.queued_ns[events.launch].mean()) / 1e3 if len(events.launch) else None,
+        longest_waits=_longest_waits(workload, stage, events),
+    )
+
+
+def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) -> list[Wait]:
+    calls = workload.calls
+    places = np.flatnonzero(calls.is_blocking[events.call])
+    length = (calls.end_ns - calls.start_ns)[events.call[places]]
+    top = places[np.argsort(-length, kind="stable")[:LONGEST_WAITS]]
+    return [_wait(workload, stage, int(events.call[place]), int(events.call_of[place])) for place in top]
+
+
+def _wait(workload: Workload, stage: StageRows, call: int, occurrence: int) -> Wait:
+    calls, operations, names = workload.calls, workload.trace.operations, workload.trace.names
+    row = int(stage.rows[occurrence])
+    batch = int(workload.measures.batch[row])
+    awaited = awaited_operation(workload, call)
+    name = int(workload.trace.api.name[calls.index[call]])
+    return Wait(
+        call=names[name] if name >= 0 else "?",
+        time_ms=float(calls.end_ns[call] - calls.start_ns[call]) / NS_PER_MS,
+        batch=int(workload.stages.batch_index[batch]) if batch >= 0 else None,
+        waited_for=None if awaited is None else operation_name(workload, awaited),
+        waited_for_stage=None if awaited is None else launching_stage(workload, awaited),
+        operation_ms=None
+        if awaited is None
+        else float(operations.end_ns[awaited] - operations.start_ns[awaited]) / NS_PER_MS,
+    )
+
+
+def awaited_operation(workload: Workload, call: int) -> int | None:
+    """The operation that ended last before the call returned, on its stream; None where none ended during the call."""
+    calls, operations = workload.calls, workload.trace.operations
+    start, end, scope = int(calls.start_ns[call]), int(calls.end_ns[call]), int(calls.scope[call])
+    fits = (operations.end_ns > start) & (operations.end_ns <= end + CLOCK_SLACK_NS)
+    if scope >= 0:
+        fits &= operations.stream == scope
+    at = np.flatnonzero(fits)
+    return int(at[np.argmax(operations.end_ns[at])]) if len(at) else None
+
+
+def operation_name(workload: Workload, operation: int) -> str:
+    """A kernel's short name, a copy's direction, `memset` or `graph`."""
+    kind = int(workload.trace.operations.kind[operation])
+    if kind == GpuOperationKind.KERNEL:
+        name = int(workload.details.name[operation])
+        return workload.trace.names[name] if name >= 0 else "kernel"
+    if kind == GpuOperationKind.MEMCPY:
+        direction = int(workload.details.copy_kind[operation])
+        return f"copy {CopyKind(direction).name.lower().replace('_', '-')}" if 0 < direction < 14 else "copy"
+    return GpuOperationKind(kind).name.lower()
+
+
+def launching_stage(workload: Workload, operation: int) -> str | None:
+    """Name of the innermost stage in which an operation was started; None where it was in none."""
+    at = np.flatnonzero(workload.launches.operation == operation)
+    if not len(at):
+        return None
+    call = int(workload.launches.call[at[0]])
+    moment, thread = int(workload.trace.api.start_ns[call]), int(workload.trace.api.thread[call])
+    stages, ranges = workload.stages, workload.trace.ranges
+    start, end = ranges.start_ns[stages.index], ranges.end_ns[stages.index]
+    around = np.flatnonzero((stages.thread == thread) & (start <= moment) & (end >= moment))
+    if not len(around):
+        return None
+    name: str = stages.names[stages.name[around[np.argmax(stages.level[around])]]]
+    return name

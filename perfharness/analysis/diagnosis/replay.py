@@ -1,0 +1,179 @@
+"""What one stage costs the whole: the trace played again with that stage taking no time.
+
+The model: each host thread does its work in order; a GPU operation begins when its call has reached the GPU and
+everything before it on its stream has ended; a blocking call returns when what it waited for has ended. Durations and
+latencies are those of the trace. A stage that takes no time leaves no host time and no operations behind; a wait in it
+for other stages' work stays. docs/diagnosis.md says what the model does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.gpu_side import NS_PER_MS
+from perfharness.analysis.diagnosis.timeline import BusyLine
+from perfharness.analysis.diagnosis.workload import Workload
+from perfharness.model.diagnosis import StageCost
+from perfharness.model.trace import Bool, Int64
+
+MAX_EVENTS = 20_000
+"""Launches and waits that are played: enough for many batches of most pipelines, in a fraction of a second a stage."""
+MAX_ERROR = 0.10
+"""Of the measured time. A model that misses the run itself by more says nothing about another run."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The stretch of one loop that is played: batches that follow each other, and the events of their thread in it.
+
+    Events are in order of time. `is_wait` tells blocking calls from launches; a copy that blocks is a launch followed
+    by a wait. `own_start` and `own_end` are the operation's times (launches only), `scope` its stream, or the one that
+    is waited for (-1: all).
+    """
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    batches: int
+    call_start: Int64
+    call_end: Int64
+    is_wait: Bool
+    own_start: Int64
+    own_end: Int64
+    stream: Int64
+
+
+def find_window(workload: Workload, rows: Int64) -> Window | str:
+    """The part of a loop that can be played, or why none can.
+
+    Args:
+        workload: the trace.
+        rows: batches of one loop that are kept, in order of start.
+    """
+    if not len(rows):
+        return "no batch is left without the warm-up"
+    stages, ranges = workload.stages, workload.trace.ranges
+    thread = stages.thread[rows]
+    if (thread != thread[0]).any():
+        return "the loop's batches run on several threads, whose waiting for each other is not in a trace"
+    start, end = ranges.start_ns[stages.index[rows]], ranges.end_ns[stages.index[rows]]
+    if (start[1:] < end[:-1]).any():
+        return "the loop's batches overlap on their thread"
+    calls, lines = workload.calls, workload.launch_lines
+    one = thread[:1]
+    first_launch, last_launch = lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
+    first_call, last_call = calls.lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
+    launch_count = last_launch - first_launch
+    waits_before = np.r_[0, np.cumsum(calls.is_blocking)]
+    events = launch_count + waits_before[last_call] - waits_before[first_call]
+    count = int(np.searchsorted(events, MAX_EVENTS, side="right"))
+    if not count:
+        return f"one batch has {int(events[0])} launches and waits, more than the {MAX_EVENTS} that are played"
+    at = count - 1
+    launch = lines.order[first_launch[at] : last_launch[at]]
+    call = np.arange(first_call[at], last_call[at])
+    return _window(workload, int(one[0]), int(start[0]), int(end[at]), count, launch, call[calls.is_blocking[call]])
+
+
+def _window(workload: Workload, thread: int, start: int, end: int, batches: int, launch: Int64, wait: Int64) -> Window:
+    api, operations, calls = workload.trace.api, workload.trace.operations, workload.calls
+    operation, call = workload.launches.operation[launch], workload.launches.call[launch]
+    nothing = np.full(len(wait), -1, dtype=np.int64)
+    call_start = np.r_[api.start_ns[call], calls.start_ns[wait]]
+    is_wait = np.r_[np.zeros(len(launch), dtype=np.bool_), np.ones(len(wait), dtype=np.bool_)]
+    order = np.lexsort((np.r_[operations.start_ns[operation], nothing], is_wait, call_start))
+    return Window(
+        thread, start, end, batches,
+        call_start=call_start[order],
+        call_end=np.r_[api.end_ns[call], calls.end_ns[wait]][order],
+        is_wait=is_wait[order],
+        own_start=np.r_[operations.start_ns[operation], nothing][order],
+        own_end=np.r_[operations.end_ns[operation], nothing][order],
+        stream=np.r_[operations.stream[operation], calls.scope[wait]][order],
+    )  # fmt: skip
+
+
+def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCost:
+    """What the stage whose ranges these are costs the loop of the window, per batch."""
+    if isinstance(window, str):
+        return StageCost(None, None, None, window)
+    nothing = np.empty(0, dtype=np.int64)
+    measured = max(window.end_ns, int(window.own_end.max(initial=window.end_ns))) - window.start_ns
+    played = _play(window, BusyLine(nothing, nothing))
+    if measured <= 0 or abs(played - measured) > MAX_ERROR * measured:
+        reason = (
+            f"the replay of the loop as it was takes {played / NS_PER_MS:.3f} ms instead of the measured "
+            f"{measured / NS_PER_MS:.3f} ms, so it says nothing about another run"
+        )
+        return StageCost(None, None, None, reason)
+    inside = (end_ns > window.start_ns) & (start_ns < window.end_ns)
+    without = _play(window, BusyLine(start_ns[inside], end_ns[inside]))
+    # The model's own error cancels in the ratio.
+    share = max(0.0, 1 - without / played)
+    per_batch = measured / window.batches / NS_PER_MS
+    return StageCost(per_batch, per_batch * (1 - share), share)
+
+
+def _play(window: Window, removed: BusyLine) -> int:
+    """Length of the loop when the host spends no time, and starts nothing, inside of `removed`."""
+    origin = np.asarray([window.start_ns])
+    host_at = window.call_start - window.start_ns - (removed.until(window.call_start) - removed.until(origin))
+    after = window.call_end - window.call_start - removed.within(window.call_start, window.call_end)
+    is_removed = removed.within(window.call_start, window.call_start + 1) > 0
+    end = np.asarray([window.end_ns])
+    host_end = int((end - window.start_ns - (removed.until(end) - removed.until(origin)))[0])
+    stop = max(host_end, 0)
+    delay = 0  # how much later (or, below 0, earlier) than in the trace's own host time a moment is
+    gpu_end = 0
+    new_end: dict[int, int] = {}
+    old_end: dict[int, int] = {}
+    latency = _Latency(window)
+    columns = (
+        window.call_start, window.call_end, window.is_wait, window.own_start, window.own_end, window.stream, host_at,
+        after, is_removed,
+    )  # fmt: skip
+    for call_start, call_end, is_wait, own_start, own_end, stream, host, call_left, gone in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        now = host + delay
+        if not is_wait:
+            if not gone:
+                ready = now + latency.of(call_start, own_start, old_end.get(stream))
+                begin = max(ready, new_end.get(stream, 0))
+                new_end[stream] = begin + own_end - own_start
+                gpu_end = max(gpu_end, new_end[stream])
+            # How long a later call or operation waited in the trace does not depend on what is taken away now.
+            old_end[stream] = max(old_end.get(stream, own_end), own_end)
+            continue
+        awaited = [s for s, ended in old_end.items() if ended <= call_end + SLACK_NS and stream in (-1, s)]
+        was = max((old_end[s] for s in awaited), default=0)
+        overhead = call_end - max(call_start, min(was, call_end))
+        until = max((new_end.get(s, 0) for s in awaited), default=0)
+        resumes = max(now, until) + (0 if gone else overhead)
+        delay += resumes - now - call_left
+    return max(stop + delay, gpu_end)
+
+
+SLACK_NS = 2_000
+"""Host and GPU clocks are matched to about this."""
+
+
+class _Latency:
+    """Time from a call to its operation where nothing was before it on the stream."""
+
+    def __init__(self, window: Window) -> None:
+        launches = ~window.is_wait
+        lead = (window.own_start - window.call_start)[launches]
+        self._usual = int(np.quantile(lead, 0.1)) if len(lead) else 0
+
+    def of(self, call_start: int, own_start: int, previous_end: int | None) -> int:
+        """Measured where the operation did not queue; else what is usual, but never more than measured."""
+        measured = max(own_start - call_start, 0)
+        queued = previous_end is not None and previous_end > call_start and own_start - previous_end < QUEUED_NS
+        return min(max(self._usual, 0), measured) if queued else measured
+
+
+QUEUED_NS = 3_000
+"""An operation that begins this soon after the one before it on its stream was waiting for it."""

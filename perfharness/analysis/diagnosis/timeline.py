@@ -1,0 +1,100 @@
+"""When something was at work: unions of intervals that answer "how much of this stretch" for columns of stretches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.model.trace import Int64
+
+
+class BusyLine:
+    """The union of intervals on one line of time. Empty intervals count nothing."""
+
+    def __init__(self, start: Int64, end: Int64) -> None:
+        self.start, self.end = merge(start, end)
+        self._before = np.r_[0, np.cumsum(self.end - self.start)]
+
+    @property
+    def length(self) -> int:
+        """Of the whole union."""
+        return int(self._before[-1])
+
+    def until(self, time: Int64) -> Int64:
+        """Length of the union before each moment."""
+        if not len(self.start):
+            return np.zeros(len(time), dtype=np.int64)
+        at = np.searchsorted(self.start, time, side="right")
+        last = np.maximum(at - 1, 0)
+        over = np.where(at > 0, np.maximum(self.end[last] - time, 0), 0)
+        return np.asarray(self._before[at] - over, dtype=np.int64)
+
+    def within(self, start: Int64, end: Int64) -> Int64:
+        """Length of the union inside each stretch; 0 where it is empty or reversed."""
+        lengths: Int64 = np.maximum(self.until(np.maximum(end, start)) - self.until(start), 0)
+        return lengths
+
+    def gaps_within(self, start: Int64, end: Int64) -> Int64:
+        """Lengths of the gaps of the line inside of stretches, clipped to them, all in one column."""
+        stretch = end > start
+        start, end = start[stretch], end[stretch]
+        if not len(self.start):
+            return np.asarray(end - start, dtype=np.int64)
+        begins, stops = np.r_[np.iinfo(np.int64).min, self.end], np.r_[self.start, np.iinfo(np.int64).max]
+        first = np.searchsorted(stops, start, side="right")
+        last = np.searchsorted(begins, end, side="left")
+        member, question = expand(first, np.maximum(last, first))
+        lengths = np.minimum(stops[member], end[question]) - np.maximum(begins[member], start[question])
+        return np.asarray(lengths[lengths > 0], dtype=np.int64)
+
+
+def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """The union as intervals that neither overlap nor touch, in order."""
+    keep = end > start
+    order = np.argsort(start[keep], kind="stable")
+    s, e = start[keep][order], end[keep][order]
+    if not len(s):
+        return s, e
+    reached = np.maximum.accumulate(e)
+    begins = np.r_[True, s[1:] > reached[:-1]]
+    return s[begins], reached[np.r_[begins[1:], True]]
+
+
+def expand(first: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """Members of slices `first[k]:last[k]`, one behind the other, and which slice each belongs to."""
+    sizes = last - first
+    question = np.repeat(np.arange(len(first)), sizes)
+    offsets = np.cumsum(sizes) - sizes
+    return np.arange(len(question)) - np.repeat(offsets - first, sizes), question
+
+
+class ThreadOrder:
+    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice.
+
+    Args:
+        thread: thread of each event.
+        time: time of each event. `order` sorts the events by both.
+        tie: of events at one moment, the larger one comes first (an outer call before the inner ones).
+    """
+
+    def __init__(self, thread: Int64, time: Int64, tie: Int64) -> None:
+        self.order = np.lexsort((-tie, time, thread))
+        self._threads = np.unique(thread)
+        self._origin = int(time.min()) if len(time) else 0
+        self._span = (int(time.max()) if len(time) else 0) - self._origin + 2
+        self._line = self._place(thread[self.order], time[self.order])
+
+    def _place(self, thread: Int64, time: Int64) -> Int64:
+        rank = np.searchsorted(self._threads, thread)
+        return np.asarray(rank * self._span + np.clip(time - self._origin, -1, self._span - 1) + 1, dtype=np.int64)
+
+    def slices(self, thread: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+        """Slices of `order` with the events in `start <= time <= end` of each thread."""
+        if not len(self._line):
+            nothing = np.zeros(len(thread), dtype=np.int64)
+            return nothing, nothing
+        rank = np.minimum(np.searchsorted(self._threads, thread), len(self._threads) - 1)
+        known = self._threads[rank] == thread
+        first = np.searchsorted(self._line, self._place(thread, start), side="left")
+        last = np.searchsorted(self._line, self._place(thread, np.minimum(end, self._origin + self._span - 2)), "right")
+        first = np.where(known, first, 0)
+        return first, np.maximum(np.where(known, last, 0), first)

@@ -1,0 +1,239 @@
+"""What limits a stage: rules over shares of its time, the first that holds gives the verdict (docs/diagnosis.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfharness.model.diagnosis import StageVerdict, Verdict
+
+FIRST_USE_SHARE = 0.10
+"""Of the host time. First use is no part of the steady state at all, so a tenth is already a wrong answer."""
+SAID_SHARE = 0.01
+"""Of the host time: less than that is not worth a sentence."""
+GPU_BOUND_SHARE = 0.60
+"""Of the stage's span. Above it, everything but the GPU's work together could not make the stage 1.7 times faster."""
+COPY_OF_GPU_SHARE = 0.50
+"""Of the GPU's time. More than half of it is copies without a kernel beside them."""
+COPY_BOUND_SHARE = 0.40
+"""Of the span, where the GPU is not at work all the time: pageable copies leave it idle between their pieces."""
+SHARED_GPU_SHARE = 0.30
+"""Of the span. Two processes that each use a GPU half of the time meet by chance in a quarter of it."""
+WAITING_SHARE = 0.40
+"""Of the span: waiting for another stage is the largest single part when nothing else reaches its own threshold."""
+SYNCHRONIZATION_SHARE = 0.30
+"""Of the host time. Waiting overlaps with nothing on that thread, so a third of it is a third to gain."""
+MANY_WAITS = 3
+"""A batch. One wait hands the result over, and PyTorch's .cpu() makes two calls of it; more make host and GPU take
+turns."""
+LAUNCH_BOUND_SHARE = 0.50
+"""Of the host time: most of it goes into issuing work."""
+LAUNCH_PATH_NS = 25_000
+"""Launches that follow each other within this are one stream of launching: PyTorch needs 5 to 15 us an operation."""
+IDLE_SHARE = 0.30
+"""Of the host time. A GPU that is idle less than this does not wait for the host's launches."""
+CPU_BOUND_SHARE = 0.50
+"""Of the host time: most of it is spent outside of CUDA."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Sums over the stage's ranges, nanoseconds; counts per batch.
+
+    `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
+    `gpu_busy`: own operations; `copy_only`: own copies beside which no kernel ran; `gpu_idle`: no operation of the
+    trace ran, in `wall`; `blocking`: in synchronising calls, `blocking_idle` of it with an idle GPU; `outside`: not in
+    CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
+    queueing, while the GPU did the work of other stages; `shared`: own operations, or waits, while other processes were
+    at work on the GPU; `first_use`: loading modules, and what batches before the steady state took more.
+    """
+
+    wall: float
+    span: float
+    gpu_busy: float
+    copy_only: float
+    pageable: float
+    gpu_idle: float
+    blocking: float
+    blocking_idle: float
+    blocking_calls: float
+    allocate: float
+    outside: float
+    launch_path: float
+    launches: float
+    operation_time: float
+    for_stages: float
+    other_stage: str | None
+    shared: float | None
+    loading: float
+    slow_start: float
+    api_is_complete: bool
+
+
+def judge(figures: Figures) -> StageVerdict:
+    """The verdict of a stage whose numbers are all known but those that its tracer does not record."""
+    for rule in RULES:
+        found = rule(figures)
+        if found is not None:
+            return found
+    wall = figures.wall
+    shares = (
+        f"GPU {_percent(figures.gpu_busy, figures.span)}, waiting {_percent(figures.blocking, wall)}, "
+        f"launching {_percent(figures.launch_path, wall)}, outside of CUDA {_percent(figures.outside, wall)}"
+    )
+    return StageVerdict(
+        Verdict.CANNOT_TELL,
+        [f"No single cause reaches its threshold: {shares}."],
+        "Look at the stages inside it; annotate smaller stages where there are none.",
+        [] if figures.api_is_complete else [MISSING_CALLS],
+    )
+
+
+def cannot_tell(missing: list[str], next_step: str) -> StageVerdict:
+    """The verdict where the trace does not hold what a verdict needs."""
+    return StageVerdict(Verdict.CANNOT_TELL, [], next_step, missing)
+
+
+MISSING_CALLS = (
+    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer; they look "
+    "like time outside of CUDA (--tracer nsys records them)"
+)
+MISSING_COUNTERS = (
+    "whether its kernels are bound by arithmetic or by memory: a trace holds no hardware counters (ncu has)"
+)
+
+
+def _first_use(f: Figures) -> StageVerdict | None:
+    if max(f.loading, f.slow_start) < FIRST_USE_SHARE * f.wall:
+        return None
+    evidence = []
+    if f.loading >= SAID_SHARE * f.wall:
+        evidence.append(f"Loading modules and kernels takes {_percent(f.loading, f.wall)} of its host time.")
+    if f.slow_start >= SAID_SHARE * f.wall:
+        evidence.append(f"Batches before the steady state add {_percent(f.slow_start, f.wall)} to its host time.")
+    return StageVerdict(
+        Verdict.FIRST_USE, evidence, "Set more batches apart (-w), or run each shape once before the first batch."
+    )
+
+
+def _waiting_on_process(f: Figures) -> StageVerdict | None:
+    if f.shared is None or f.shared < SHARED_GPU_SHARE * f.span:
+        return None
+    return StageVerdict(
+        Verdict.WAITING_ON_PROCESS,
+        [f"During {_percent(f.shared, f.span)} of its time another process was at work on the same GPU beside it."],
+        "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
+    )
+
+
+def _gpu(f: Figures) -> StageVerdict | None:
+    copies_rule = f.copy_only >= COPY_OF_GPU_SHARE * f.gpu_busy
+    if f.gpu_busy >= GPU_BOUND_SHARE * f.span and not copies_rule:
+        return StageVerdict(
+            Verdict.GPU_BOUND,
+            [
+                (
+                    f"The GPU is at work on it {_percent(f.gpu_busy, f.span)} of the time "
+                    f"({_ms(f.operation_time)} ms of operations)."
+                )
+            ],
+            "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
+            [MISSING_COUNTERS],
+        )
+    if f.copy_only < COPY_BOUND_SHARE * f.span:
+        return None
+    pageable = f.pageable >= 0.5 * f.copy_only
+    evidence = [f"Copies without a kernel beside them take {_percent(f.copy_only, f.span)} of its time."]
+    if pageable:
+        evidence.append(f"{_percent(f.pageable, f.copy_only)} of that are copies from or to pageable memory.")
+    step = "Pin the host's memory (pin_memory) and copy with non_blocking=True on a stream of its own."
+    return StageVerdict(
+        Verdict.COPY_BOUND,
+        evidence,
+        step if pageable else "Copy less, or copy the next batch on a stream of its own while this one is computed.",
+    )
+
+
+def _waiting_on_stage(f: Figures) -> StageVerdict | None:
+    if f.for_stages < WAITING_SHARE * f.span:
+        return None
+    whose = f"'{f.other_stage}'" if f.other_stage else "other stages"
+    return StageVerdict(
+        Verdict.WAITING_ON_STAGE,
+        [f"{_percent(f.for_stages, f.span)} of its time passes while the GPU works on what {whose} started."],
+        f"Look at {whose}: this stage only waits for it.",
+    )
+
+
+def _synchronization(f: Figures) -> StageVerdict | None:
+    many = f.blocking >= SYNCHRONIZATION_SHARE * f.wall and f.blocking_calls >= MANY_WAITS
+    idle = f.blocking_idle >= SYNCHRONIZATION_SHARE * f.wall
+    allocating = f.allocate >= SYNCHRONIZATION_SHARE * f.wall
+    if not (many or idle or allocating):
+        return None
+    if allocating and f.allocate >= f.blocking:
+        return StageVerdict(
+            Verdict.SYNCHRONIZATION_BOUND,
+            [f"Allocating and freeing, which synchronise, take {_percent(f.allocate, f.wall)} of its host time."],
+            "Keep buffers between batches, or use a caching allocator.",
+        )
+    return StageVerdict(
+        Verdict.SYNCHRONIZATION_BOUND,
+        [
+            (
+                f"{f.blocking_calls:.1f} blocking calls a batch take {_percent(f.blocking, f.wall)} of its host time; "
+                f"the GPU is idle in {_percent(f.blocking_idle, f.blocking)} of that."
+            )
+        ],
+        "Keep values on the GPU (.item(), .cpu(), print of a tensor wait), and synchronise once a batch.",
+    )
+
+
+def _launch(f: Figures) -> StageVerdict | None:
+    if f.launch_path < LAUNCH_BOUND_SHARE * f.wall or f.gpu_idle < IDLE_SHARE * f.wall:
+        return None
+    mean_us = f.operation_time / f.launches / 1e3 if f.launches else 0.0
+    return StageVerdict(
+        Verdict.LAUNCH_BOUND,
+        [
+            (
+                f"Launching takes {_percent(f.launch_path, f.wall)} of its host time; the GPU is idle for "
+                f"{_percent(f.gpu_idle, f.wall)}, and an operation takes it {mean_us:.1f} us on average."
+            )
+        ],
+        "Launch less: a CUDA graph, torch.compile, fused kernels, or larger batches.",
+    )
+
+
+def _cpu(f: Figures) -> StageVerdict | None:
+    if f.outside < CPU_BOUND_SHARE * f.wall:
+        return None
+    evidence = [
+        (
+            f"{_percent(f.outside, f.wall)} of its host time is outside of CUDA calls; "
+            f"the GPU is idle for {_percent(f.gpu_idle, f.wall)} of it."
+        )
+    ]
+    if f.api_is_complete:
+        return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP)
+    if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
+        return StageVerdict(
+            Verdict.CANNOT_TELL,
+            [f"{evidence[0]} It may compute, or wait for the GPU."],
+            "Trace it with --tracer nsys.",
+            [MISSING_CALLS],
+        )
+    return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP, [MISSING_CALLS])
+
+
+CPU_STEP = "Profile the Python code of the stage (py-spy), or do it in other threads while the GPU is at work."
+
+RULES = (_first_use, _waiting_on_process, _gpu, _waiting_on_stage, _synchronization, _launch, _cpu)
+"""In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3f}"

@@ -1,0 +1,95 @@
+"""Is the warm-up long enough: where the steady state of a loop of batches begins.
+
+The reference is the second half of the loop: its median is the level, and what lies within three scaled median absolute
+deviations of it counts as steady (Hampel's identifier: Hampel, "The influence curve and its role in robust estimation",
+JASA 69, 1974; three of them as in Leys et al., J. Exp. Soc. Psych. 49, 2013). Robust figures, because single slow
+batches are normal and say nothing about warming up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.model.diagnosis import Path, WarmupDiagnosis
+from perfharness.model.findings import Finding, Severity
+
+Float64 = npt.NDArray[np.float64]
+
+MIN_BATCHES = 12
+"""Fewer leave quarters of less than three batches, of which no median says anything."""
+DEVIATIONS = 3.0
+MAD_TO_SIGMA = 1.4826
+"""Makes a median absolute deviation comparable with a standard deviation, for normal values."""
+MIN_TOLERANCE = 0.05
+"""Of the level: less than this is no reason to throw batches away, however quiet the loop is."""
+STEADY_RUN = 3
+"""So many steady batches in a row begin the steady state: one may be steady by accident."""
+LATEST_START = 0.5
+"""A loop that settles only in its second half has no steady reference, and is never steady."""
+
+
+def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
+    """Where the steady state begins.
+
+    Args:
+        loop: name of the loop.
+        times_ms: host time of each batch, in order of start, warm-up included.
+        warmup_batches: the cut that was chosen.
+    """
+    count = len(times_ms)
+    if count < MIN_BATCHES:
+        reason = f"{count} batches are too few to tell ({MIN_BATCHES} are needed)"
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
+    # The last -w batches are set apart too, so they are no reference.
+    cut = min(warmup_batches, count // 4)
+    reference = times_ms[count // 2 : count - cut]
+    level = float(np.median(reference))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(reference - level)))
+    tolerance = max(DEVIATIONS * spread, MIN_TOLERANCE * level)
+    half = len(reference) // 2
+    drift = abs(float(np.median(reference[half:])) - float(np.median(reference[:half])))
+    # Standard error of a median of `half` values: 1.2533 sigma / sqrt(half); of the difference of two, sqrt(2) more.
+    allowed = max(DEVIATIONS * 1.2533 * spread * np.sqrt(2 / max(half, 1)), MIN_TOLERANCE * level)
+    start = _first_steady(np.abs(times_ms - level) <= tolerance)
+    if drift > allowed:
+        reason = f"the batches still change by {drift:.3f} ms within the second half (level {level:.3f} ms)"
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
+    if start is None or start > count * LATEST_START:
+        reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
+    state = "enough" if start <= warmup_batches else "too-short"
+    return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, None)
+
+
+def _first_steady(is_steady: npt.NDArray[np.bool_]) -> int | None:
+    """Place of the first batch that begins a run of `STEADY_RUN`."""
+    runs = np.lib.stride_tricks.sliding_window_view(is_steady, STEADY_RUN).all(axis=1)
+    return int(np.argmax(runs)) if runs.any() else None
+
+
+def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
+    """A warning for each loop whose cut is too short, or that never becomes steady."""
+    findings = []
+    for loop in judged:
+        name = "/".join(loop.loop)
+        if loop.state == "too-short":
+            findings.append(
+                Finding(
+                    "warmup-too-short",
+                    Severity.WARNING,
+                    f"{name}: the steady state begins at batch {loop.steady_from} of {loop.batches}, "
+                    f"but -w {loop.warmup_batches} sets apart only {loop.warmup_batches}.",
+                    f"Analyze again with -w {loop.steady_from}.",
+                )
+            )
+        elif loop.state == "never-steady":
+            findings.append(
+                Finding(
+                    "never-steady",
+                    Severity.WARNING,
+                    f"{name}: the run never becomes steady: {loop.reason}.",
+                    "Run more batches, and look at what changes: clocks, caches, other processes, the input.",
+                )
+            )
+    return findings

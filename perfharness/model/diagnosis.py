@@ -1,0 +1,212 @@
+"""Why a stage takes the time it takes: what diagnosis finds, before it is written or printed.
+
+Times are milliseconds and, like counts and bytes, means over one batch without the warm-up, unless a name says
+otherwise. None was not measured; `missing` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from perfharness.model.findings import Finding
+
+Path = tuple[str, ...]
+
+
+class Verdict(str, Enum):
+    """What limits a stage."""
+
+    GPU_BOUND = "gpu-bound"
+    COPY_BOUND = "copy-bound"
+    LAUNCH_BOUND = "launch-bound"
+    SYNCHRONIZATION_BOUND = "synchronization-bound"
+    CPU_BOUND = "cpu-bound"
+    WAITING_ON_STAGE = "waiting-on-stage"
+    WAITING_ON_PROCESS = "waiting-on-process"
+    FIRST_USE = "first-use"
+    CANNOT_TELL = "cannot-tell"
+
+
+class HostActivity(str, Enum):
+    """What a host thread does: inside a kind of CUDA call, or outside of any."""
+
+    LAUNCH = "launch"
+    SYNCHRONIZE = "synchronize"
+    ALLOCATE = "allocate"
+    COPY = "copy"
+    LOAD = "load"
+    OTHER = "other"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Launches of one kernel with one grid and block. `share` is of the stage's kernel time, 0 to 1."""
+
+    name: str
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    count: float
+    time_ms: float
+    mean_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class CopyGroup:
+    """Copies of one direction and kind of host memory. `gb_per_s`: bytes by the time the copies themselves took."""
+
+    direction: str
+    host_memory: str | None
+    count: float
+    bytes: float | None
+    time_ms: float
+    gb_per_s: float | None
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """The GPU operations that the stage started. `share` is kernel time of all its operations' time."""
+
+    kernel_count: float
+    kernel_time_ms: float
+    kernel_share: float | None
+    top_kernels: list[KernelGroup]
+    copies: list[CopyGroup]
+    memset_count: float
+    memset_time_ms: float
+    graph_launch_count: float
+    graph_time_ms: float
+    busy_ms: float
+    projected_ms: float
+    operation_time_ms: float
+    streams: int
+    stream_overlap_ms: float
+    """Time by which its operations together exceed their union: how much ran at once."""
+    copy_with_compute_ms: float
+    """Time of its copies during which kernels ran."""
+    shared_with_processes_ms: float | None
+    """Time of its operations during which other processes of the run were at work on the same GPU."""
+
+
+@dataclass(frozen=True)
+class GpuDuringStage:
+    """The GPU while the host was in the stage, whoever started the work."""
+
+    busy_ms: float
+    idle_ms: float
+    gaps: float
+    gap_p50_us: float | None
+    longest_gap_ms: float | None
+    host_meanwhile_ms: dict[str, float | None]
+    """What the host did while the GPU was idle, by `HostActivity`."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One long synchronisation, and the operation that ended last before it returned."""
+
+    call: str
+    time_ms: float
+    batch: int | None
+    waited_for: str | None
+    waited_for_stage: str | None
+    operation_ms: float | None
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """The host's side of the stage. `activity_ms` by `HostActivity`, calls inside calls counted once."""
+
+    activity_ms: dict[str, float | None]
+    calls: dict[str, float | None]
+    blocking_calls: float
+    """Synchronising calls, and copies that returned only when they were done."""
+    blocking_ms: float
+    launch_latency_us: float | None
+    """Median from the begin of the call to the begin of its operation."""
+    queueing_us: float | None
+    """Mean part of that during which the stream was still at work on earlier operations."""
+    longest_waits: list[Wait]
+
+
+@dataclass(frozen=True)
+class StageVerdict:
+    """What limits the stage, the figures it rests on, one next step, and what was missing to be sure."""
+
+    verdict: Verdict
+    evidence: list[str]
+    next_step: str
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What the stage costs the whole, by a replay of the trace (docs/diagnosis.md). Null, with the reason."""
+
+    pipeline_ms: float | None
+    without_stage_ms: float | None
+    saving_share: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StageDiagnosis:
+    """One stage. `items` is None where batches counted none; `host` and `gpu` are None where nothing is left."""
+
+    path: Path
+    batches: int
+    items: int | None
+    cpu_ms: float | None
+    cpu_ms_per_item: float | None
+    gpu_busy_ms_per_item: float | None
+    kernels_per_item: float | None
+    gpu: GpuWork | None
+    gpu_during: GpuDuringStage | None
+    host: HostWork | None
+    verdict: StageVerdict
+    cost: StageCost
+
+
+@dataclass(frozen=True)
+class WarmupDiagnosis:
+    """Whether the warm-up cut of one loop is enough. `steady_from` is the place of the first steady batch, from 0."""
+
+    loop: Path
+    batches: int
+    warmup_batches: int
+    steady_from: int | None
+    state: str
+    """`enough`, `too-short`, `never-steady`, `cannot-tell`."""
+    level_ms: float | None
+    tolerance_ms: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that diagnosis says of one process."""
+
+    stages: list[StageDiagnosis]
+    warmup: list[WarmupDiagnosis]
+    missing: list[str]
+    """What the trace does not hold, so that some numbers are null."""
+    findings: list[Finding]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands under `diagnosis` in benchmark.json."""
+        tree = _rounded(asdict(self))
+        tree["findings"] = [finding.to_json() for finding in self.findings]
+        return {"unit": "milliseconds", **tree}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _rounded(below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(below) for below in value]
+    return round(value, 6) if isinstance(value, float) else value

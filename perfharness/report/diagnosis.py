@@ -1,0 +1,142 @@
+"""The diagnosis for people: a table of verdicts, then what each stage's verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
+from perfharness.report.terminal import NOT_MEASURED, print_findings
+
+VERDICT_STYLE = {Verdict.GPU_BOUND: "green", Verdict.CANNOT_TELL: "dim"}
+DEFAULT_STYLE = "yellow"
+
+
+def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
+    """Stages whose own name, or whole path, is `name`; all of them for None."""
+    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+
+
+def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None) -> None:
+    """The table of stages, the reasons, the warm-up, and what is missing. With a name, everything of that stage."""
+    stages = matching_stages(diagnosis, name)
+    if stages:
+        console.print(
+            "ms per batch, without warm-up (GPU: busy; costs: what the whole would save without the stage)",
+            highlight=False,
+        )
+        console.print(_table(stages))
+    for stage in stages:
+        console.print(f"[bold]{escape('/'.join(stage.path))}[/]: {stage.verdict.verdict.value}", highlight=False)
+        lines = [*_reasons(stage), *(_figures(stage) if name is not None else [])]
+        for line in lines:
+            console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+    for loop in diagnosis.warmup:
+        if loop.state in ("enough", "cannot-tell"):
+            said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
+            console.print(
+                f"Warm-up of {escape('/'.join(loop.loop))}: -w {loop.warmup_batches}, {loop.state} ({said})",
+                soft_wrap=True,
+                highlight=False,
+            )
+    for missing in diagnosis.missing:
+        console.print(f"[dim]not known[/]: {escape(missing)}", soft_wrap=True, highlight=False)
+    print_findings(console, diagnosis.findings)
+
+
+def _table(stages: list[StageDiagnosis]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("stage", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for heading in ("CPU", "GPU", "copies", "waiting", "costs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    depth = min(len(stage.path) for stage in stages)
+    for stage in stages:
+        indent = "  " * (len(stage.path) - depth)
+        name = "/".join(stage.path[1:]) if len(stage.path) == depth else stage.path[-1]
+        style = VERDICT_STYLE.get(stage.verdict.verdict, DEFAULT_STYLE)
+        table.add_row(escape(indent + name), f"[{style}]{stage.verdict.verdict.value}[/]", *(_cells(stage)))
+    return table
+
+
+def _cells(stage: StageDiagnosis) -> Iterator[str]:
+    gpu, host, cost = stage.gpu, stage.host, stage.cost
+    yield _number(stage.cpu_ms)
+    yield _number(gpu.busy_ms if gpu else None)
+    yield _number(sum(copy.time_ms for copy in gpu.copies) if gpu else None)
+    yield _number(host.blocking_ms if host else None)
+    yield NOT_MEASURED if cost.saving_share is None else f"{100 * cost.saving_share:.0f} %"
+
+
+def _number(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.3f}"
+
+
+def _reasons(stage: StageDiagnosis) -> Iterator[str]:
+    yield from stage.verdict.evidence
+    yield f"next: {stage.verdict.next_step}"
+    for missing in stage.verdict.missing:
+        yield f"missing: {missing}"
+
+
+def _figures(stage: StageDiagnosis) -> Iterator[str]:
+    """Everything else that is known of one stage, a line each."""
+    items = f", {stage.items} items" if stage.items is not None else ""
+    yield f"{stage.batches} batches{items}; CPU {_number(stage.cpu_ms_per_item)} ms an item"
+    if stage.cost.saving_share is None:
+        yield f"what it costs the whole: not known ({stage.cost.reason})"
+    else:
+        yield (
+            f"without it, a batch of the pipeline would take {_number(stage.cost.without_stage_ms)} ms "
+            f"instead of {_number(stage.cost.pipeline_ms)}"
+        )
+    if stage.gpu is not None:
+        yield from _gpu_lines(stage)
+    if stage.host is not None:
+        yield from _host_lines(stage)
+
+
+def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
+    gpu, during = stage.gpu, stage.gpu_during
+    assert gpu is not None
+    yield (
+        f"GPU: {gpu.kernel_count:.1f} kernels ({_number(gpu.kernel_time_ms)} ms), {gpu.memset_count:.1f} memsets, "
+        f"{gpu.graph_launch_count:.1f} graph launches ({_number(gpu.graph_time_ms)} ms) on {gpu.streams} streams; "
+        f"{_number(gpu.stream_overlap_ms)} ms at once, {_number(gpu.copy_with_compute_ms)} ms of copies beside kernels"
+    )
+    for kernel in gpu.top_kernels:
+        yield (
+            f"  {100 * kernel.share:3.0f} %  {kernel.count:.1f} x {kernel.mean_us:.1f} us  {kernel.name}  "
+            f"grid {_shape(kernel.grid)} block {_shape(kernel.block)}"
+        )
+    for copy in gpu.copies:
+        rate = "? GB/s" if copy.gb_per_s is None else f"{copy.gb_per_s:.1f} GB/s"
+        size = "?" if copy.bytes is None else f"{copy.bytes / 1e6:.3f}"
+        yield f"  copy {copy.direction}, {copy.host_memory or 'no host memory'}: {copy.count:.1f}, {size} MB, {rate}"
+    if during is not None:
+        meanwhile = ", ".join(f"{name} {_number(ms)}" for name, ms in during.host_meanwhile_ms.items())
+        yield (
+            f"GPU while the host was in it: busy {_number(during.busy_ms)} ms, idle {_number(during.idle_ms)} ms in "
+            f"{during.gaps:.1f} gaps (the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
+        )
+
+
+def _shape(values: tuple[int, int, int] | None) -> str:
+    return "?" if values is None else "x".join(str(value) for value in values)
+
+
+def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
+    host = stage.host
+    assert host is not None
+    yield "host: " + ", ".join(f"{name} {_number(ms)}" for name, ms in host.activity_ms.items()) + " ms"
+    if host.launch_latency_us is not None and host.queueing_us is not None:
+        yield f"launch latency {host.launch_latency_us:.1f} us (median), queueing {host.queueing_us:.1f} us (mean)"
+    for wait in host.longest_waits:
+        where = f" of '{wait.waited_for_stage}'" if wait.waited_for_stage else ""
+        what = f"waited for {wait.waited_for}{where}" if wait.waited_for else "no operation ended meanwhile"
+        batch = "" if wait.batch is None else f" in batch {wait.batch}"
+        yield f"  {_number(wait.time_ms)} ms in {wait.call}{batch}: {what}"

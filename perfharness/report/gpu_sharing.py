@@ -1,0 +1,76 @@
+"""Which processes of a run shared a GPU, and when: each trace's GPU work on the wall clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perfharness.analysis.diagnosis import OtherProcesses
+from perfharness.analysis.diagnosis.timeline import BusyLine
+from perfharness.errors import TraceError
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.trace import Int64
+from perfharness.trace import open_trace
+
+
+@dataclass(frozen=True)
+class _GpuUse:
+    """When one process was at work on its GPU, in its trace's time, and the wall-clock time of that trace's 0."""
+
+    start_ns: Int64
+    end_ns: Int64
+    origin_ns: int
+
+
+class GpuSharing:
+    """The GPU work of every process of a run. A trace is read when it is first asked for, and only where it matters."""
+
+    def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
+        self._run_dir = run_dir
+        self._processes = manifest.processes
+        self._use: dict[str, _GpuUse | str] = {}
+
+    def others_of(self, process: ProcessRecord) -> OtherProcesses:
+        """When the other processes on this process's GPU were at work, on the clock of its own trace."""
+        others = [
+            other
+            for other in self._processes
+            if other.gpu_uuid is not None and other.gpu_uuid == process.gpu_uuid and other.folder != process.folder
+        ]
+        if not others:
+            nothing = np.empty(0, dtype=np.int64)
+            return OtherProcesses(BusyLine(nothing, nothing), 0)
+        mine = self._of(process)
+        if isinstance(mine, str):
+            return OtherProcesses(None, len(others), mine)
+        starts, ends = [], []
+        for other in others:
+            use = self._of(other)
+            if isinstance(use, str):
+                return OtherProcesses(None, len(others), use)
+            shift = use.origin_ns - mine.origin_ns
+            starts.append(use.start_ns + shift)
+            ends.append(use.end_ns + shift)
+        return OtherProcesses(BusyLine(np.concatenate(starts), np.concatenate(ends)), len(others))
+
+    def _of(self, process: ProcessRecord) -> _GpuUse | str:
+        if process.folder not in self._use:
+            self._use[process.folder] = self._read(process)
+        return self._use[process.folder]
+
+    def _read(self, process: ProcessRecord) -> _GpuUse | str:
+        who = f"what {process.folder} did on the GPU"
+        if process.trace is None:
+            return f"{who}: it left no trace"
+        try:
+            trace = open_trace(self._run_dir / process.folder / process.trace)
+        except TraceError:
+            return f"{who}: its trace cannot be read"
+        if trace.meta.session_start_unix_ns is None:
+            return f"{who}: its trace does not tell when it began"
+        if trace.meta.gpu_coverage == "untraced":
+            return f"{who}: {trace.meta.gpu_coverage_reason}"
+        line = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
+        return _GpuUse(line.start, line.end, trace.meta.session_start_unix_ns)

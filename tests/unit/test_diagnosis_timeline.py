@@ -1,0 +1,73 @@
+"""Unions of intervals against counting moments one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.diagnosis.calls import KINDS, kinds_of_names
+from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
+from perfharness.model.diagnosis import HostActivity
+
+moment = st.integers(0, 40)
+intervals = st.lists(st.tuples(moment, moment).map(lambda pair: (min(pair), max(pair))), max_size=8)
+
+
+def columns(pairs: list[tuple[int, int]]) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.int64]]:
+    array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+@given(intervals, st.tuples(moment, moment))
+def test_within_counts_the_moments(pairs: list[tuple[int, int]], stretch: tuple[int, int]) -> None:
+    busy = {at for start, end in pairs for at in range(start, end)}
+    line = BusyLine(*columns(pairs))
+    first, last = np.asarray(stretch[:1]), np.asarray(stretch[1:])
+    assert line.within(first, last).tolist() == [len(busy & set(range(*stretch)))]
+    assert line.length == len(busy)
+
+
+@given(intervals, st.tuples(moment, moment).map(sorted))
+def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretch: list[int]) -> None:
+    busy = {at for start, end in pairs for at in range(start, end)}
+    free = [at for at in range(*stretch) if at not in busy]
+    expected = [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
+    gaps = BusyLine(*columns(pairs)).gaps_within(np.asarray(stretch[:1]), np.asarray(stretch[1:]))
+    assert gaps.tolist() == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), moment), max_size=12), st.integers(0, 3), st.tuples(moment, moment))
+def test_slices_hold_what_lies_inside(events: list[tuple[int, int]], thread: int, stretch: tuple[int, int]) -> None:
+    threads, times = columns(events)
+    lines = ThreadOrder(threads, times, np.zeros_like(times))
+    first, last = lines.slices(np.asarray([thread]), np.asarray(stretch[:1]), np.asarray(stretch[1:]))
+    found = sorted(lines.order[first[0] : last[0]].tolist())
+    assert found == [
+        place for place, (who, when) in enumerate(events) if who == thread and stretch[0] <= when <= stretch[1]
+    ]
+
+
+def test_calls_are_of_the_kind_that_their_name_says() -> None:
+    expected = {
+        "cudaLaunchKernel_v7000": HostActivity.LAUNCH,
+        "cuLaunchKernelEx": HostActivity.LAUNCH,
+        "cudaGraphLaunch_v10000": HostActivity.LAUNCH,
+        "cudaMemsetAsync_v3020": HostActivity.LAUNCH,
+        "cudaMemcpyAsync_v3020": HostActivity.COPY,
+        "cuMemcpyHtoDAsync_v2": HostActivity.COPY,
+        "cudaStreamSynchronize_v3020": HostActivity.SYNCHRONIZE,
+        "cudaEventSynchronize_v3020": HostActivity.SYNCHRONIZE,
+        "cuCtxSynchronize": HostActivity.SYNCHRONIZE,
+        "cudaMalloc_v3020": HostActivity.ALLOCATE,
+        "cudaMallocAsync_v11020": HostActivity.ALLOCATE,
+        "cudaHostAlloc_v3020": HostActivity.ALLOCATE,
+        "cuMemAlloc_v2": HostActivity.ALLOCATE,
+        "cuLibraryLoadData": HostActivity.LOAD,
+        "cuModuleLoadDataEx": HostActivity.LOAD,
+        "cudaEventRecord_v3020": HostActivity.OTHER,
+        "cudaStreamIsCapturing_v10000": HostActivity.OTHER,
+        "cudaGraphInstantiateWithFlags_v11040": HostActivity.OTHER,
+    }
+    kinds = kinds_of_names(list(expected))
+    assert [KINDS[kind] for kind in kinds] == list(expected.values())
