@@ -76,7 +76,8 @@ def _analyze_traces(
 ) -> list[Finding]:
     if len({path.stem for path in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
-    analysed = {str(path.with_suffix("")): analyze_trace(path, options) for path in traces}
+    others = None if output_dir is None else ALONE  # what is not written is not diagnosed
+    analysed = {str(path.with_suffix("")): analyze_trace(path, options, others=others) for path in traces}
     results = {name: result for name, (result, _) in analysed.items()}
     findings = [finding for result in results.values() for finding in result.findings]
     mean: Tree = combine(results, with_data=output_dir is not None)
