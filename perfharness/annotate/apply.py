@@ -37,12 +37,19 @@ def apply_to_module(module: ModuleType, target: Target, runtime: Runtime) -> Non
 
 def _replacement(found: Any, target: Target, runtime: Runtime) -> Any:
     """What to put in the place of an attribute; None where it was replaced before."""
+    function = found
     if isinstance(found, (staticmethod, classmethod)):
-        if hasattr(found.__func__, MARK):
-            return None
-        return type(found)(annotate_callable(found.__func__, target, runtime))
+        function = found.__func__
+    elif isinstance(found, property):
+        function = found.fget
+    other = getattr(function, MARK, None)
+    if other == target.annotation.target:
+        return None
+    if other is not None:
+        raise TypeError(f"it is the same function as {other}, which is annotated already")
+    annotated = annotate_callable(function, target, runtime)
+    if isinstance(found, (staticmethod, classmethod)):
+        return type(found)(annotated)
     if isinstance(found, property):
-        if found.fget is None or hasattr(found.fget, MARK):
-            return None
-        return property(annotate_callable(found.fget, target, runtime), found.fset, found.fdel, found.__doc__)
-    return None if hasattr(found, MARK) else annotate_callable(found, target, runtime)
+        return property(annotated, found.fset, found.fdel, found.__doc__)
+    return annotated

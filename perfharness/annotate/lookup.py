@@ -20,6 +20,7 @@ from typing import Any
 
 from perfharness.annotate.main_module import Definition, definitions
 from perfharness.model.annotations import MAIN
+from perfharness.script import is_safe_path
 
 CHANGES_PATH = ("sys.path", "addsitedir")
 """A script with one of these may import what cannot be found beforehand."""
@@ -228,7 +229,8 @@ def _function_names(tree: ast.AST, prefix: str) -> list[str]:
 def main() -> None:
     """Answer for the names on standard input."""
     script = Path(sys.argv[1])
-    sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120 - as Python itself does for a script
+    if not is_safe_path():
+        sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120 - as Python itself does for a script
     answers = [asdict(look_up(name, script)) for name in json.load(sys.stdin)]
     print(json.dumps(answers))
 

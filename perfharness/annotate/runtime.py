@@ -73,12 +73,11 @@ class Runtime:
         if not note.recorded:
             self._tell(note, "recorded")
         core = self._core or self._make_core()
-        from perfharness.annotate.scopes import BatchOfCall, RangeOfCall
-
-        within = self if is_outermost else None
         if annotation.is_batch:
-            return BatchOfCall(core, target, function, args, kwargs, within)
-        return RangeOfCall(core, annotation.name, within)
+            return self._batch_of_call(core, target, function, args, kwargs, self if is_outermost else None)
+        if is_outermost:
+            return self._range_around_all(core, annotation.name, self)
+        return self._range_of_call(core, annotation.name)
 
     def open_module(self, name: str) -> Scope | None:
         """The range of a PyTorch module's forward call; None where it is not to be recorded."""
@@ -90,9 +89,8 @@ class Runtime:
             return None
         if not note.recorded:
             self._tell(note, "recorded")
-        from perfharness.annotate.scopes import RangeOfCall
-
-        return RangeOfCall(self._core or self._make_core(), name, None)
+        core = self._core or self._make_core()
+        return self._range_of_call(core, name)
 
     def enter_within(self, step: int) -> None:
         """Count the ranges that open the time to record; `step` is 1 or -1."""
@@ -105,6 +103,7 @@ class Runtime:
         """The recorder, made with the first range: the script then has its own, if it has one."""
         with self._lock:
             if self._core is None:
+                from perfharness.annotate.scopes import BatchOfCall, RangeAroundAll, RangeOfCall
                 from perfharness.model.conventions import DEFAULT_DOMAIN
                 from perfharness.recorder import journal
                 from perfharness.recorder.claims import claims
@@ -117,7 +116,9 @@ class Runtime:
                     self._entry = journal.register(core, None)
                     # After the journal's own, so before it at the end.
                     atexit.register(self._finalize)
-                self._core = core
+                self._range_of_call, self._batch_of_call = RangeOfCall, BatchOfCall
+                self._range_around_all = RangeAroundAll
+                self._core = core  # last, for other threads look at it without the lock
             return self._core
 
     def _finalize(self) -> None:

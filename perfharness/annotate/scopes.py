@@ -35,28 +35,37 @@ class Scope(Protocol):
 
 
 class RangeOfCall(RangeScope):
-    """A stage. Each call has one of its own: it knows whether it was entered, by whichever task or thread."""
+    """A stage. Each call has one of its own, so that none can close the range of another task or thread."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
+
+    def give(self, result: object) -> None:
+        """A stage does not look at it."""
+
+
+class RangeAroundAll(RangeOfCall):
+    """The range that all others have to be in."""
 
     __slots__ = ("_within",)
 
-    def __init__(self, core: RecorderCore, name: str, within: Runtime | None) -> None:
+    def __init__(self, core: RecorderCore, name: str, within: Runtime) -> None:
         super().__init__(core, name)
         self._within = within
 
     def __enter__(self) -> Self:
-        if self._within is not None:
-            self._within.enter_within(1)
+        self._within.enter_within(1)
         return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._within is not None:
-            self._within.enter_within(-1)
-        self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
-
-    def give(self, result: object) -> None:
-        """A stage does not look at it."""
+        self._within.enter_within(-1)
+        super().__exit__(kind, error, trace)
 
 
 class BatchOfCall(BatchScope):

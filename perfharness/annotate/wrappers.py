@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from perfharness.annotate.scopes import Scope
 
 MARK = "__perfharness_annotation__"
-"""Attribute of everything made here."""
+"""Attribute of everything made here: the annotation that it was made for."""
 
 Function = Callable[..., Any]
 Open = Callable[[tuple[Any, ...], dict[str, Any]], "Scope | None"]
@@ -25,10 +25,7 @@ def annotate_callable(function: Function, target: Target, runtime: Runtime) -> A
     Raises:
         TypeError: in one sentence, why it cannot be annotated.
     """
-
-    def open_range(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope | None:
-        return runtime.open(target, function, args, kwargs)
-
+    open_range: Open = functools.partial(runtime.open, target, function)
     if isinstance(function, type):
         raise TypeError("it is a class; name one of its methods (__init__, __call__)")
     if not callable(function):
@@ -44,17 +41,17 @@ def annotate_callable(function: Function, target: Target, runtime: Runtime) -> A
     else:
         wrapped = _plain(function, open_range)
     if not isinstance(function, types.FunctionType):
-        return CallableStandIn(function, wrapped)
+        return CallableStandIn(function, wrapped, target.annotation.target)
     functools.update_wrapper(wrapped, function)
-    setattr(wrapped, MARK, True)
+    setattr(wrapped, MARK, target.annotation.target)
     return wrapped
 
 
 class CallableStandIn:
     """Stands in for what can be called but is no Python function: all but the call is the original's."""
 
-    def __init__(self, original: Function, call: Function) -> None:
-        self.__dict__.update({"__wrapped__": original, "_call": call, MARK: True})
+    def __init__(self, original: Function, call: Function, annotation: str) -> None:
+        self.__dict__.update({"__wrapped__": original, "_call": call, MARK: annotation})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, in a range."""

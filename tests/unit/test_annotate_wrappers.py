@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog
 from tests.unit.recorder_events import drawn, recording
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 MODULE = "annotated_module"
 
 
@@ -327,6 +329,15 @@ def test_what_cannot_be_annotated_is_noted(module: ModuleType, qualname: str, pr
     assert problem in (note.problem or "")
 
 
+def test_a_function_is_annotated_once_whatever_it_is_called(module: ModuleType) -> None:
+    runtime = runtime_of(stage("Base.inherited"), stage("Thing.inherited"))
+    for target in runtime.targets:
+        apply_to_module(module, target, runtime)
+    assert runtime.targets[1].note.problem == (
+        "it is the same function as annotated_module:Base.inherited, which is annotated already"
+    )
+
+
 def test_classes_that_are_not_written_in_python_are_noted() -> None:
     import collections
 
@@ -361,3 +372,19 @@ def test_a_decorated_function_begins_where_it_did() -> None:
     ours = inspect.unwrap(namespace["f"], stop=lambda f: not hasattr(f, "__wrapped__"))
     assert ours is print
     assert type(namespace["f"].cache_info()) is type(plain["f"].cache_info())
+
+
+def test_before_the_first_range_nothing_but_the_standard_library_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from perfharness.annotate.runtime import Runtime\n"
+        "from perfharness.annotate.watch import ImportWatch\n"
+        "from perfharness.annotate.main_module import ScriptCompiler\n"
+        "from perfharness.model.annotations import Annotations, FunctionAnnotation\n"
+        "runtime = Runtime(Annotations((FunctionAnnotation('m', 'f', 'f'),), torch_depth=1), '/nowhere')\n"
+        "ImportWatch(runtime).install()\n"
+        "heavy = {'asyncio', 'numpy', 'nvtx', 'torch', 'pydantic', 'pyarrow', 'rich', 'typer', 'argparse'}\n"
+        "print(sorted(heavy & set(sys.modules)), 'perfharness.recorder' in sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert told.stdout == "[] False\n"

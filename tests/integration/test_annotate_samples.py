@@ -1,0 +1,160 @@
+"""Real pipelines annotated from outside: RapidOCR as its annotated twin, and PyTorch's modules by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OCR = ROOT / "samples" / "ocr_existing_pipeline"
+EMBEDDED = ("--tracer", "embedded")
+
+NET = """
+import sys, torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.activation = nn.ReLU()
+    def forward(self, x):
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return self.activation(self.linear(x))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(8, 8)
+        self.blocks = nn.Sequential(Block(), Block())
+    def forward(self, x):
+        return self.blocks(self.stem(x))
+
+def run(model, x):
+    try:
+        return model(x)
+    except ValueError:
+        return None
+
+net = Net().eval()
+with torch.no_grad():
+    for value in (0.0, float("nan"), 1.0):
+        run(net, torch.full((4, 8), value))
+"""
+
+COMPILED = """
+import torch
+from torch import nn
+
+def run(model):
+    return model(torch.ones(4, 8))
+
+net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+net = torch.compile(net, backend="eager", fullgraph=True)  # which raises where it is not one graph
+for _ in range(2):
+    run(net)
+"""
+
+
+def launch(folder: Path, *arguments: str | Path, tracer: tuple[str, ...] = EMBEDDED, name: str = "out") -> Path:
+    """Measure, and give the folder of the one process."""
+    command = ["-m", "perfharness", "launch", "-w", "0", *tracer, "-o", str(folder / name), *map(str, arguments)]
+    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return folder / name / "proc_0_gpu_0"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def shape(tree: dict[str, Any]) -> dict[str, Any]:
+    """Names in their order, nesting, counts and items of a tree of ranges; no times."""
+    kept: dict[str, Any] = {key: tree[key] for key in ("count", "total_items", "warmup") if key in tree}
+    return {**kept, **{name: shape(value) for name, value in tree.items() if isinstance(value, dict)}}
+
+
+def check_twins(folder: Path, tracer: tuple[str, ...]) -> None:
+    in_code = launch(folder, OCR / "ocr.py", "-b", "3", tracer=tracer, name="in_code")
+    plain = ("--annotate", OCR / "annotations.toml", OCR / "plain_ocr.py", "-b", "3", "-o", folder)
+    from_file = launch(folder, *plain, tracer=tracer, name="from_file")
+    ours, twins = read(from_file / "benchmark.json"), read(in_code / "benchmark.json")
+    assert shape(ours["data"]) == shape(twins["data"])
+    assert list(ours["data"]["ocr"]["pipeline"]) == list(twins["data"]["ocr"]["pipeline"])
+    assert shape(twins["data"])["ocr"]["pipeline"]["batch_1"]["total_items"] == 1
+    assert read(from_file.parent / "manifest.json")["findings"] == []
+    assert read(folder / "texts.json") == read(in_code / "texts.json") == read(OCR / "images" / "texts.json")
+    counts = [
+        [{key: recorder[key] for key in ("name", "domain", "ranges", "batches", "items", "finalized")}]
+        for process in (in_code, from_file)
+        for recorder in read(process / "recorder.json")["recorders"]
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path: Path) -> None:
+    pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
+    check_twins(tmp_path, EMBEDDED)
+
+
+@pytest.mark.nsys
+def test_the_twins_agree_under_nsys_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
+    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
+    if not path:
+        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
+    if nvtx_site:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [nvtx_site, os.environ.get("PYTHONPATH")])))
+    check_twins(tmp_path, ("--tracer", "nsys", "--nsys", path))
+
+
+def test_the_plain_twin_knows_nothing_of_perfharness() -> None:
+    source = (OCR / "plain_ocr.py").read_text(encoding="utf-8")
+    code = source.partition('"""\n\n')[2]
+    assert "perfharness" not in code
+    assert "nvtx" not in code
+
+
+def test_pytorch_modules_are_stages_of_the_batch_and_a_failed_one_leaves_nothing_open(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\nname = "batch"\nitems = "len(x)"\n')
+    process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "2", "net.py")
+    inner = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}, "blocks.1": {"count": 1}}}
+    cut_short = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}}}
+    tree = shape(read(process / "benchmark.json")["data"])["annotated"]
+    batches = [tree[f"batch_{index}"]["Net"] for index in range(3)]
+    assert batches == [{"count": 1, **inner}, {"count": 1, **cut_short}, {"count": 1, **inner}]
+    assert [tree[f"batch_{index}"]["total_items"] for index in range(3)] == [4, 4, 4]
+    (recorder,) = read(process / "recorder.json")["recorders"]
+    assert (recorder["finalized"], recorder["open_ranges"]) == (True, [])
+
+
+def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    sample = ROOT / "samples" / "image_classification.py"
+    process = launch(tmp_path, "--annotate-torch", "1", sample, "-b", "5")
+    data = read(process / "benchmark.json")["data"]
+    assert set(data) == {"image_classification"}
+    batch = data["image_classification"]["pipeline"]["batch_0"]
+    assert {"decode", "preprocess", "inference", "postprocess"} <= set(batch)
+    (network,) = shape(batch["inference"]).keys() - {"count"}
+    assert len(shape(batch["inference"])[network]) > 1
+    assert len(read(process / "recorder.json")["recorders"]) == 1
+
+
+def test_a_model_is_compiled_as_a_whole_although_its_modules_are_followed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(COMPILED)
+    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\n')
+    process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "3", "net.py")
+    tree = shape(read(process / "benchmark.json")["data"])["annotated"]
+    assert [tree[f"run_{index}"]["Sequential"] for index in range(2)] == [{"count": 1}] * 2
