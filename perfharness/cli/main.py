@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli import analyze, diagnose, doctor, launch, ranges
+from perfharness.cli import analyze, diagnose, doctor, export, launch, ranges
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.version import VERSION
 
-VERBS = (launch, analyze, diagnose, ranges, doctor)
+VERBS = (launch, analyze, diagnose, ranges, export, doctor)
 """In the order of the help; each is a module with a function `register(app)`."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"

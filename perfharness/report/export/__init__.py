@@ -1,0 +1,1 @@
+"""Results in other programs' formats: a timeline for trace viewers, tables for notebooks."""

@@ -1,0 +1,392 @@
+"""A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/exports.md).
+
+Each kind of event is a source: the times of its events, and a function that writes some of them as lines of JSON.
+Lines are made a chunk at a time, so that a timeline of millions of events never stands in memory as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.intervals import NO_PARENT
+from perfharness.analysis.stages import NOT_COUNTED
+from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
+from perfharness.report.export.tracks import Ids, Tracks, make_tracks, name_process, rows_that_nest
+from perfharness.report.opened import OpenedTrace
+from perfharness.report.operation_rows import operation_details
+
+SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
+ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
+ARROW_END = '{"ph":"f","bp":"e","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
+COUNTER = '{"ph":"C","name":%s,"pid":%d,"ts":%.3f,"args":{"%s":%s}}'
+
+DIRECTIONS = {
+    CopyKind.HOST_TO_DEVICE: "host to device",
+    CopyKind.DEVICE_TO_HOST: "device to host",
+    CopyKind.DEVICE_TO_DEVICE: "device to device",
+    CopyKind.PEER_TO_PEER: "peer to peer",
+    CopyKind.HOST_TO_HOST: "host to host",
+}
+
+Lines = Callable[[Int64], list[str]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Events of one kind. `lines(at)` writes those at these places; slices have a duration, other events 0."""
+
+    time_ns: Int64
+    duration_ns: Int64
+    lines: Lines
+
+
+@dataclass(frozen=True)
+class ProcessEvents:
+    """All events of one process: metadata as lines, the others as sources, first what is drawn first."""
+
+    metadata: list[str]
+    sources: list[Source]
+    arrows: int
+
+
+def process_events(
+    opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int, first_arrow: int
+) -> ProcessEvents:
+    """Events of a process's trace.
+
+    Args:
+        opened: the trace.
+        name: the process's name.
+        offset_ns: what is added to the trace's times.
+        ids: gives out process and thread ids.
+        place: of the process among the processes.
+        first_arrow: the id of its first arrow; ids of arrows are unique in the whole timeline.
+    """
+    host = _Host(opened, name, offset_ns, ids, place)
+    device = _Device(opened, name, offset_ns, ids, place)
+    arrows = list(_arrows(opened, host, device, offset_ns, first_arrow))
+    counters = [*_device_counters(opened, device, offset_ns), *_item_counters(opened, host, offset_ns)]
+    return ProcessEvents(
+        metadata=[*host.tracks.metadata, *device.tracks.metadata],
+        sources=[*host.sources(), device.source(), *arrows, *counters],
+        arrows=len(arrows[0].time_ns) if arrows else 0,
+    )
+
+
+class _Host:
+    """Ranges and CUDA calls, by process, thread and task."""
+
+    def __init__(self, opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int) -> None:
+        self.opened, self.offset_ns = opened, offset_ns
+        ranges, api = opened.trace.ranges, opened.trace.api
+        self.order = opened.table.order
+        start = np.r_[ranges.start_ns[self.order], api.start_ns]
+        end = np.r_[ranges.end_ns[self.order], api.end_ns]
+        thread = np.r_[ranges.thread[self.order], api.thread]
+        # A thread's stack and its calls share rows; ranges of tasks do not nest with them, and have rows of their own.
+        is_task = np.r_[ranges.style[self.order] == Style.START_END, np.zeros(len(api), dtype=np.bool_)]
+        task = np.where(is_task, np.r_[ranges.category[self.order], np.full(len(api), NO_PARENT)] + 1, NO_PARENT)
+        lines, line = np.unique(np.stack([thread, task]), axis=1, return_inverse=True)
+        line = line.ravel()
+        os_pid = pid_of(thread)
+        self.pid_of_os: dict[int, int] = {}
+        metadata: list[str] = []
+        for number in np.unique(os_pid).tolist():
+            self.pid_of_os[number] = ids.pid(number)
+            metadata += name_process(self.pid_of_os[number], f"{name} (process {number})", 1000 * place)
+        names = [
+            (f"thread {tid_of(np.int64(of))}" if to == NO_PARENT else f"thread {tid_of(np.int64(of))}, tasks", "row")
+            for of, to in lines.T.tolist()
+        ]
+        self.tracks = make_tracks(
+            ids, _translated(os_pid, self.pid_of_os), np.where(is_task, 0, tid_of(thread)), line,
+            rows_that_nest(start, end, line), names,
+        )  # fmt: skip
+        self.tracks.metadata[:0] = metadata
+        self.start, self.end = start, end
+
+    def sources(self) -> Iterator[Source]:
+        """Ranges, then calls."""
+        trace, count = self.opened.trace, len(self.order)
+        kinds, of_range = _range_kinds(self.opened)
+        ranges, calls = np.arange(count), np.arange(count, len(self.start))
+        yield _slices(
+            self.start[ranges] + self.offset_ns, self.end[ranges] + self.offset_ns, self.tracks, ranges,
+            _escaped(trace.names, trace.ranges.name[self.order]), kinds, _range_args(self.opened, of_range),
+        )  # fmt: skip
+        correlation, result = trace.api.correlation, trace.api.return_value
+
+        def call_args(at: Int64) -> list[str]:
+            return [
+                f'"correlation_id":{number}' + (f',"return_value":{value}' if value else "")
+                for number, value in zip(correlation[at].tolist(), result[at].tolist(), strict=True)
+            ]
+
+        yield _slices(
+            self.start[calls] + self.offset_ns, self.end[calls] + self.offset_ns, self.tracks, calls,
+            _escaped(trace.names, trace.api.name), np.full(len(calls), "cuda_api", dtype=object), call_args,
+        )  # fmt: skip
+
+    def place_of_calls(self, calls: Int64) -> Int64:
+        """Where calls stand in the tracks, which hold the ranges first."""
+        return calls + len(self.order)
+
+
+class _Device:
+    """GPU operations, by process, device and stream."""
+
+    def __init__(self, opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int) -> None:
+        self.opened, self.offset_ns = opened, offset_ns
+        operations = opened.trace.operations
+        self.start, self.end = operations.start_ns, operations.end_ns
+        gpus, gpu = np.unique(np.stack([operations.process, operations.device]), axis=1, return_inverse=True)
+        self.gpu = gpu.ravel()
+        lines, line = np.unique(np.stack([self.gpu, operations.stream]), axis=1, return_inverse=True)
+        line = line.ravel()
+        metadata: list[str] = []
+        self.pids: list[int] = []
+        for number, (process, device) in enumerate(gpus.T.tolist()):
+            pid = ids.pid()
+            self.pids.append(pid)
+            label = f"{name}, GPU {device}{_device_name(opened, device)} (process {pid_of(np.int64(process))})"
+            metadata += name_process(pid, label, 1000 * place + 1 + number)
+        pid_of_gpu = np.asarray(self.pids, dtype=np.int64)
+        names = [(f"stream {stream}", "row") for stream in lines[1].tolist()]
+        self.tracks = make_tracks(
+            ids, pid_of_gpu[self.gpu], operations.stream, line, rows_that_nest(self.start, self.end, line), names
+        )
+        self.tracks.metadata[:0] = metadata
+
+    def source(self) -> Source:
+        """All operations."""
+        kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)
+        names, codes = _operation_names(self.opened)
+        everywhere = np.arange(len(self.start))
+        return _slices(
+            self.start + self.offset_ns, self.end + self.offset_ns, self.tracks, everywhere, _escaped(names, codes),
+            kinds[self.opened.trace.operations.kind], _operation_args(self.opened),
+        )  # fmt: skip
+
+
+def _slices(
+    start: Int64, end: Int64, tracks: Tracks, place: Int64, names: npt.NDArray[np.object_],
+    category: npt.NDArray[np.object_], args: Lines,
+) -> Source:  # fmt: skip
+    """Complete events. `place` is where they stand in the tracks; everything else is aligned with them."""
+    pid, tid = tracks.pid[place], tracks.tid[place]
+
+    def lines(at: Int64) -> list[str]:
+        rows = zip(
+            names[at].tolist(), category[at].tolist(), pid[at].tolist(), tid[at].tolist(),
+            (start[at] / 1000).tolist(), ((end[at] - start[at]) / 1000).tolist(), args(at), strict=True,
+        )  # fmt: skip
+        return [SLICE % row for row in rows]
+
+    return Source(start, end - start, lines)
+
+
+def _escaped(names: list[str], codes: Int64) -> npt.NDArray[np.object_]:
+    """Names as JSON strings; a code of -1 is the empty one."""
+    texts = np.full(len(names) + 1, '""', dtype=object)
+    for code in np.unique(codes[codes >= 0]).tolist():
+        texts[code] = json.dumps(names[code])
+    escaped: npt.NDArray[np.object_] = texts[codes]
+    return escaped
+
+
+def _translated(values: Int64, of: dict[int, int]) -> Int64:
+    known = np.asarray(sorted(of), dtype=np.int64)
+    if not len(known):
+        return values
+    return np.asarray([of[value] for value in known.tolist()], dtype=np.int64)[np.searchsorted(known, values)]
+
+
+def _device_name(opened: OpenedTrace, device: int) -> str:
+    names = opened.trace.meta.device_names
+    return f" {names[device]}" if 0 <= device < len(names) else ""
+
+
+# -- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def _range_kinds(opened: OpenedTrace) -> tuple[npt.NDArray[np.object_], Int64]:
+    """For the ranges in order: what each is, and its stage (-1: it is not in the results)."""
+    stage_of = np.full(len(opened.trace.ranges), NO_PARENT, dtype=np.int64)
+    stage_of[opened.stages.index] = np.arange(len(opened.stages))
+    stage = stage_of[opened.table.order]
+    is_batch = np.append(opened.stages.is_batch, False)[stage]
+    kinds = np.asarray(["range", "stage", "batch"], dtype=object)
+    return kinds[(stage >= 0).astype(np.int64) + is_batch], stage
+
+
+def _range_args(opened: OpenedTrace, stage_of: Int64) -> Lines:
+    ranges, stages, measures, order = opened.trace.ranges, opened.stages, opened.measures, opened.table.order
+    owners = [json.dumps(owner) for owner in stages.owners]
+    domains = _escaped(opened.trace.names, ranges.domain)
+    projection, known = opened.table.projection, opened.table.gpu_known
+
+    def of_stage(stage: int) -> str:
+        batch = int(measures.batch[stage])
+        text = f',"recorder":{owners[stages.owner[stage]]}'
+        if batch >= 0:
+            items = int(stages.items[batch])
+            text += f',"batch_index":{stages.batch_index[batch]},"items":{"null" if items == NOT_COUNTED else items}'
+            text += f',"warmup":{"true" if measures.warmup[stage] else "false"}'
+        return text
+
+    def args(at: Int64) -> list[str]:
+        at_range = order[at]
+        has_work = projection.operation_count[at_range] > 0
+        gpu_us = np.where(has_work, projection.end_ns[at_range] - projection.start_ns[at_range], 0) / 1000
+        busy_us = np.where(has_work, projection.busy_ns[at_range], 0) / 1000
+        rows = zip(
+            ranges.row[at_range].tolist(), stage_of[at].tolist(), domains[at_range].tolist(),
+            known[at_range].tolist(), gpu_us.tolist(), busy_us.tolist(), strict=True,
+        )  # fmt: skip
+        return [
+            f'"range_id":{row}'
+            + (of_stage(stage) if stage >= 0 else f',"domain":{domain}')
+            + (f',"gpu_us":{gpu:.3f},"gpu_busy_us":{busy:.3f}' if measured else ',"gpu_us":null,"gpu_busy_us":null')
+            for row, stage, domain, measured, gpu, busy in rows
+        ]
+
+    return args
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+
+
+def _operation_names(opened: OpenedTrace) -> tuple[list[str], Int64]:
+    """Names, and each operation's code among them: a kernel's own, a copy's direction."""
+    trace, details = opened.trace, operation_details(opened.trace)
+    kind = trace.operations.kind
+    own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
+    code = len(trace.names) + kind
+    for number, direction in enumerate(DIRECTIONS):
+        code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number
+    return [*trace.names, *own], np.where(details.name >= 0, details.name, code)
+
+
+def _operation_args(opened: OpenedTrace) -> Lines:
+    operations, details = opened.trace.operations, operation_details(opened.trace)
+    memory = {int(kind): f'"{kind.name.lower()}"' for kind in MemoryKind}
+
+    def kernel(at: int) -> str:
+        grid, block = details.grid[at].tolist(), details.block[at].tolist()
+        return (
+            f',"grid":{_known_triple(grid)},"block":{_known_triple(block)}'
+            f',"registers_per_thread":{_known(details.registers[at])}'
+            f',"shared_memory_bytes":{_known(details.shared_bytes[at])}'
+        )
+
+    def transfer(at: int) -> str:
+        size, duration = int(details.bytes[at]), int(operations.end_ns[at] - operations.start_ns[at])
+        text = f',"bytes":{_known(size)}'
+        if size >= 0 and duration > 0:
+            text += f',"gb_per_s":{size / duration:.3f}'
+        source, target = memory.get(int(details.source[at])), memory.get(int(details.target[at]))
+        return text + (f',"source":{source}' if source else "") + (f',"target":{target}' if target else "")
+
+    def graph(at: int) -> str:
+        return f',"graph_exec":{_known(details.graph_exec[at])}'
+
+    of_kind = (kernel, transfer, transfer, graph)
+
+    def args(at: Int64) -> list[str]:
+        rows = zip(at.tolist(), operations.correlation[at].tolist(), operations.kind[at].tolist(), strict=True)
+        return [f'"correlation_id":{number}' + of_kind[kind](place) for place, number, kind in rows]
+
+    return args
+
+
+def _known(value: int | np.int64) -> str:
+    return "null" if value < 0 else str(value)
+
+
+def _known_triple(values: list[int]) -> str:
+    return "null" if values[0] < 0 else f"[{values[0]},{values[1]},{values[2]}]"
+
+
+# -- arrows and counters ----------------------------------------------------------------------------------------------
+
+
+def _arrows(opened: OpenedTrace, host: _Host, device: _Device, offset_ns: int, first_id: int) -> Iterator[Source]:
+    """From the start of each launching call to the start of each operation that it started."""
+    call, operation = opened.launches.call, opened.launches.operation
+    # An arrow cannot point back in time; where clocks disagree by that much, there is none.
+    forward = device.start[operation] >= opened.trace.api.start_ns[call]
+    call, operation = call[forward], operation[forward]
+    if not len(call):
+        return
+    ids = first_id + np.arange(len(call))
+    at_call = host.place_of_calls(call)
+    for template, time, tracks, place in (
+        (ARROW_START, host.start[at_call], host.tracks, at_call),
+        (ARROW_END, device.start[operation], device.tracks, operation),
+    ):
+        yield _points(template, time + offset_ns, ids, tracks.pid[place], tracks.tid[place])
+
+
+def _points(template: str, time: Int64, ids: Int64, pid: Int64, tid: Int64) -> Source:
+    def lines(at: Int64) -> list[str]:
+        rows = zip(ids[at].tolist(), pid[at].tolist(), tid[at].tolist(), (time[at] / 1000).tolist(), strict=True)
+        return [template % row for row in rows]
+
+    return Source(time, np.zeros(len(time), dtype=np.int64), lines)
+
+
+def _device_counters(opened: OpenedTrace, device: _Device, offset_ns: int) -> Iterator[Source]:
+    """Per process and device: operations at work at a time, and the rate of the copies that run, by direction."""
+    operations, details = opened.trace.operations, operation_details(opened.trace)
+    length = device.end - device.start
+    rate = np.where((details.bytes >= 0) & (length > 0), details.bytes / np.maximum(length, 1), 0.0)
+    for gpu, pid in enumerate(device.pids):
+        mine = device.gpu == gpu
+        yield _steps(
+            "operations", "in flight", pid, device.start[mine] + offset_ns, device.end[mine] + offset_ns,
+            np.ones(int(mine.sum())),
+        )  # fmt: skip
+        for direction, text in DIRECTIONS.items():
+            copies = mine & (operations.kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)
+            if copies.any():
+                yield _steps(
+                    f"copies {text}", "GB/s", pid, device.start[copies] + offset_ns,
+                    device.end[copies] + offset_ns, rate[copies],
+                )  # fmt: skip
+
+
+def _steps(name: str, unit: str, pid: int, start: Int64, end: Int64, height: npt.NDArray[np.float64]) -> Source:
+    """A counter that is the sum of the heights of the intervals at each moment."""
+    times, place = np.unique(np.r_[start, end], return_inverse=True)
+    change = np.bincount(place.ravel(), weights=np.r_[height, -height], minlength=len(times))
+    return _counter(name, unit, pid, times, np.asarray(np.round(np.cumsum(change), 3) + 0.0))
+
+
+def _item_counters(opened: OpenedTrace, host: _Host, offset_ns: int) -> Iterator[Source]:
+    """Per process and recorder: the items of the batch that began last."""
+    stages, ranges = opened.stages, opened.trace.ranges
+    batches = np.flatnonzero(stages.is_batch & (stages.items != NOT_COUNTED))
+    owner, os_pid = stages.owner[batches], pid_of(stages.thread[batches])
+    for code, process in np.unique(np.stack([owner, os_pid]), axis=1).T.tolist():
+        mine = batches[(owner == code) & (os_pid == process)]
+        start = ranges.start_ns[stages.index[mine]]
+        order = np.argsort(start, kind="stable")
+        yield _counter(
+            f"{stages.owners[code]}, batch of", "items", host.pid_of_os[process], start[order] + offset_ns,
+            stages.items[mine][order].astype(np.float64),
+        )  # fmt: skip
+
+
+def _counter(name: str, unit: str, pid: int, times: Int64, values: npt.NDArray[np.float64]) -> Source:
+    shown = json.dumps(name)
+
+    def lines(at: Int64) -> list[str]:
+        rows = zip((times[at] / 1000).tolist(), values[at].tolist(), strict=True)
+        return [COUNTER % (shown, pid, time, unit, f"{value:g}") for time, value in rows]
+
+    return Source(times, np.zeros(len(times), dtype=np.int64), lines)
