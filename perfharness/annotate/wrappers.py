@@ -51,7 +51,9 @@ class CallableStandIn:
     """Stands in for what can be called but is no Python function: all but the call is the original's."""
 
     def __init__(self, original: Function, call: Function, annotation: str) -> None:
-        self.__dict__.update({"__wrapped__": original, "_call": call, MARK: annotation})
+        own = {"__wrapped__": original, "_call": call, MARK: annotation}
+        names = {name: getattr(original, name) for name in functools.WRAPPER_ASSIGNMENTS if hasattr(original, name)}
+        self.__dict__.update(names | own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, in a range."""
@@ -70,6 +72,14 @@ class CallableStandIn:
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        name = getattr(self.__wrapped__, "__qualname__", None)
+        return name or self.__wrapped__.__reduce_ex__(protocol)  # a name: what stands under it in the module
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.__wrapped__)  # so that `isinstance` says what it says of the original
 
 
 def _plain(function: Function, open_range: Open) -> Function:

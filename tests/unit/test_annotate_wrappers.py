@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -132,6 +133,7 @@ def test_what_can_be_called_but_is_no_function_keeps_all_else(log: RangeLog) -> 
 
     called, _ = annotated(f, stage())
     assert (called(1), called(1), called.cache_info().hits) == (1, 1, 1)
+    assert isinstance(called, type(f))
     assert shown(log) == "f() f()"
 
 
@@ -327,6 +329,18 @@ def test_what_cannot_be_annotated_is_noted(module: ModuleType, qualname: str, pr
     note = runtime.targets[0].note
     assert (note.imported, note.found) == (True, False)
     assert problem in (note.problem or "")
+
+
+def test_functions_of_c_modules_are_what_they_were(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    import math
+
+    monkeypatch.setattr(math, "sqrt", math.sqrt)  # put back at the end
+    runtime = runtime_of(stage("sqrt", module="math"))
+    apply_to_module(math, runtime.targets[0], runtime)
+    assert math.sqrt(4) == 2
+    assert inspect.isbuiltin(math.sqrt)
+    assert pickle.loads(pickle.dumps(math.sqrt)) is math.sqrt
+    assert shown(log) == "sqrt()"
 
 
 def test_a_function_is_annotated_once_whatever_it_is_called(module: ModuleType) -> None:
