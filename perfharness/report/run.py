@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.journal_check import check_journal
-from perfharness.errors import ResultError, UsageError
-from perfharness.model.findings import Finding
+from perfharness.errors import ResultError, TraceError, UsageError
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
@@ -80,6 +80,14 @@ class Process:
     def release(self) -> None:
         """Forget what was read of the trace; the next question reads it again. Tables that were made stay valid."""
         self.__dict__.pop("opened", None)
+
+    def problem(self) -> Finding | None:
+        """Why its trace cannot be read, or None where it can, or there is none."""
+        try:
+            _ = self.opened
+        except TraceError as error:
+            return Finding("trace-unreadable", Severity.ERROR, str(error), process=self.name)
+        return None
 
     def table(self, name: str) -> pa.Table:
         """One of `TABLES` of this process; without rows where it left no trace."""
@@ -253,7 +261,7 @@ def _process_of_folder(folder: Path, given: _Given) -> Process:
 def join(tables: list[pa.Table]) -> pa.Table:
     """Tables of several processes as one, a chunk each; dictionaries become one, for files can hold one only."""
     if not tables:
-        raise ResultError("The run has no processes; its manifest lists none.")
+        raise ResultError("The run has no process whose trace can be read; see its manifest and `perfharness analyze`.")
     return pa.concat_tables(tables).unify_dictionaries()
 
 

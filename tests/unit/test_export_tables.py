@@ -77,6 +77,21 @@ def test_tables_of_plain_nvtx(tmp_path: Path) -> None:
     assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["batch_index"].to_pylist() == [0, 1, 2]
 
 
+def test_a_process_whose_trace_is_damaged_does_not_take_the_others_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = two_processes(tmp_path / "run")
+    (folder / "proc_0_gpu_0" / "trace.sqlite").write_bytes(b"hello")
+    assert run(["export", str(folder), "-o", str(tmp_path / "t.json")]) == 3
+    assert list(json.loads((tmp_path / "t.json").read_text())["otherData"]["processes"]) == ["proc_1_gpu_0"]
+    assert "is not a sqlite trace" in capsys.readouterr().err
+    options = ["--format", "parquet", "--table", "batches"]
+    assert run(["export", str(folder), *options, "-o", str(tmp_path / "b.parquet")]) == 3
+    assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["process"].to_pylist() == ["proc_1_gpu_0"] * 3
+    (folder / "proc_1_gpu_0" / "trace.sqlite").write_bytes(b"hello")
+    assert run(["export", str(folder), *options, "-o", str(tmp_path / "c.parquet")]) == 1
+
+
 def test_an_incomplete_trace_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options in (["--format", "csv", "--table", "batches"], []):
         target = tmp_path / f"out{len(options)}"

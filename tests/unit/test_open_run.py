@@ -283,7 +283,7 @@ def test_errors_are_one_sentence(tmp_path: Path) -> None:
         good.table("rows")
     with pytest.raises(UsageError, match="warmup_batches is -1"):
         perfharness.open_run(bad, warmup_batches=-1)
-    with pytest.raises(ResultError, match="no processes"):
+    with pytest.raises(ResultError, match="no process whose trace"):
         perfharness.open_run(run_folder(tmp_path / "empty")).ranges()
 
 

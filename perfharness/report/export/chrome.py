@@ -27,8 +27,9 @@ COMPRESSION_LEVEL = 4
 def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
     """Write the timeline of all processes, process after process; gzip where the name ends in `.gz`.
 
-    Traces are read one at a time and released. Returns everything found. Raises `ResultError` where no process left a
-    trace or the file cannot be written, `TraceError` where a trace cannot be read.
+    Traces are read one at a time and released. Returns everything found; of several processes, one whose trace cannot
+    be read is left out, with a finding. Raises `ResultError` where no process left a trace or the file cannot be
+    written, `TraceError` where the only trace cannot be read.
     """
     traced = [process for process in run.processes if process.trace_path is not None]
     if not traced:
@@ -39,6 +40,9 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         arrows, separator = 0, ""
         for place, process in enumerate(traced):
+            if len(traced) > 1 and (problem := process.problem()) is not None:
+                findings.append(problem)
+                continue
             opened = process.opened
             assert opened is not None  # there is a trace
             offset, clock = _offset(process, origin)
@@ -74,7 +78,7 @@ def _origin(run: Run, traced: list[Process]) -> int | None:
         return min(known)
     starts = []
     for process in traced:
-        starts.append(process.session_start_unix_ns)
+        starts.append(process.session_start_unix_ns if process.problem() is None else None)
         process.release()
     return min((start for start in starts if start is not None), default=None)
 

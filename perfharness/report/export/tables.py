@@ -46,7 +46,8 @@ def write_tables(run: Run, names: list[str], table_format: str, output: Path) ->
         table_format: one of `WRITERS`.
         output: a file, for one table; else a folder, made where it is missing, which gets `NAME.FORMAT` files.
 
-    Raises `ResultError` where a file cannot be written, `TraceError` where a trace cannot be read.
+    Of several processes, one whose trace cannot be read is left out, with a finding. Raises `ResultError` where a file
+    cannot be written or no trace can be read, `TraceError` where the only trace cannot be read.
     """
     in_folder = len(names) > 1 or output.is_dir()
     if in_folder:
@@ -57,6 +58,9 @@ def write_tables(run: Run, names: list[str], table_format: str, output: Path) ->
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
     for process in run.processes:
+        if len(run.processes) > 1 and (problem := process.problem()) is not None:
+            findings.append(problem)
+            continue
         for name in names:
             parts[name].append(process.table(name))
         findings += process.findings
