@@ -245,6 +245,17 @@ def test_what_overlaps_gets_rows_of_its_own(tmp_path: Path) -> None:
     assert len(set(tasks)) == 2
 
 
+def test_stream_numbers_that_viewers_would_not_take(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number, stream in enumerate((0, 1, 1 << 31, 1 << 40)):
+        builder.kernel((10 * number, 10 * number + 1), (100, 200), stream=stream)
+    content = export(builder.write(tmp_path / "t.sqlite"), tmp_path / "t.json")
+    jsonschema.validate(content, SCHEMA)
+    check_rules(content["traceEvents"])
+    names = {event["args"]["name"] for event in content["traceEvents"] if event["name"] == "thread_name"}
+    assert names == {"thread 100", "stream 0", "stream 1", f"stream {1 << 31}", f"stream {1 << 40}"}
+
+
 def test_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = GOLDEN / "graphs.sqlite"
     whole = export(source, tmp_path / "whole.json")

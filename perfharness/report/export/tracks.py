@@ -97,7 +97,7 @@ def make_tracks(
     Args:
         ids: gives out ids.
         pid: the timeline's process of each slice.
-        wanted_tid: the id that row 0 of a line should have; 0 or less: a made one.
+        wanted_tid: the id that row 0 of a line should have; a made one where viewers could not take it.
         line: what the rows belong to, as a number: a thread, a task, a stream.
         row: from `rows_that_nest`, within the line.
         names: for each line, in order of its number, its name and what a further row is called.
@@ -109,7 +109,7 @@ def make_tracks(
     taken: set[tuple[int, int]] = set()
     for place, (of_pid, of_line, of_row) in enumerate(keys.T.tolist()):
         wanted = int(wanted_tid[first[place]])
-        has_own = of_row == 0 and wanted > 0 and (of_pid, wanted) not in taken
+        has_own = of_row == 0 and 0 < wanted < FIRST_MADE_ID and (of_pid, wanted) not in taken
         tid = wanted if has_own else ids.make()
         taken.add((of_pid, tid))
         tids[place] = tid
