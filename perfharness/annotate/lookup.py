@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib.util
 import json
 import os
@@ -24,6 +25,9 @@ from perfharness.script import is_safe_path
 
 CHANGES_PATH = ("sys.path", "addsitedir")
 """A script with one of these may import what cannot be found beforehand."""
+
+MAKES_NAMES = frozenset({"globals", "locals", "vars", "exec", "setattr", "__dict__", "_convert_", "modules"})
+"""A module that uses one of these may have names that do not stand in it: `globals()[…]`, `sys.modules[…]`, enums."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,23 @@ def _look_up_dotted(function: str, script: Path) -> Found:
 
 
 def _no_module(module: str, script: Path) -> str | None:
+    if _made_by_its_parent(module):
+        return None
     text = script.read_text(encoding="utf-8", errors="replace")
     if any(word in text for word in CHANGES_PATH):
         return None
     hint = f"; for a function of the script itself write {MAIN}:" if module == script.stem else ""
     return f"{sys.executable} finds no module {module} (nor is it beside the script){hint}"
+
+
+def _made_by_its_parent(module: str) -> bool:
+    """Whether a package that is there may make the module itself, as `os` does with `os.path`."""
+    parent = module.rpartition(".")[0]
+    spec = _find_module(parent) if parent else None
+    if spec is None:
+        return False
+    tree = _tree(spec, parent)
+    return tree is None or any(isinstance(node, ast.Attribute) and node.attr == "modules" for node in ast.walk(tree))
 
 
 def _find_module(name: str) -> ModuleSpec | None:
@@ -128,12 +144,17 @@ def _look_up_in_module(spec: ModuleSpec, module: str, qualname: str, script: Pat
 
 
 def _tree(spec: ModuleSpec, module: str) -> ast.Module | None:
+    """The module's syntax; None where it is not written in Python, or its source is not there."""
     loader: Any = spec.loader
     try:
         source = loader.get_source(module)
-        return None if source is None else ast.parse(source)
+        return None if source is None else _parsed(source)
     except (AttributeError, ImportError, SyntaxError, OSError):
         return None
+
+
+_parsed = functools.lru_cache(maxsize=None)(ast.parse)
+"""Several functions of a module, one look at it."""
 
 
 def _parameters(found: Sequence[Definition]) -> list[str] | None:
@@ -201,12 +222,11 @@ def _imported(tree: ast.AST) -> set[str]:
 
 def _is_dynamic(tree: ast.Module) -> bool:
     """Whether the module may get names that do not stand in it."""
-    calls = {"globals", "vars", "exec", "setattr", "locals"}
     return (
         "*" in _imported(tree)
         or "__getattr__" in _bound(tree)
-        or any(isinstance(node, ast.Name) and node.id in calls for node in ast.walk(tree))
-        or any(isinstance(node, ast.Attribute) and node.attr == "__dict__" for node in ast.walk(tree))
+        or any(isinstance(node, ast.Name) and node.id in MAKES_NAMES for node in ast.walk(tree))
+        or any(isinstance(node, ast.Attribute) and node.attr in MAKES_NAMES for node in ast.walk(tree))
     )
 
 

@@ -31,7 +31,7 @@ class ImportWatch:
     def install(self) -> None:
         """Watch from now on; what is imported already is looked at now."""
         for name in sorted(self._watched & set(sys.modules)):
-            self.apply(sys.modules[name])
+            self.apply(sys.modules[name], name)
         if self._watched:
             sys.meta_path.insert(0, self)
 
@@ -50,13 +50,13 @@ class ImportWatch:
             spec.loader = _Loader(spec.loader, self)
         return spec
 
-    def apply(self, module: ModuleType) -> None:
-        """Replace what is annotated in an executed module."""
+    def apply(self, module: ModuleType, name: str) -> None:
+        """Replace what is annotated in an executed module; it may be known under other names too (`os.path`)."""
         runtime = self._runtime
         for target in runtime.targets:
-            if target.annotation.module == module.__name__:
+            if target.annotation.module == name:
                 apply_to_module(module, target, runtime)
-        if module.__name__ == TORCH_MODULE and runtime.torch_note is not None:
+        if name == TORCH_MODULE and runtime.torch_note is not None:
             from perfharness.annotate.torch_modules import follow_modules
 
             follow_modules(module, runtime)
@@ -85,7 +85,7 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._original
         self._original.exec_module(module)
-        self._watch.apply(sys.modules.get(module.__name__, module))
+        self._watch.apply(sys.modules.get(module.__name__, module), module.__name__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
+import enum
+import inspect
+import json.decoder
+import pathlib
 import sys
+import threading
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
 from perfharness.annotate.expressions import Expression
+from perfharness.annotate.lookup import look_up
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.plan import InterpreterFacts
 from perfharness_launcher.annotations import AnnotationFacts, default_name, read_annotations
@@ -129,12 +138,28 @@ def test_a_range_is_called_as_its_function(name: str, expected: str) -> None:
         "package.inner.Model.forward",
         "math:sqrt",
         "json.decoder.JSONDecoder.decode",
+        "os.path:join",
+        "ssl:TLSVersion.mro",
         "__main__:Pipeline.read",
         "__main__.main",
     ],
 )
 def test_names_that_are_there_or_may_come_and_no_module_is_executed_to_know(script: Path, name: str) -> None:
     assert len(functions(script, f'[[range]]\nfunction = "{name}"')) == 1
+
+
+@pytest.mark.parametrize("module", [argparse, collections, enum, json.decoder, pathlib, threading])
+def test_nothing_that_is_there_is_refused(script: Path, module: ModuleType) -> None:
+    """Every function and method of a module, found by importing it, is found or left to the run."""
+    names = [name for name, value in vars(module).items() if inspect.isroutine(value)]
+    for owner in filter(inspect.isclass, vars(module).values()):
+        if owner.__module__ == module.__name__:
+            kinds = (FunctionType, staticmethod, classmethod, property)
+            methods = [name for name in dir(owner) if isinstance(inspect.getattr_static(owner, name), kinds)]
+            names += [f"{owner.__qualname__}.{name}" for name in methods]
+    assert len(names) > 1
+    found = [look_up(f"{module.__name__}:{name}", script) for name in names]
+    assert [answer for answer in found if answer.problem] == []
 
 
 @pytest.mark.parametrize(
