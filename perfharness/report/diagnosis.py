@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -35,7 +36,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         lines = [*_reasons(stage), *(_figures(stage) if name is not None else [])]
         for line in lines:
             console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
-    for loop in diagnosis.warmup:
+    for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
             console.print(

@@ -11,13 +11,15 @@ from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
 from perfharness.analysis.intervals import nest
 from perfharness.analysis.projection import Launches
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import Bool, GpuOperations, Int64, Trace
+from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Trace
 
 KINDS = (
     HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
     HostActivity.OTHER,
 )  # fmt: skip
 """Kinds of calls; a call's kind is its place here."""
+
+TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 
 PATTERNS = (
     (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
@@ -50,6 +52,7 @@ class CallTable:
     own_idle_ns: Int64
     is_blocking: Bool
     starts_work: Bool
+    to_host: Bool
     scope: Int64
 
     def __len__(self) -> int:
@@ -84,8 +87,18 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
     return CallTable(
         lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
         own_ns=_less_inner(length, parent), own_idle_ns=_less_inner(idle, parent), is_blocking=blocking,
-        starts_work=starts_work, scope=_scopes(trace, launches, order, blocking & starts_work),
+        starts_work=starts_work, to_host=_copies_to_host(trace, launches)[order],
+        scope=_scopes(trace, launches, order, blocking & starts_work),
     )  # fmt: skip
+
+
+def _copies_to_host(trace: Trace, launches: Launches) -> Bool:
+    """Which calls started a copy to the host's memory."""
+    found = np.zeros(len(trace.api), dtype=np.bool_)
+    if trace.details is not None:
+        direction = trace.details.operations.copy_kind[launches.operation]
+        found[launches.call[np.isin(direction, TO_HOST)]] = True
+    return found
 
 
 def _parents(thread: Int64, start: Int64, end: Int64) -> Int64:

@@ -133,28 +133,27 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
     stages, ranges, measures = workload.stages, workload.trace.ranges, workload.measures
     length = (ranges.end_ns - ranges.start_ns)[stages.index[stage.rows]]
     outer = measures.outer_batch[stage.rows]
+    spent = np.bincount(outer[outer >= 0], weights=length[outer >= 0], minlength=len(stages))
+    present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0
     extra = 0.0
     for loop in loops:
         if loop.warmup.state != "too-short" or loop.warmup.steady_from is None:
             continue
-        place = np.full(len(stages), -1, dtype=np.int64)
-        place[loop.rows] = np.arange(len(loop.rows))
-        mine = np.where(outer >= 0, place[outer], -1)
-        time = np.bincount(mine[mine >= 0], weights=length[mine >= 0], minlength=len(loop.rows))
-        present = np.bincount(mine[mine >= 0], minlength=len(loop.rows)) > 0
-        early = present & (np.arange(len(loop.rows)) < loop.warmup.steady_from)
-        steady = present & ~early
-        if early.any() and steady.any():
-            extra += float((time[early] - np.median(time[steady])).sum())
+        early, steady = loop.rows[: loop.warmup.steady_from], loop.rows[loop.warmup.steady_from :]
+        early, steady = early[present[early]], steady[present[steady]]
+        if len(early) and len(steady):
+            extra += float((spent[early] - np.median(spent[steady])).sum())
     return max(extra, 0.0)
 
 
 def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64, end: Int64) -> StageCost:
     outer = workload.measures.outer_batch[stage.rows]
-    mine = [loop for loop in loops if np.isin(loop.rows, outer).any()]
-    if len(mine) != 1:
-        return StageCost(None, None, None, "the stage is in no loop of batches, or in several")
-    window = mine[0].window
+    holds = np.zeros(len(workload.stages), dtype=np.bool_)
+    holds[outer[outer >= 0]] = True
+    mine = [loop for loop in loops if holds[loop.rows].any()]
+    if not mine:
+        return StageCost(None, None, None, "the stage is in no loop of batches")
+    window = max(mine, key=lambda loop: len(loop.rows)).window
     if isinstance(window, Window) and (workload.stages.thread[stage.rows] != window.thread).any():
         return StageCost(None, None, None, "the stage runs on another thread than its batches")
     return stage_cost(window, start, end)

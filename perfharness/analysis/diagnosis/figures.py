@@ -34,7 +34,7 @@ def stage_figures(
         copy_only=min(float(copy_only.sum()), float(own.length)),
         pageable=float(copy_only[_is_pageable(workload, copies)].sum()),
         gpu_idle=wall - busy,
-        blocking=float(calls.own_ns[blocking].sum()),
+        blocking=float(calls.own_ns[blocking].sum()) + _read_back(workload, call),
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
         blocking_calls=len(blocking) / stage.batches,
         allocate=float(own_time[KINDS.index(HostActivity.ALLOCATE)]),
@@ -67,6 +67,16 @@ def _is_pageable(workload: Workload, copies: Int64) -> np.typing.NDArray[np.bool
     details = workload.details
     memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
     return np.asarray(memory == MemoryKind.PAGEABLE, dtype=np.bool_)
+
+
+def _read_back(workload: Workload, call: Int64) -> float:
+    """Time in copies to the host whose next call waits for them: PyTorch's .item() and .cpu() are such pairs."""
+    calls = workload.calls
+    following = np.minimum(call + 1, max(len(calls) - 1, 0))
+    is_pair = (calls.kind[call] == KINDS.index(HostActivity.COPY)) & ~calls.is_blocking[call] & (following > call)
+    is_pair &= (calls.thread[following] == calls.thread[call]) & (calls.start_ns[following] >= calls.end_ns[call])
+    is_pair &= calls.kind[following] == KINDS.index(HostActivity.SYNCHRONIZE)
+    return float(calls.own_ns[call[is_pair & calls.to_host[call]]].sum())
 
 
 def _launch_path(workload: Workload, events: StageEvents) -> float:

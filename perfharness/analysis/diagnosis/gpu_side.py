@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import KINDS
+from perfharness.analysis.diagnosis.calls import KINDS, TO_HOST
 from perfharness.analysis.diagnosis.timeline import BusyLine, expand
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
@@ -16,7 +16,6 @@ NS_PER_MS = 1e6
 TOP_KERNELS = 5
 
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
-TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class Figures:
 
     `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
     `gpu_busy`: own operations; `copy_only`: own copies beside which no kernel ran; `gpu_idle`: no operation of the
-    trace ran, in `wall`; `blocking`: in synchronising calls, `blocking_idle` of it with an idle GPU; `outside`: not in
+    trace ran, in `wall`; `blocking`: in synchronising calls, and copies to the host that the next call waits
+    for; `blocking_idle` of it with an idle GPU; `outside`: not in
     CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
     queueing, while the GPU did the work of other stages; `shared`: own operations, or waits, while other processes were
     at work on the GPU; `first_use`: loading modules, and what batches before the steady state took more.
@@ -180,8 +181,8 @@ def _synchronization(f: Figures) -> StageVerdict | None:
         Verdict.SYNCHRONIZATION_BOUND,
         [
             (
-                f"{f.blocking_calls:.1f} blocking calls a batch take {_percent(f.blocking, f.wall)} of its host time; "
-                f"the GPU is idle in {_percent(f.blocking_idle, f.blocking)} of that."
+                f"{f.blocking_calls:.1f} blocking calls a batch, and the copies that they read back, take "
+                f"{_percent(f.blocking, f.wall)} of its host time; the GPU is idle for {_percent(f.gpu_idle, f.wall)}."
             )
         ],
         "Keep values on the GPU (.item(), .cpu(), print of a tensor wait), and synchronise once a batch.",

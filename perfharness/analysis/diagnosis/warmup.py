@@ -92,4 +92,4 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
                     "Run more batches, and look at what changes: clocks, caches, other processes, the input.",
                 )
             )
-    return findings
+    return list(dict.fromkeys(findings))  # loops of one name that say the same are said once

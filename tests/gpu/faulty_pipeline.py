@@ -1,0 +1,160 @@
+"""A pipeline with one planted fault, and its mended twin: what `perfharness diagnose` has to tell apart on a GPU.
+
+perfharness launch tests/gpu/faulty_pipeline.py FAULT [--mended]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from perfharness import PerfRecorder
+
+BATCHES = 24
+DEVICE = "cuda"
+MATRIX = 4096
+COPY_FLOATS = 32 * 1024 * 1024
+ITEM_READS = 100
+TINY_KERNELS = 500
+SLEEP_S = 0.01
+SLOW_BATCHES = 4
+
+Work = Callable[[int], object]
+
+
+def heavy() -> Work:
+    """Matrix products: enough for the GPU to be the limit."""
+    a = torch.randn(MATRIX, MATRIX, device=DEVICE, dtype=torch.bfloat16)
+
+    def work(_: int) -> object:
+        for _ in range(12):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+        return None
+
+    return work
+
+
+def item(mended: bool) -> Work:
+    """A value is read back after every small step; mended: once, from a reduction of all."""
+    values = torch.rand(ITEM_READS, 4096, device=DEVICE)
+
+    def faulty(_: int) -> object:
+        return sum(values[step].sum().item() for step in range(ITEM_READS))
+
+    def better(_: int) -> object:
+        return values.sum().item()
+
+    return better if mended else faulty
+
+
+def pageable(mended: bool) -> Work:
+    """Copies from pageable memory beside some computing; mended: from pinned memory, on a stream of their own."""
+    host = torch.empty(COPY_FLOATS, pin_memory=mended)
+    target = torch.empty(COPY_FLOATS, device=DEVICE)
+    compute, side = heavy(), torch.cuda.Stream()
+
+    def faulty(index: int) -> object:
+        target.copy_(host)
+        return compute(index)
+
+    def better(index: int) -> object:
+        with torch.cuda.stream(side):
+            target.copy_(host, non_blocking=True)
+        return compute(index)
+
+    return better if mended else faulty
+
+
+def tiny(mended: bool) -> Work:
+    """Hundreds of kernels of a microsecond; mended: the same as one replay of a CUDA graph."""
+    value = torch.zeros(64, device=DEVICE)
+
+    def faulty(_: int) -> object:
+        for _ in range(TINY_KERNELS):
+            value.add_(1.0)
+        torch.cuda.synchronize()
+        return None
+
+    if not mended:
+        return faulty
+    faulty(0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(TINY_KERNELS):
+            value.add_(1.0)
+
+    def better(_: int) -> object:
+        graph.replay()
+        torch.cuda.synchronize()
+        return None
+
+    return better
+
+
+def sleep(mended: bool) -> Work:
+    """A sleep in Python beside real work; mended: without it."""
+    compute = heavy()
+
+    def faulty(index: int) -> object:
+        time.sleep(SLEEP_S)
+        return compute(index)
+
+    return compute if mended else faulty
+
+
+def first_use(mended: bool) -> Work:
+    """Functions used for the first time in the first batches; the mended run sets these apart (`-w 5`)."""
+    del mended
+    compute = heavy()
+    a = torch.randn(256, 256, device=DEVICE)
+    functions: list[Callable[[], object]] = [
+        lambda: torch.linalg.qr(a),
+        lambda: torch.fft.fft2(a),
+        lambda: torch.sort(a),
+        lambda: torch.conv2d(a.view(1, 1, 256, 256), a[:3, :3].reshape(1, 1, 3, 3)),
+    ]
+    assert len(functions) == SLOW_BATCHES
+
+    def work(index: int) -> object:
+        if index < SLOW_BATCHES:
+            functions[index]()
+        return compute(index)
+
+    return work
+
+
+def shared(mended: bool) -> Work:
+    """Real work; the fault is how many processes are started on the GPU (`-np`)."""
+    del mended
+    return heavy()
+
+
+FAULTS = {
+    "item": item, "pageable": pageable, "tiny": tiny, "sleep": sleep, "first_use": first_use, "shared": shared,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("fault", choices=list(FAULTS))
+    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--batches", type=int, default=BATCHES)
+    options = parser.parse_args()
+    work = FAULTS[options.fault](options.mended)
+    if options.fault != "first_use":
+        work(SLOW_BATCHES)
+    torch.cuda.synchronize()
+    perf = PerfRecorder("faulty")
+    with perf.range("pipeline"):
+        for index in range(options.batches):
+            with perf.batch(index, total_items=8), perf.range("work"):
+                work(index)
+    perf.finalize()
+
+
+if __name__ == "__main__":
+    main()
