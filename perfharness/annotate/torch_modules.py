@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -34,77 +35,67 @@ def follow_modules(torch_module: ModuleType, runtime: Runtime) -> None:
     note.found = True
 
 
+Call = tuple[Any, "Scope | None"]
+"""A module whose forward call is under way, and its range where it has one."""
+
+
 class ModuleTracker:
-    """Follows the forward calls of each thread. A range is open exactly while its module's call is."""
+    """Follows the forward calls of each thread. A range is open exactly while its module's call is.
+
+    PyTorch calls both hooks for every module, most of which are deeper than anyone asked: those have to be quick.
+    """
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
         self._runtime = runtime
-        self._depth = depth
-        self._names = ModuleNames()
-        self._local = threading.local()
+        self._names = StageNames(depth)
+        self._local = threading.local()  # calls: of the outermost module, and of those inside it that are stages
+        self._is_compiling: Callable[[], bool] | None = None
 
     def before(self, module: Any, _args: Any) -> None:
         """A forward call begins."""
-        if is_compiling():
+        if (self._is_compiling or self._find_compiler())():
             return  # the compiler reads this function along with the model; the compiled code has no modules
-        calls = self._calls()
+        try:
+            calls: list[Call] = self._local.calls
+        except AttributeError:
+            calls = self._local.calls = []
         if calls and calls[0][0] is module:
-            self._leave(calls, 0)  # an interrupt, which PyTorch's hooks do not hear of, ended it
+            _leave(calls, 0)  # an interrupt, which PyTorch's hooks do not hear of, ended it
         name = self._names.name(calls[0][0], module) if calls else _class_name(module)
-        depth = 0 if not calls else len(name.split(".")) if name else None
-        scope: Scope | None = None
-        if name and depth is not None and depth <= self._depth:
-            scope = self._runtime.open_module(name)
+        if name is None:
+            return
+        scope = self._runtime.open_module(name)
         if scope is not None:
             scope.__enter__()
         calls.append((module, scope))
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
         """A forward call ends, by an exception too; so do those inside it that ended unheard."""
-        if is_compiling():
+        if (self._is_compiling or self._find_compiler())():
             return
-        calls = self._calls()
+        calls: list[Call] = getattr(self._local, "calls", [])
         for position in range(len(calls) - 1, -1, -1):
             if calls[position][0] is module:
-                self._leave(calls, position)
+                _leave(calls, position)
                 return
 
-    def _leave(self, calls: list[tuple[Any, Scope | None]], position: int) -> None:
-        while len(calls) > position:
-            _, scope = calls.pop()
-            if scope is not None:
-                scope.__exit__(None, None, None)
-
-    def _calls(self) -> list[tuple[Any, Scope | None]]:
-        calls: list[tuple[Any, Scope | None]] | None = getattr(self._local, "calls", None)
-        if calls is None:
-            calls = self._local.calls = []
-        return calls
+    def _find_compiler(self) -> Callable[[], bool]:
+        """What tells whether torch.compile is reading along; it knows that function, and takes it for a constant."""
+        compiler = getattr(sys.modules.get("torch"), "compiler", None)
+        found: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+        self._is_compiling = found
+        return found
 
 
-class ModuleNames:
-    """The dotted names of modules inside the outermost one. Walking a model is slow, so each is walked once."""
+def _leave(calls: list[Call], position: int) -> None:
+    while len(calls) > position:
+        _, scope = calls.pop()
+        if scope is not None:
+            scope.__exit__(None, None, None)
 
-    def __init__(self) -> None:
-        self._of_outermost: dict[int, tuple[Any, dict[int, tuple[Any, str | None]]]] = {}
 
-    def name(self, outermost: Any, module: Any) -> str | None:
-        """The name; None where the outermost module does not hold it."""
-        reference, names = self._of_outermost.get(id(outermost), (None, {}))
-        if reference is None or reference() is not outermost:
-            names = {}
-            self._of_outermost[id(outermost)] = (weakref.ref(outermost), names)
-        found = names.get(id(module))
-        if found is None or found[0]() is not module:  # walked before it was added, or another had its address
-            names.update(
-                (id(inner), (weakref.ref(inner), name.removeprefix(COMPILED)))
-                for name, inner in outermost.named_modules()
-                if name
-            )
-            found = names.get(id(module))
-            if found is None or found[0]() is not module:
-                found = names[id(module)] = (weakref.ref(module), None)
-        return found[1]
+def _never() -> bool:
+    return False
 
 
 def _class_name(outermost: Any) -> str:
@@ -112,8 +103,42 @@ def _class_name(outermost: Any) -> str:
     return type(getattr(outermost, COMPILED.rstrip("."), outermost)).__name__
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile is reading along; it knows this call, and takes it for a constant."""
-    torch: Any = sys.modules.get("torch")
-    compiler = getattr(torch, "compiler", None)
-    return compiler is not None and bool(compiler.is_compiling())
+class StageNames:
+    """The dotted names of the modules inside the outermost one, down to a depth.
+
+    Walking a model is slow, so each is walked once, and again for a module that was not there then.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._of_outermost: dict[int, tuple[Any, dict[int, tuple[Any, str | None]]]] = {}
+
+    def name(self, outermost: Any, module: Any) -> str | None:
+        """The name; None where the module is deeper, or the outermost one does not hold it."""
+        reference, names = self._of_outermost.get(id(outermost), _NOT_WALKED)
+        if reference() is not outermost:  # another had its address
+            names = {}
+            self._of_outermost[id(outermost)] = (weakref.ref(outermost), names)
+        found, name = names.get(id(module), _NOT_FOUND)
+        if found() is module:
+            return name
+        names.update(self._walk(outermost))
+        found, name = names.get(id(module), _NOT_FOUND)
+        if found() is not module:
+            name = None
+            names[id(module)] = (weakref.ref(module), None)
+        return name
+
+    def _walk(self, outermost: Any) -> Iterator[tuple[int, tuple[Any, str | None]]]:
+        for dotted, module in outermost.named_modules():
+            name = dotted.removeprefix(COMPILED)
+            wanted = name and name.count(".") < self._depth
+            yield id(module), (weakref.ref(module), name if wanted else None)
+
+
+def _no_module() -> None:
+    """As a weak reference to what is gone."""
+
+
+_NOT_FOUND: tuple[Any, str | None] = (_no_module, None)
+_NOT_WALKED: tuple[Any, dict[int, tuple[Any, str | None]]] = (_no_module, {})
