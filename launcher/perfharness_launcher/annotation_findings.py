@@ -10,6 +10,19 @@ from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotat
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord
 
+NEVER_CALLED = (
+    "it was there and never called",
+    "Another module may have taken it before it was replaced, or a process that was started anew called it.",
+)
+NEVER_DEFINED = (
+    "the script never came to its definition",
+    "Name a function that is defined on every way through the script.",
+)
+NEVER_IMPORTED = (
+    "its module was never imported",
+    "Name it in the module that the pipeline uses, or leave it away.",
+)
+
 
 def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annotations) -> Iterator[Finding]:
     """Findings of one process; none of one that was killed before it could tell."""
@@ -20,7 +33,7 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
                 "annotations-not-told",
                 Severity.WARNING,
                 "The process ended without telling which annotated functions it found and called.",
-                "a script that leaves by os._exit, or replaces itself by another program, cannot tell",
+                "A script that leaves by os._exit, or replaces itself by another program, cannot tell.",
                 record.folder,
             )
         return
@@ -55,28 +68,22 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             "annotation-not-found",
             Severity.ERROR,
             f"{what} could not be annotated: {note.problem}.",
-            "name a function, or a method of a class written in Python, that is there once its module is imported",
+            "Name a function, or a method of a class written in Python, that is there once its module is imported.",
         )
     elif not note.called:
-        why = "its module was never imported" if not note.imported else "it was there and never called"
-        yield Finding(
-            "annotation-never-called",
-            Severity.WARNING,
-            f"{what} has no ranges: {why}.",
-            "a reference to it may have been taken before it was replaced, or it ran in a process that was not forked"
-            " but started anew, which is not annotated",
-        )
+        why, cure = NEVER_IMPORTED if not note.imported else NEVER_CALLED if note.found else NEVER_DEFINED
+        yield Finding("annotation-never-called", Severity.WARNING, f"{what} has no ranges: {why}.", cure)
     elif not note.recorded:
         yield Finding(
             "annotation-never-called",
             Severity.WARNING,
             f"{what} has no ranges: it was called only while no range {annotations.within!r} was open.",
-            "[recorder] within is to name a range around all that is to be measured",
+            "Let [recorder] within name a range around all that is to be measured.",
         )
     if note.items_problem is not None:
         yield Finding(
             "annotation-items-failed",
             Severity.WARNING,
             f"{what} has batches without items, or with counted indices: {note.items_problem}.",
-            "an expression sees args, kwargs, self, result and the parameters of the function",
+            "An expression sees args, kwargs, self, result and the parameters of the function.",
         )

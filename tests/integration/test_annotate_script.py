@@ -197,9 +197,11 @@ def test_a_name_that_only_the_run_can_miss_is_a_finding(workshop: Workshop) -> N
     [
         ("library:never", "it was there and never called"),
         ("json.tool:main", "its module was never imported"),
+        ("__main__:elsewhere", "the script never came to its definition"),
     ],
 )
 def test_what_is_never_called_is_told(workshop: Workshop, function: str, why: str) -> None:
+    workshop.write("script.py", f"{PIPELINE}\nif model is None:\n    def elsewhere(): pass\n")
     annotate(workshop, "library:load", function)
     done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
     assert done.returncode == 0
