@@ -29,7 +29,7 @@ FAULTS = {
 }
 MENDED = {"pageable": "gpu-bound", "tiny": "gpu-bound", "sleep": "gpu-bound", "first_use": "gpu-bound",
           "shared": "gpu-bound"}  # fmt: skip
-"""What the mended twin must be; that of `item` has next to nothing left to do, so only its fault must be gone."""
+"""What the mended twin must be; that of `item` still launches a hundred small kernels, so only its fault must go."""
 
 
 def perfharness(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
     diagnoses, stages = diagnosis_of(tmp_path / "run", fault, mended=False)
     assert {stage["verdict"]["verdict"] for stage in stages} == {FAULTS[fault]}
     if fault == "first_use":
-        assert [finding["code"] for finding in diagnoses[0]["findings"]] == ["warmup-too-short"]
+        assert "warmup-too-short" in [finding["code"] for finding in diagnoses[0]["findings"]]
     if fault == "pageable":
         assert "pageable" in " ".join(stages[0]["verdict"]["evidence"])
 

@@ -270,6 +270,30 @@ def test_the_embedded_tracer_cannot_tell_waiting_from_computing(tmp_path: Path) 
     assert stage_of(diagnosed(embedded(loop(content)), tmp_path)).verdict.verdict is Verdict.CANNOT_TELL
 
 
+def test_the_embedded_tracer_does_not_take_hidden_waits_for_launching(tmp_path: Path) -> None:
+    def content(builder: TraceBuilder, begin: int) -> None:
+        for at in range(10, 950, 20):
+            kernel(builder, begin, at, (at + 5, at + 7))
+            copy(builder, begin, (at + 5, at + 7), (at + 8, at + 9), kind=2, pageable=False)
+
+    stage = stage_of(diagnosed(embedded(loop(content)), tmp_path))
+    assert stage.verdict.verdict is Verdict.CANNOT_TELL
+    assert "synchronization-bound" in stage.verdict.evidence[0]
+
+
+def test_copies_that_are_read_back_count_as_waiting(tmp_path: Path) -> None:
+    def content(builder: TraceBuilder, begin: int) -> None:
+        for at in range(10, 950, 20):
+            kernel(builder, begin, at, (at + 5, at + 7))
+            copy(builder, begin, (at + 5, at + 8), (at + 9, at + 10), kind=2, pageable=False)
+            call(builder, begin, "cudaStreamSynchronize_v3020", at + 8, at + 12)
+
+    stage = stage_of(diagnosed(loop(content), tmp_path))
+    assert stage.host is not None
+    assert stage.host.blocking_ms == pytest.approx(47 * 0.004)  # the waits alone are 19 % of the stage
+    assert stage.verdict.verdict is Verdict.SYNCHRONIZATION_BOUND
+
+
 def test_numbers_of_a_stage(tmp_path: Path) -> None:
     stage = stage_of(diagnosed(loop(launch_bound), tmp_path))
     assert stage.gpu is not None

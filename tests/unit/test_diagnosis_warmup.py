@@ -41,8 +41,21 @@ def test_single_slow_batches_later_do_not_matter() -> None:
 def test_a_drift_is_never_steady() -> None:
     judged = judge_warmup(("r",), np.linspace(10, 20, 100), 2)
     assert judged.state == "never-steady"
-    assert judged.steady_from is None
     assert [finding.code for finding in warmup_findings([judged])] == ["never-steady"]
+
+
+def test_a_drift_does_not_hide_a_slow_beginning() -> None:
+    times = np.r_[[221.7, 154.3, 40.7, 176.7], np.linspace(10, 20, 96)]
+    judged = judge_warmup(("r",), times, 1)
+    assert (judged.state, judged.steady_from) == ("never-steady", 4)
+    assert [finding.code for finding in warmup_findings([judged])] == ["warmup-too-short", "never-steady"]
+
+
+def test_a_clock_that_steps_by_a_few_percent_is_steady() -> None:
+    # An H200: first use in four batches, then a clock that falls while the run goes on.
+    times = np.r_[[221.7, 154.3, 40.7, 176.7], np.full(12, 2.055), np.full(8, 2.163)]
+    judged = judge_warmup(("r",), times, 1)
+    assert (judged.state, judged.steady_from) == ("too-short", 4)
 
 
 def test_a_change_after_the_middle_is_never_steady() -> None:

@@ -137,7 +137,7 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
     present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0
     extra = 0.0
     for loop in loops:
-        if loop.warmup.state != "too-short" or loop.warmup.steady_from is None:
+        if loop.warmup.steady_from is None or loop.warmup.steady_from <= loop.warmup.warmup_batches:
             continue
         early, steady = loop.rows[: loop.warmup.steady_from], loop.rows[loop.warmup.steady_from :]
         early, steady = early[present[early]], steady[present[steady]]

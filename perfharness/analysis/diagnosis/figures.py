@@ -37,6 +37,7 @@ def stage_figures(
         blocking=float(calls.own_ns[blocking].sum()) + _read_back(workload, call),
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
         blocking_calls=len(blocking) / stage.batches,
+        read_backs=float(calls.to_host[call].sum()) / stage.batches,
         allocate=float(own_time[KINDS.index(HostActivity.ALLOCATE)]),
         outside=wall - float(own_time.sum()),
         launch_path=_launch_path(workload, events),

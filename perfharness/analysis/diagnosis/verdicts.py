@@ -42,7 +42,7 @@ class Figures:
     `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
     `gpu_busy`: own operations; `copy_only`: own copies beside which no kernel ran; `gpu_idle`: no operation of the
     trace ran, in `wall`; `blocking`: in synchronising calls, and copies to the host that the next call waits
-    for; `blocking_idle` of it with an idle GPU; `outside`: not in
+    for; `read_backs`: copies to the host a batch; `blocking_idle` of it with an idle GPU; `outside`: not in
     CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
     queueing, while the GPU did the work of other stages; `shared`: own operations, or waits, while other processes were
     at work on the GPU; `first_use`: loading modules, and what batches before the steady state took more.
@@ -57,6 +57,7 @@ class Figures:
     blocking: float
     blocking_idle: float
     blocking_calls: float
+    read_backs: float
     allocate: float
     outside: float
     launch_path: float
@@ -189,6 +190,23 @@ def _synchronization(f: Figures) -> StageVerdict | None:
     )
 
 
+def _hidden_waits(f: Figures) -> StageVerdict | None:
+    """Copies to the host that a wait may follow which the tracer does not record: what else looks busy may wait."""
+    if f.api_is_complete or f.read_backs < MANY_WAITS:
+        return None
+    return StageVerdict(
+        Verdict.CANNOT_TELL,
+        [
+            (
+                f"{f.read_backs:.1f} copies to the host a batch: if the host waits for each (.item(), .cpu()), it "
+                f"is {Verdict.SYNCHRONIZATION_BOUND.value}; the GPU is idle for {_percent(f.gpu_idle, f.wall)}."
+            )
+        ],
+        "Trace it with --tracer nsys, which records the waits.",
+        [MISSING_CALLS],
+    )
+
+
 def _launch(f: Figures) -> StageVerdict | None:
     if f.launch_path < LAUNCH_BOUND_SHARE * f.wall or f.gpu_idle < IDLE_SHARE * f.wall:
         return None
@@ -202,6 +220,7 @@ def _launch(f: Figures) -> StageVerdict | None:
             )
         ],
         "Launch less: a CUDA graph, torch.compile, fused kernels, or larger batches.",
+        [] if f.api_is_complete else [MISSING_CALLS],
     )
 
 
@@ -228,7 +247,7 @@ def _cpu(f: Figures) -> StageVerdict | None:
 
 CPU_STEP = "Profile the Python code of the stage (py-spy), or do it in other threads while the GPU is at work."
 
-RULES = (_first_use, _waiting_on_process, _gpu, _waiting_on_stage, _synchronization, _launch, _cpu)
+RULES = (_first_use, _waiting_on_process, _gpu, _waiting_on_stage, _synchronization, _hidden_waits, _launch, _cpu)
 """In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
 
 
