@@ -101,7 +101,7 @@ def _problems_of_entry(where: str, entry: Mapping[str, Any], kind: str) -> Itera
     if not isinstance(function, str):
         yield f'{where} has no `function`, the name of what is to be a range: "module:function"'
         return
-    where = f"{where} ({function})"
+    where = f"{where} ({function if function.isprintable() else ascii(function)})"
     module, colon, qualname = function.partition(":")
     parts = [*module.split("."), *qualname.split(".")] if colon else function.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):

@@ -56,6 +56,7 @@ class Runtime:
         self._within = annotations.within
         self._open_within = 0
         atexit.register(self._write_at_exit)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     # ---- each call ----
 
@@ -96,6 +97,9 @@ class Runtime:
         """Count the ranges that open the time to record; `step` is 1 or -1."""
         with self._lock:
             self._open_within += step
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()  # another thread of the parent may have held it
 
     # ---- the recorder ----
 

@@ -12,14 +12,17 @@ import sys
 import threading
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from perfharness.annotate.expressions import Expression
 from perfharness.annotate.lookup import look_up
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.plan import InterpreterFacts
-from perfharness_launcher.annotations import AnnotationFacts, default_name, read_annotations
+from perfharness_launcher.annotations import AnnotationFacts, default_name, problems_of_form, read_annotations
 
 PACKAGE = """
 from .inner import helper
@@ -189,6 +192,7 @@ def test_a_script_that_changes_the_path_may_import_what_is_not_there_yet(script:
     assert "write it as module:function" in problem(script, '[[range]]\nfunction = "elsewhere.f"')
 
 
+KEYS = st.sampled_from(["recorder", "range", "batch", "function", "name", "within", "items", "index", "loop", "x"])
 MAIN = 'function = "__main__:main"'
 
 
@@ -223,6 +227,26 @@ MAIN = 'function = "__main__:main"'
 )  # fmt: skip
 def test_files_that_are_refused_in_one_sentence(script: Path, text: str, told: str) -> None:
     assert told in problem(script, text)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["a:b", "args[0]"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+@example({"range": 3, "recorder": [], "batch": [3]})
+@example({"range": [{"function": "a\nb", "name": "\n"}], "batch": [{"function": "a:b", "items": "\n(\n"}]})
+def test_whatever_stands_in_a_file_is_told_in_sentences(content: dict[str, Any]) -> None:
+    for told in problems_of_form(content):
+        assert "\n" not in told
 
 
 def test_two_ranges_may_share_a_name_that_both_are_given(script: Path) -> None:
