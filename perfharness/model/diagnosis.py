@@ -174,8 +174,8 @@ class StageDiagnosis:
 class WarmupDiagnosis:
     """Whether the warm-up cut of one loop is enough.
 
-    `steady_from` is the place of the first steady batch, from 0; of a loop that drifts, and so is never steady, where its
-    slow beginning ends.
+    `steady_from` is the place of the first steady batch, from 0; of a loop that drifts, and so is never steady, where
+    its slow beginning ends.
     """
 
     loop: Path
