@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfharness.annotate.expressions import Expression
@@ -241,6 +241,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 @example({"range": 3, "recorder": [], "batch": [3]})
 @example({"range": [{"function": "a\nb", "name": "\n"}], "batch": [{"function": "a:b", "items": "\n(\n"}]})
