@@ -27,7 +27,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
     stages = matching_stages(diagnosis, name)
     if stages:
         console.print(
-            "ms per batch, without warm-up (GPU: busy; costs: what the whole would save without the stage)",
+            "ms per batch, without warm-up (costs: what the whole would save)",
             highlight=False,
         )
         console.print(_table(stages))

@@ -263,6 +263,17 @@ def test_the_embedded_tracer_leaves_unrecorded_calls_null(tmp_path: Path) -> Non
     assert "not recorded" in stage.verdict.missing[0]
 
 
+def test_a_process_that_used_no_gpu_has_no_calls_to_miss(tmp_path: Path) -> None:
+    builder = loop(lambda builder, begin: None)
+    builder.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_TRACED, value="no")
+    builder.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_USED, value="no")
+    stage = stage_of(diagnosed(builder, tmp_path))
+    assert (stage.verdict.verdict, stage.verdict.missing) == (Verdict.CPU_BOUND, [])
+    assert stage.host is not None
+    assert stage.host.activity_ms["synchronize"] == 0.0
+    assert stage.host.activity_ms["outside"] == pytest.approx(1.0)
+
+
 def test_the_embedded_tracer_cannot_tell_waiting_from_computing(tmp_path: Path) -> None:
     def content(builder: TraceBuilder, begin: int) -> None:
         kernel(builder, begin, 10, (20, 560))

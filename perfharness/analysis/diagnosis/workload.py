@@ -52,8 +52,8 @@ class Workload:
 
     @property
     def api_is_complete(self) -> bool:
-        """Whether calls that start no GPU work are in the trace; the embedded tracer does not record them."""
-        return self.trace.meta.tracer == "nsys"
+        """Whether calls that start no GPU work are in the trace: the embedded tracer does not record them."""
+        return self.trace.meta.tracer == "nsys" or self.trace.meta.gpu_coverage == "no_gpu_work"
 
 
 @dataclass(frozen=True)
