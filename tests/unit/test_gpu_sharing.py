@@ -1,0 +1,67 @@
+"""When the processes of a run were at work on one GPU, each on a clock of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.report.gpu_sharing import GpuSharing
+from perfharness.testing.trace_builder import TraceBuilder
+
+UTC = 1_700_000_000_000_000_000
+
+
+def write_trace(folder: Path, began: int | None, run: tuple[int, int]) -> None:
+    builder = TraceBuilder()
+    if began is not None:
+        builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC + began)
+    builder.kernel((0, 5), run)
+    folder.mkdir(parents=True)
+    builder.write(folder / "trace.sqlite")
+
+
+def run_of(*processes: ProcessRecord) -> RunManifest:
+    record: dict[str, Any] = {
+        "run_id": "r1", "created": "2026-01-01T00:00:00Z", "command": ["perfharness"], "script": "toy.py",
+        "script_arguments": [], "num_processes_per_gpu": len(processes), "warmup_batches": 0,
+        "tracer": TracerRecord(kind="nsys", version="2025.3"), "processes": list(processes), "findings": [],
+        "environment": EnvironmentRecord.model_construct(gpus=[]),
+    }  # fmt: skip
+    return RunManifest.model_construct(**record)
+
+
+def process(index: int, **changes: Any) -> ProcessRecord:
+    record: dict[str, Any] = {
+        "index": index, "gpu_index": 0, "gpu_uuid": "GPU-1", "folder": f"proc_{index}_gpu_0",
+        "command": ["python"], "pid": 10 + index, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
+    }  # fmt: skip
+    return ProcessRecord(**(record | changes))
+
+
+def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
+    mine, other = process(0), process(1)
+    write_trace(tmp_path / mine.folder, 1000, (100, 200))
+    write_trace(tmp_path / other.folder, 1500, (100, 300))
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)
+    assert others.busy is not None
+    assert (others.count, others.busy.start.tolist(), others.busy.end.tolist()) == (1, [600], [800])
+
+
+def test_alone_on_its_gpu_there_is_nothing(tmp_path: Path) -> None:
+    mine, other = process(0), process(1, gpu_uuid="GPU-2")
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)
+    assert others.busy is not None
+    assert (others.count, others.busy.length) == (0, 0)
+
+
+def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
+    mine, clockless, traceless = process(0), process(1), process(2, trace=None)
+    write_trace(tmp_path / mine.folder, 1000, (100, 200))
+    write_trace(tmp_path / clockless.folder, None, (100, 300))
+    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine)
+    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine)
+    assert without_clock.busy is None
+    assert without_trace.busy is None
+    assert "does not tell when it began" in (without_clock.reason or "")
+    assert "left no trace" in (without_trace.reason or "")
