@@ -24,13 +24,25 @@ class Groups:
 
 def group_rows(*columns: Int64) -> Groups:
     """Group rows that are equal in all columns. Hashing (Arrow's dictionary encoding): linear, whatever the values."""
-    code, count = _encode(columns[0])
+    combined = columns[0]
     for column in columns[1:]:
-        other, other_count = _encode(column)
-        code, count = _encode(code * other_count + other)
+        combined = _combine(combined, column)
+    code, count = _encode(combined)
     first = np.zeros(count, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of several writes to one place the last one stays
     return Groups(code, first)
+
+
+def _combine(left: Int64, right: Int64) -> Int64:
+    """One number for each pair of values, the same for equal pairs."""
+    if not len(left):
+        return left
+    low, high, other_low, other_high = (int(bound) for bound in (left.min(), left.max(), right.min(), right.max()))
+    if (high - low + 1) * (other_high - other_low + 1) >= 1 << 62:
+        # Too far apart to be laid out side by side: number them first.
+        (left, _), (right, count) = _encode(left), _encode(right)
+        return left * count + right
+    return (left - low) * (other_high - other_low + 1) + (right - other_low)
 
 
 def _encode(column: Int64) -> tuple[Int64, int]:

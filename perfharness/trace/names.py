@@ -10,6 +10,9 @@ from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Int64
 from perfharness.trace.database import Database, int64_array
 
+MAX_SPARSE_IDS = 1_000_000
+"""nsys numbers strings from 0 on; with no more ids than this beside the strings, a table by id beats a search."""
+
 
 class NameTable:
     """`values[code]` is the string; a code is -1 where there is none. Equal strings have one code."""
@@ -45,7 +48,11 @@ class NameTable:
 
     def codes_of_ids(self, ids: Int64) -> Int64:
         """Codes of string ids; -1 where the id stands for no string."""
-        return lookup([ids], [self._ids], self._id_codes)
+        if not len(self._ids) or self._ids[0] < 0 or self._ids[-1] > len(self._ids) + MAX_SPARSE_IDS:
+            return lookup([ids], [self._ids], self._id_codes)
+        by_id = np.full(int(self._ids[-1]) + 2, -1, dtype=np.int64)  # the last place is for ids that are not there
+        by_id[self._ids[::-1]] = self._id_codes[::-1]
+        return by_id[np.where((ids >= 0) & (ids <= self._ids[-1]), ids, -1)]
 
 
 def lookup(keys: Sequence[Int64], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:
