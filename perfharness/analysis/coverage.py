@@ -57,12 +57,18 @@ def codes_matching(names: list[str], pattern: re.Pattern[str]) -> Int64:
     return np.asarray([code for code, name in enumerate(names) if pattern.match(name)], dtype=np.int64)
 
 
+def _has_operation(api: ApiCalls, launches: Launches) -> Bool:
+    """Which calls started an operation that is in the trace."""
+    has_operation = np.zeros(len(api), dtype=np.bool_)
+    has_operation[launches.call] = True
+    return has_operation
+
+
 def _launches_without_operation(trace: Trace, launches: Launches) -> tuple[Bool, Finding | None]:
     api = trace.api
     none = np.zeros(len(trace.ranges), dtype=np.bool_)
     is_launch = np.isin(api.name, codes_matching(trace.names, KERNEL_LAUNCH)) & (api.return_value == 0)
-    has_operation = np.zeros(len(api), dtype=np.bool_)
-    has_operation[launches.call] = True
+    has_operation = _has_operation(api, launches)
     missing = is_launch & ~has_operation
     if trace.meta.tracer == "embedded" or not missing.any():
         return none, None
@@ -88,8 +94,7 @@ def _copies_without_operation(trace: Trace, launches: Launches) -> tuple[Bool, F
     """
     affected = np.zeros(len(trace.ranges), dtype=np.bool_)
     api = trace.api
-    has_operation = np.zeros(len(api), dtype=np.bool_)
-    has_operation[launches.call] = True
+    has_operation = _has_operation(api, launches)
     lost = []
     for what, pattern in (("copies", COPY_CALL), ("memsets", MEMSET_CALL)):
         calls = np.isin(api.name, codes_matching(trace.names, pattern)) & (api.return_value == 0)

@@ -11,7 +11,7 @@ from rich.console import Console
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.cli.inputs import trace_file
-from perfharness.cli.options import exit_with
+from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
@@ -30,22 +30,13 @@ def analyze(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN_OR_TRACE…", help="Run folders, or traces: .sqlite or .nsys-rep.")
     ],
-    warmup_batches: Annotated[
-        int | None,
-        typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end."),
-    ] = None,
+    warmup_batches: WarmupOption = None,
     output_dir: Annotated[
         Path | None, typer.Option("-o", "--output-dir", help="Where the JSON of bare traces goes; default: nowhere.")
     ] = None,
-    nsys: Annotated[
-        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
-    ] = None,
-    domain: Annotated[
-        str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
-    ] = None,
-    batch_pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
-    ] = None,
+    nsys: NsysOption = None,
+    domain: DomainOption = None,
+    batch_pattern: BatchPatternOption = None,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.cli.inputs import trace_file
-from perfharness.cli.options import exit_with
+from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
 from perfharness.errors import TraceError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
@@ -39,19 +39,10 @@ def diagnose(
     stage: Annotated[
         str | None, typer.Option(help="Only this stage, with every figure; a name, or a path as it is printed.")
     ] = None,
-    warmup_batches: Annotated[
-        int | None,
-        typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end."),
-    ] = None,
-    nsys: Annotated[
-        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
-    ] = None,
-    domain: Annotated[
-        str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
-    ] = None,
-    batch_pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
-    ] = None,
+    warmup_batches: WarmupOption = None,
+    nsys: NsysOption = None,
+    domain: DomainOption = None,
+    batch_pattern: BatchPatternOption = None,
     output_format: Annotated[DiagnosisFormat, typer.Option("--format", help="Text, or all of it as JSON.")] = (
         DiagnosisFormat.TEXT
     ),

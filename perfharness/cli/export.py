@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from perfharness.cli.inputs import trace_file
-from perfharness.cli.options import exit_with
+from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, exit_with
 from perfharness.errors import UsageError
 from perfharness.report.export.chrome import write_chrome_trace
 from perfharness.report.export.tables import write_tables
@@ -54,15 +54,9 @@ def export(
         int | None,
         typer.Option("-w", "--warmup-batches", min=0, help="Batches marked as warm-up; default: as launched."),
     ] = None,
-    domain: Annotated[
-        str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
-    ] = None,
-    batch_pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
-    ] = None,
-    nsys: Annotated[
-        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
-    ] = None,
+    domain: DomainOption = None,
+    batch_pattern: BatchPatternOption = None,
+    nsys: NsysOption = None,
 ) -> None:
     """Write a run for other programs: a timeline (Chrome trace), or tables of ranges, batches, stages and kernels.
 

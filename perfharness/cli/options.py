@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,19 @@ BatchPattern = Annotated[
         help="Names of the ranges that are batches, for a script without the recorder.",
     ),
 ]
+
+
+WarmupOption = Annotated[
+    int | None, typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end.")
+]
+NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
+DomainOption = Annotated[
+    str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
+]
+BatchPatternOption = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
+]
+"""Options of the verbs that read traces."""
 
 
 class TracerOption(str, Enum):

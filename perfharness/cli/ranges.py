@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perfharness.analysis.range_table import build_range_table
 from perfharness.cli.inputs import trace_file
-from perfharness.cli.options import exit_with
+from perfharness.cli.options import NsysOption, exit_with
 from perfharness.errors import UsageError
 from perfharness.report.files import write_text
 from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table
@@ -42,9 +42,7 @@ def ranges(
     output_format: Annotated[
         RangeFormat, typer.Option("--format", help="How the rows are written.")
     ] = RangeFormat.TABLE,
-    nsys: Annotated[
-        Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")
-    ] = None,
+    nsys: NsysOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; default: the terminal.")] = None,
 ) -> None:
     """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
