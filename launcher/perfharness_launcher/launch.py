@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from perfharness.errors import LaunchError
+from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import (
     MANIFEST_NAME,
@@ -21,6 +21,7 @@ from perfharness.model.manifest import (
 from perfharness.model.plan import LaunchPlan
 from perfharness_launcher.annotation_findings import annotation_findings
 from perfharness_launcher.collect import collect
+from perfharness_launcher.companions import Companion, CompanionContext, Companions
 from perfharness_launcher.interrupts import noting_interrupts
 from perfharness_launcher.orphans import adopting_orphans
 from perfharness_launcher.outcome import process_findings, process_record
@@ -57,6 +58,7 @@ def launch(
     observer: Observer,
     analyse: Analyse,
     *,
+    companions: Sequence[Companion] = (),
     patience: Patience | None = None,
 ) -> LaunchOutcome:
     """Run a plan.
@@ -65,16 +67,20 @@ def launch(
         command: the command line of perfharness itself, for the manifest.
         analyse: turns the run folder into `benchmark*.json`; called in the folder where the run is written, before it
             is put in place. Whatever it raises, what was measured is put in place first.
+        companions: what runs beside the processes, in the order of their start.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
+        PerfHarnessError: an essential companion could not be started; the same.
     """
     output_dir = plan.options.output_dir.absolute()
     run_id = new_run_id()
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage, adopting_orphans():
-        supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience())
+        beside = Companions(companions)
+        supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience(), beside)
         try:
+            beside.start(CompanionContext(plan, stage.path, run_id, lambda: bool(interrupts)))
             endings = supervisor.run()
             observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
             collected = collect(plan.nsys, [ending.process.folder for ending in endings], interrupts)
@@ -83,6 +89,7 @@ def launch(
                 for ending, found in zip(endings, collected, strict=True)
             ]
             findings = [*plan.findings, *_left_behind(output_dir, stage.path), *_leftovers(supervisor.leftovers)]
+            findings += beside.findings
             for ending, record, found in zip(endings, records, collected, strict=True):
                 findings += found.findings
                 findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
@@ -90,7 +97,9 @@ def launch(
                     findings += annotation_findings(ending.process.folder, record, plan.annotations)
             if not supervisor.has_measured:
                 _refuse(findings)
-            manifest = make_manifest(plan, environment, command, run_id, created, records, findings)
+            manifest = make_manifest(
+                plan, environment, command, run_id, created, records, findings, companions=beside.records
+            )
             (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
             observer.stage("reading the traces")
             try:
@@ -98,9 +107,12 @@ def launch(
                     analyse(stage.path, manifest)
             finally:
                 stage.put_in_place()
-        except BaseException:
+        except BaseException as error:
+            beside.stop()
             if not supervisor.has_measured:  # else what was measured stays where it was written
                 stage.discard()
+            if isinstance(error, PerfHarnessError) and not supervisor.has_measured and beside.findings:
+                raise _with_findings(error, beside.findings) from error
             raise
     return LaunchOutcome(manifest, output_dir)
 
@@ -113,6 +125,8 @@ def make_manifest(
     created: str,
     records: Sequence[ProcessRecord],
     findings: Sequence[Finding],
+    *,
+    companions: Mapping[str, dict[str, Any]] | None = None,
 ) -> RunManifest:
     """The manifest of a run."""
     options = plan.options
@@ -129,6 +143,7 @@ def make_manifest(
         tracer=plan.tracer,
         environment=environment,
         processes=list(records),
+        companions=dict(companions or {}),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
     )
 
@@ -136,6 +151,11 @@ def make_manifest(
 def _refuse(findings: Sequence[Finding]) -> NoReturn:
     reasons = [f"{finding.process}: {finding.message}" for finding in findings if finding.code.startswith("process-")]
     raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
+
+
+def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> PerfHarnessError:
+    """The same error; there is no manifest to take what the companions found, and it may matter more than the error."""
+    return type(error)("\n".join([str(error), *(f"{finding.message}; {finding.cure}" for finding in findings)]))
 
 
 def _leftovers(command_lines: Sequence[str]) -> list[Finding]:

@@ -18,6 +18,7 @@ import psutil
 from perfharness.errors import LaunchError
 from perfharness.model.plan import LaunchPlan
 from perfharness_launcher import child, spawn
+from perfharness_launcher.companions import Companions, MeasuredProcess
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.orphans import end_leftovers
 from perfharness_launcher.spawn import RunningProcess
@@ -88,6 +89,7 @@ class _Watch:
     next_signal_at: float = 0.0
     tracer_killed: bool = False
     started_at: float | None = None
+    told: bool = False
     released: bool = False
 
 
@@ -98,6 +100,7 @@ class Supervisor:
     Args:
         run_dir: where their folders are made.
         run_id: what marks every process of this launch.
+        companions: those already started; told of the processes, and stopped when the last has ended.
     """
 
     plan: LaunchPlan
@@ -106,6 +109,7 @@ class Supervisor:
     interrupts: Interrupts
     observer: Observer
     patience: Patience = field(default_factory=Patience)
+    companions: Companions = field(default_factory=lambda: Companions(()))
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _interrupts_told: int = field(default=0, init=False)
@@ -126,6 +130,7 @@ class Supervisor:
                 self._wait_until_ready(watches)
                 self._go(watches)
                 self._wait_until_over(watches)
+                self.companions.stop()
                 self._wait_for_tracers(watches)
             finally:
                 self._leave_nobody(watches)
@@ -139,12 +144,20 @@ class Supervisor:
         while True:
             for watch in watches:
                 watch.process.refresh()
+                self._tell_companions(watch)
             if self.interrupts.count > self._interrupts_told:
                 self._interrupts_told = self.interrupts.count
                 self.observer.interrupted(self._interrupts_told)
             self.observer.look([_phase(watch) for watch in watches])
             yield
             self.sleep(POLL_S)
+
+    def _tell_companions(self, watch: _Watch) -> None:
+        process = watch.process
+        pid, start = process.status.pid, process.status.start_unix_ns
+        if not watch.told and pid is not None and start is not None:
+            watch.told = True
+            self.companions.measured(MeasuredProcess(process.spec, process.folder, pid, start))
 
     def _wait_until_ready(self, watches: list[_Watch]) -> None:
         deadline = self.clock() + self.patience.start
@@ -213,6 +226,7 @@ class Supervisor:
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
             watch.process.kill_tracer()
+        self.companions.stop()  # before the orphans are reaped, which would take their children's exit codes away
         for watch in watches:
             watch.process.popen.wait()
             with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ Validated models, for the file is read back, perhaps by a later version. Unknown
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -125,5 +125,8 @@ class RunManifest(_Model):
     tracer: TracerRecord
     environment: EnvironmentRecord
     processes: list[ProcessRecord]
+    companions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What those that ran beside the processes tell of themselves, by name: `clocks`, `telemetry`, …"""
+
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""

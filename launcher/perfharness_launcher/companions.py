@@ -1,0 +1,182 @@
+"""What runs beside a launch: samplers, locked clocks, watchers. Started before any process, stopped whatever happens.
+
+The order of a launch:
+
+1. each companion's `start`, in the order given, before the first process (and its tracer) is spawned;
+2. `measured`, once for each process, as soon as its pid is known;
+3. `stop`, in reverse order, after the last measured process has ended and before the tracers write their reports and
+   anything is analysed: also after an exception, Ctrl-C, SIGTERM or SIGHUP, and when another companion failed.
+   (After SIGKILL nothing can be done; what has to be put right then needs a file of its own on disk.)
+
+A companion that starts processes of its own does so without `PERFHARNESS_RUN_ID` in their environment, which would make
+them part of the run, to be ended with it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.plan import LaunchPlan, ProcessSpec
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class CompanionContext:
+    """The launch that a companion stands beside.
+
+    Args:
+        run_dir: where the run is being written; what belongs to the run goes in here, under a name that is in
+            `staging.RUN_FILES`. The folder moves when the run is put in place, after `stop`.
+        run_id: of the run, as in the manifest.
+        interrupted: whether the user has asked the launch to end; a `start` that takes long looks at it.
+    """
+
+    plan: LaunchPlan
+    run_dir: Path
+    run_id: str
+    interrupted: Callable[[], bool] = _never
+
+
+@dataclass(frozen=True)
+class MeasuredProcess:
+    """A measured process that has started.
+
+    Args:
+        spec: its part of the plan: index, GPU, folder name.
+        folder: its folder, while the run lasts.
+        pid: in the launcher's pid namespace.
+        start_unix_ns: just before it was started.
+    """
+
+    spec: ProcessSpec
+    folder: Path
+    pid: int
+    start_unix_ns: int
+
+
+@dataclass(frozen=True)
+class CompanionReport:
+    """What a companion leaves.
+
+    Args:
+        findings: for the manifest; one of severity `ERROR` makes the launch exit with 3.
+        record: JSON for the manifest, under the companion's name in `companions`; None: nothing.
+    """
+
+    findings: Sequence[Finding] = ()
+    record: Mapping[str, Any] | None = None
+
+
+class Companion(Protocol):
+    """Something that runs beside a launch. All calls come from the launcher's main thread."""
+
+    @property
+    def name(self) -> str:
+        """Lower-case words joined by dashes, its own in a launch: `clocks`, `telemetry`."""
+
+    @property
+    def essential(self) -> bool:
+        """Whether the launch must not go on without it: a `start` that raises then ends it before any process began.
+
+        Otherwise it becomes a finding, and the launch goes on.
+        """
+
+    def start(self, context: CompanionContext) -> None:
+        """Be ready when this returns. What raises here has undone what it did: its `stop` is not called."""
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """A measured process has started; quick, for it runs between two looks at the processes."""
+
+    def stop(self) -> CompanionReport:
+        """End, and tell. Called exactly once if `start` returned."""
+
+
+@dataclass
+class Companions:
+    """The companions of one launch, held to the promises above."""
+
+    companions: Sequence[Companion]
+    findings: list[Finding] = field(default_factory=list)
+    """What they found, and where they failed; complete after `stop`."""
+
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What they leave for the manifest, by name."""
+
+    _running: list[Companion] = field(default_factory=list, init=False)
+    _failed: set[str] = field(default_factory=set, init=False)
+
+    def start(self, context: CompanionContext) -> None:
+        """Start one after the other, until the user interrupts.
+
+        Raises:
+            PerfHarnessError: an essential one failed; those before it are stopped.
+        """
+        try:
+            for companion in self.companions:
+                if context.interrupted():
+                    return
+                self._start(companion, context)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, companion: Companion, context: CompanionContext) -> None:
+        try:
+            companion.start(context)
+        except Exception as error:
+            if not companion.essential:
+                self._note_failure(companion, "could not be started, and the run went on without it", error)
+            elif isinstance(error, PerfHarnessError):
+                raise
+            else:
+                raise LaunchError(f"{companion.name} could not be started: {_in_words(error)}") from error
+        else:
+            self._running.append(companion)
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """Tell all that a process has started."""
+        for companion in self._running:
+            try:
+                companion.measured(process)
+            except Exception as error:  # noqa: PERF203 - each on its own: the others have to hear of it too
+                self._note_failure(companion, f"failed over {process.spec.folder}", error)
+
+    def stop(self) -> None:
+        """Stop all that run, the last one first; a second call does nothing."""
+        while self._running:
+            companion = self._running.pop()
+            try:
+                report = companion.stop()
+            except Exception as error:
+                self._note_failure(companion, "failed while it was stopped", error)
+                continue
+            self.findings.extend(report.findings)
+            if report.record is not None:
+                self.records[companion.name] = dict(report.record)
+
+    def _note_failure(self, companion: Companion, what: str, error: Exception) -> None:
+        """The first failure of each is told; more of the same would bury it."""
+        if companion.name in self._failed:
+            return
+        self._failed.add(companion.name)
+        self.findings.append(
+            Finding("companion-failed", Severity.ERROR, f"{companion.name} {what}: {_in_words(error)}"),
+        )
+
+
+def _in_words(error: Exception) -> str:
+    """An error of ours says all itself; of any other, its kind and where it came from."""
+    if isinstance(error, PerfHarnessError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

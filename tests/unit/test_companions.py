@@ -1,0 +1,218 @@
+"""What runs beside a launch: started before any process, stopped whatever happens, in reverse order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import EnvironmentRecord, RunManifest
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
+from perfharness_launcher.companions import (
+    Companion,
+    CompanionContext,
+    CompanionReport,
+    Companions,
+    MeasuredProcess,
+)
+from perfharness_launcher.launch import LaunchOutcome, launch
+from perfharness_launcher.plan import make_plan
+from perfharness_launcher.spawn import RunningProcess
+from perfharness_launcher.supervise import Phase
+
+Told = list[str]
+
+
+@dataclass
+class Fake:
+    """Notes what it is told; raises where it is asked to."""
+
+    name: str
+    told: Told
+    essential: bool = False
+    fails_in: str = ""
+    error: Exception = field(default_factory=lambda: ValueError("no sensor"))
+    on_measured: Callable[[MeasuredProcess], None] = lambda process: None
+
+    def start(self, context: CompanionContext) -> None:
+        self._note("start", f"of {len(context.plan.processes)}; folder is there: {context.run_dir.is_dir()}")
+
+    def measured(self, process: MeasuredProcess) -> None:
+        alive = Path(f"/proc/{process.pid}").exists()
+        self._note("measured", f"{process.folder.name}, alive: {alive}")
+        self.on_measured(process)
+
+    def stop(self) -> CompanionReport:
+        self._note("stop", "")
+        return CompanionReport([Finding(f"{self.name}-done", Severity.NOTE, "done")], {"name": self.name})
+
+    def _note(self, step: str, detail: str) -> None:
+        self.told.append(f"{self.name} {step} {detail}".strip())
+        if self.fails_in == step:
+            raise self.error
+
+
+class Silent:
+    """An observer."""
+
+    def started(self, processes: Sequence[RunningProcess]) -> None: ...
+
+    def look(self, phases: Sequence[Phase]) -> None: ...
+
+    def stage(self, name: str) -> None: ...
+
+    def interrupted(self, count: int) -> None: ...
+
+
+def plan_of(tmp_path: Path, program: str = "true", *arguments: str, **options: int) -> LaunchPlan:
+    return make_plan(
+        LaunchOptions(program, arguments, output_dir=tmp_path / "out", tracer="none", **options),  # type: ignore[arg-type]
+        MachineFacts(interpreter=InterpreterFacts("python3")),
+    )
+
+
+def run(plan: LaunchPlan, companions: Sequence[Companion], told: Told | None = None) -> LaunchOutcome:
+    def analyse(folder: Path, manifest: RunManifest) -> None:
+        if told is not None:
+            told.append("analysis")
+
+    return launch(plan, EnvironmentRecord(), ["perfharness"], Silent(), analyse, companions=companions)
+
+
+def context(tmp_path: Path) -> CompanionContext:
+    return CompanionContext(plan_of(tmp_path), tmp_path, "run")
+
+
+def test_a_launch_starts_them_before_the_processes_and_stops_them_before_the_analysis(tmp_path: Path) -> None:
+    told: Told = []
+    outcome = run(
+        plan_of(tmp_path, "sleep", "0.3", num_processes=2), [Fake("clocks", told), Fake("sampler", told)], told
+    )
+    assert told == [
+        "clocks start of 2; folder is there: True",
+        "sampler start of 2; folder is there: True",
+        "clocks measured proc_0_gpu_0, alive: True",
+        "sampler measured proc_0_gpu_0, alive: True",
+        "clocks measured proc_1_gpu_0, alive: True",
+        "sampler measured proc_1_gpu_0, alive: True",
+        "sampler stop",
+        "clocks stop",
+        "analysis",
+    ]
+    assert outcome.manifest.companions == {"clocks": {"name": "clocks"}, "sampler": {"name": "sampler"}}
+    assert [finding.code for finding in outcome.manifest.findings] == ["sampler-done", "clocks-done"]
+
+
+def test_no_process_lives_when_they_are_stopped(tmp_path: Path) -> None:
+    pids: list[int] = []
+    alive: list[bool] = []
+
+    class Watcher(Fake):
+        def stop(self) -> CompanionReport:
+            alive.extend(Path(f"/proc/{pid}").exists() for pid in pids)
+            return super().stop()
+
+    run(plan_of(tmp_path, "sleep", "0.2"), [Watcher("w", [], on_measured=lambda process: pids.append(process.pid))])
+    assert alive == [False]
+
+
+def test_one_that_fails_to_start_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
+    told: Told = []
+    outcome = run(plan_of(tmp_path), [Fake("a", told), Fake("b", told, fails_in="start"), Fake("c", told)])
+    assert "b stop" not in told
+    assert told[-2:] == ["c stop", "a stop"]
+    failed = next(finding for finding in outcome.manifest.findings if finding.code == "companion-failed")
+    assert "b could not be started" in failed.message
+    assert "ValueError: no sensor (test_companions.py:" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (UsageError("-m needs root"), UsageError, "-m needs root"),
+        (ValueError("no sensor"), LaunchError, "b could not be started: ValueError: no sensor"),
+    ],
+)
+def test_an_essential_one_that_fails_to_start_ends_the_launch_before_any_process(
+    tmp_path: Path, error: Exception, raised: type[PerfHarnessError], words: str
+) -> None:
+    told: Told = []
+    marker = tmp_path / "ran"
+    companions = [
+        Fake("a", told),
+        Fake("b", told, essential=True, fails_in="start", error=error),
+        Fake("c", told),
+    ]
+    with pytest.raises(raised, match=words):
+        run(plan_of(tmp_path, "touch", str(marker)), companions)
+    assert [entry.split(" of")[0] for entry in told] == ["a start", "b start", "a stop"]
+    assert not marker.exists()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["measured", "stop"])
+def test_one_that_fails_later_keeps_no_other_from_being_told_and_stopped(tmp_path: Path, step: str) -> None:
+    told: Told = []
+    outcome = run(plan_of(tmp_path), [Fake("a", told), Fake("b", told, essential=True, fails_in=step), Fake("c", told)])
+    assert [entry for entry in told if "stop" in entry] == ["c stop", "b stop", "a stop"]
+    assert sum("measured" in entry for entry in told) == 3
+    assert [finding.code for finding in outcome.manifest.findings].count("companion-failed") == 1
+
+
+def test_they_are_stopped_when_no_process_can_be_started_and_what_they_found_is_told(tmp_path: Path) -> None:
+    told: Told = []
+    plan = plan_of(tmp_path, str(tmp_path / "no_such_program"))
+    with pytest.raises(LaunchError, match=r"(?s)no process was started.*done"):
+        run(plan, [Fake("a", told)])
+    assert told[-1] == "a stop"
+
+
+def test_ctrl_c_ends_the_processes_and_then_stops_them(tmp_path: Path) -> None:
+    told: Told = []
+    fake = Fake("a", told, on_measured=lambda process: os.kill(os.getpid(), signal.SIGINT))
+    outcome = run(plan_of(tmp_path, "sleep", "600"), [fake], told)
+    assert outcome.manifest.processes[0].ended == "interrupted"
+    assert told[-2:] == ["a stop", "analysis"]
+
+
+def test_a_fault_of_ours_in_the_middle_stops_them(tmp_path: Path) -> None:
+    class Faulty(Silent):
+        def look(self, phases: Sequence[Phase]) -> None:
+            if Phase.RUNNING in phases:
+                raise ZeroDivisionError
+
+    told: Told = []
+    with pytest.raises(ZeroDivisionError):
+        launch(
+            plan_of(tmp_path, "sleep", "600"),
+            EnvironmentRecord(),
+            [],
+            Faulty(),
+            lambda folder, manifest: None,
+            companions=[Fake("a", told), Fake("b", told)],
+        )
+    assert told[-2:] == ["b stop", "a stop"]
+
+
+def test_an_interrupt_while_they_start_starts_no_further_one(tmp_path: Path) -> None:
+    told: Told = []
+    companions = Companions([Fake("a", told), Fake("b", told)])
+    companions.start(CompanionContext(plan_of(tmp_path), tmp_path, "run", interrupted=lambda: bool(told)))
+    companions.stop()
+    assert [entry.split(" of")[0] for entry in told] == ["a start", "a stop"]
+
+
+def test_stopping_twice_stops_once(tmp_path: Path) -> None:
+    told: Told = []
+    companions = Companions([Fake("a", told)])
+    companions.start(context(tmp_path))
+    companions.stop()
+    companions.stop()
+    assert told.count("a stop") == 1
+    assert len(companions.findings) == 1
