@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from perfharness.analysis.diagnosis import ALONE
+from perfharness.analysis.diagnosis import ALONE, pool
 from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
 from perfharness.errors import TraceError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
-from perfharness.report.diagnosis import matching_stages, print_diagnosis
+from perfharness.report.diagnosis import matching_stages, print_diagnosis, print_pooled
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.run_folder import ReadOptions, analyze_trace, read_manifest
 from perfharness.report.terminal import print_findings
@@ -68,6 +68,8 @@ def diagnose(
         for name, diagnosis in found.items():
             console.print(f"[bold]{name}[/]", soft_wrap=True, highlight=False)
             print_diagnosis(console, diagnosis, stage)
+        if len(found) > 1:
+            print_pooled(console, pool(found), stage)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     print_findings(Console(stderr=True), errors)
     exit_with(findings)

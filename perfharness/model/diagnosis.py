@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from perfharness.model.findings import Finding
 
 Path = tuple[str, ...]
+
+WarmupState = Literal["enough", "too-short", "never-steady", "cannot-tell"]
 
 
 class Verdict(str, Enum):
@@ -182,8 +184,7 @@ class WarmupDiagnosis:
     batches: int
     warmup_batches: int
     steady_from: int | None
-    state: str
-    """`enough`, `too-short`, `never-steady`, `cannot-tell`."""
+    state: WarmupState
     level_ms: float | None
     tolerance_ms: float | None
     reason: str | None
@@ -201,16 +202,17 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""
-        tree = _rounded(asdict(self))
+        tree = rounded(asdict(self))
         tree["findings"] = [finding.to_json() for finding in self.findings]
         return {"unit": "milliseconds", **tree}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Plain JSON values of dataclasses' contents: enumerations by value, numbers to six decimals (a ms to the ns)."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: _rounded(below) for key, below in value.items()}
+        return {key: rounded(below) for key, below in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(below) for below in value]
+        return [rounded(below) for below in value]
     return round(value, 6) if isinstance(value, float) else value

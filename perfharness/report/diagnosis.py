@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
+from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.report.terminal import NOT_MEASURED, print_findings
 
 VERDICT_STYLE = {Verdict.GPU_BOUND: "green", Verdict.CANNOT_TELL: "dim"}
@@ -47,6 +48,27 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
     for missing in diagnosis.missing:
         console.print(f"[dim]not known[/]: {escape(missing)}", soft_wrap=True, highlight=False)
     print_findings(console, diagnosis.findings)
+
+
+def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = None) -> None:
+    """All processes in one table: means over all their batches, and how far their verdicts agree."""
+    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("stage", no_wrap=True)
+    table.add_column("verdicts")
+    for heading in ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for stage in stages:
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in stage.verdicts.items())
+        mean, saving = stage.per_batch, stage.saving_share
+        times = (mean.cpu_ms, mean.gpu_busy_ms, mean.copy_ms, mean.blocking_ms)
+        table.add_row(
+            escape("/".join(stage.path)), verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
+            *(_number(time) for time in times),
+            NOT_MEASURED if saving is None else f"{100 * saving[0]:.0f} to {100 * saving[1]:.0f} %",
+        )  # fmt: skip
+    console.print(f"[bold]all {len(pooled.processes)} processes[/] (ms per batch, over all their batches)")
+    console.print(table)
 
 
 def _table(stages: list[StageDiagnosis]) -> Table:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perfharness.analysis.combine import combine
-from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
+from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.journal_check import check_journal
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
@@ -107,7 +107,11 @@ def analyze_run(
         results[process.folder] = result
     included, partial = _included(manifest, results)
     findings.extend(partial)
-    mean = {**combine(included), "meta": mean_meta(manifest, included, options.warmup_batches, findings)}
+    mean = {
+        **combine(included),
+        **_pooled_diagnosis(included),
+        "meta": mean_meta(manifest, included, options.warmup_batches, findings),
+    }
     write_json(run_dir / BENCHMARK_MEAN_NAME, mean)
     return RunSummary(run_dir, mean, results, findings)
 
@@ -122,6 +126,11 @@ def benchmark_tree(result: ProcessResult) -> Tree:
         **diagnosis,
         "meta": result.meta,
     }
+
+
+def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
+    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
+    return {"diagnosis": pool(diagnoses).to_json()} if diagnoses else {}
 
 
 def _analyze_process(

@@ -1,0 +1,155 @@
+"""What several processes' diagnoses say together."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from perfharness.analysis.diagnosis import pool
+from perfharness.model.diagnosis import (
+    Diagnosis,
+    GpuDuringStage,
+    GpuWork,
+    HostWork,
+    StageCost,
+    StageDiagnosis,
+    StageVerdict,
+    Verdict,
+    WarmupDiagnosis,
+    WarmupState,
+)
+from perfharness.report.diagnosis import print_pooled
+from perfharness.testing.diagnosis_builder import gpu_work, host_work
+
+ROOT = Path(__file__).parents[2]
+
+
+def stage(
+    name: str, verdict: Verdict, batches: int = 10, *, cpu_ms: float | None = 4.0, busy_ms: float = 2.0,
+    items: int | None = None, saving: float | None = None, is_known: bool = True,
+) -> StageDiagnosis:  # fmt: skip
+    gpu: GpuWork | None = gpu_work(busy_ms=busy_ms, kernel_count=3.0) if is_known else None
+    host: HostWork | None = host_work(blocking_ms=0.5) if is_known else None
+    during: GpuDuringStage | None = None
+    said = StageVerdict(verdict, [f"{name} is {verdict.value}"], "next")
+    cost = StageCost(10.0, 5.0, saving) if saving is not None else StageCost(None, None, None, "not known")
+    return StageDiagnosis(("r", name), batches, items, cpu_ms, None, None, None, gpu, during, host, said, cost)
+
+
+def warmup(state: WarmupState, steady_from: int | None) -> WarmupDiagnosis:
+    return WarmupDiagnosis(("r", "batch"), 20, 2, steady_from, state, 1.0, 0.1, None)
+
+
+def diagnosis(*stages: StageDiagnosis, loop: WarmupDiagnosis | None = None, missing: str | None = None) -> Diagnosis:
+    return Diagnosis(list(stages), [loop] if loop else [], [missing] if missing else [], [])
+
+
+def test_sums_weigh_each_process_by_its_batches() -> None:
+    (pooled,) = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, 10, cpu_ms=4.0, busy_ms=2.0, items=40)),
+            "proc_1": diagnosis(stage("a", Verdict.GPU_BOUND, 30, cpu_ms=8.0, busy_ms=4.0, items=120)),
+        }
+    ).stages
+    assert (pooled.verdict, pooled.agreement, pooled.verdicts) == (Verdict.GPU_BOUND, 1.0, {"gpu-bound": 2})
+    assert (pooled.totals.batches, pooled.totals.items) == (40, 160)
+    assert pooled.totals.cpu_ms == pytest.approx(10 * 4 + 30 * 8)
+    assert pooled.per_batch.cpu_ms == pytest.approx(7.0)  # a mean of means would be 6
+    assert pooled.per_batch.cpu_ms_per_item == pytest.approx(280 / 160)
+    assert pooled.totals.kernels == pytest.approx(120)
+    assert pooled.per_batch.gpu_busy_ms == pytest.approx((20 + 120) / 40)
+    assert pooled.totals.blocking_ms == pytest.approx(20.0)
+
+
+def test_verdicts_that_differ_give_none_and_stand_side_by_side() -> None:
+    told = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, saving=0.5)),
+            "proc_1": diagnosis(stage("a", Verdict.CPU_BOUND, saving=0.2)),
+            "proc_2": diagnosis(stage("a", Verdict.GPU_BOUND)),
+        }
+    ).stages[0]
+    assert told.verdict is None
+    assert told.agreement == pytest.approx(2 / 3)
+    assert told.verdicts == {"gpu-bound": 2, "cpu-bound": 1}
+    assert told.saving_share == (0.2, 0.5)
+    assert told.processes["proc_1"].evidence == ["a is cpu-bound"]
+
+
+def test_a_process_that_cannot_tell_does_not_outvote_those_that_can() -> None:
+    pooled = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
+            "proc_1": diagnosis(stage("a", Verdict.CANNOT_TELL, is_known=False), missing="GPU operations"),
+        }
+    )
+    (told,) = pooled.stages
+    assert told.verdict is Verdict.GPU_BOUND
+    assert told.agreement == pytest.approx(0.5)
+    assert told.totals.cpu_ms == pytest.approx(80.0)
+    assert (told.totals.gpu_busy_ms, told.totals.kernels, told.per_batch.gpu_busy_ms) == (None, None, None)
+    assert pooled.missing == {"proc_1": ["GPU operations"]}
+
+
+def test_a_process_without_a_batch_left_adds_nothing() -> None:
+    (told,) = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
+            "proc_1": diagnosis(stage("a", Verdict.CANNOT_TELL, 0, cpu_ms=None, is_known=False)),
+        }
+    ).stages
+    assert (told.totals.batches, told.per_batch.cpu_ms, told.per_batch.gpu_busy_ms) == (10, 4.0, 2.0)
+
+
+def test_a_stage_that_only_some_processes_have_names_the_others() -> None:
+    first, second = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
+            "proc_1": diagnosis(stage("b", Verdict.CPU_BOUND)),
+        }
+    ).stages
+    assert (first.path, first.absent_in) == (("r", "a"), ["proc_1"])
+    assert (second.path, second.absent_in) == (("r", "b"), ["proc_0"])
+
+
+def test_the_warm_up_that_all_need_is_the_longest() -> None:
+    (told,) = pool(
+        {
+            "proc_0": diagnosis(loop=warmup("enough", 1)),
+            "proc_1": diagnosis(loop=warmup("too-short", 7)),
+        }
+    ).warmup
+    assert (told.states, told.needed) == ({"proc_0": "enough", "proc_1": "too-short"}, 7)
+
+
+def test_the_pooled_diagnosis_fits_its_schema_and_is_printed() -> None:
+    pooled = pool(
+        {
+            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, saving=0.5), loop=warmup("enough", 1)),
+            "proc_1": diagnosis(stage("a", Verdict.CPU_BOUND, is_known=False), missing="GPU operations"),
+        }
+    )
+    schema = json.loads((ROOT / "docs" / "schema" / "benchmark_mean.schema.json").read_text("utf-8"))
+    whole = {"$ref": "#/$defs/diagnosis", "$defs": schema["$defs"]}
+    jsonschema.validate(json.loads(json.dumps(pooled.to_json())), whole)
+    console = Console(width=140, file=io.StringIO(), record=True)
+    print_pooled(console, pooled)
+    said = console.export_text()
+    assert "all 2 processes" in said
+    assert "1 gpu-bound, 1 cpu-bound" in said
+    assert "50 to 50 %" in said
+
+
+def test_the_schemas_are_those_of_the_dataclasses() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "update_diagnosis_schema"), "--check"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
