@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pynvml
-
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
+from perfharness.telemetry.nvml import nvml_module
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def find_gpus(nvml: Any = None) -> GpuFacts:
         nvml: the module `pynvml`, or one that answers like it.
     """
     if nvml is None:
-        nvml = pynvml
+        nvml = nvml_module()
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

@@ -21,3 +21,6 @@ LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 
 ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""
+
+NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
+"""For tests: a record of an NVML (JSON) to be answered from instead of the machine's own; see docs/testing-nvml.md."""

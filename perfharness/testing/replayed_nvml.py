@@ -1,0 +1,230 @@
+"""An NVML that answers like the module `pynvml`, from the record of a real one; no GPU, driver or NVML library needed.
+
+Names, constants and error classes are those of `pynvml` itself. Readings come from the record, by the time since the
+replay began; what the setters change is kept in a state and shows in the readings it concerns (docs/testing-nvml.md).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from perfharness.model.environment import NVML_REPLAY
+from perfharness.testing.nvml_record import (
+    NvmlRecord,
+    Recorded,
+    RecordedField,
+    RecordedSamples,
+    argument_key,
+    device,
+    from_json,
+    read_record,
+)
+from perfharness.testing.nvml_settings import SETTERS, initial_state, overridden
+from perfharness.testing.nvml_state import NvmlState, StateFile, StateInMemory
+from perfharness.testing.steps import Steps
+
+NVML_STATE = "PERFHARNESS_NVML_STATE"
+"""File that holds what setters have changed, shared by all processes of a test; without it each has its own."""
+
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A device, as an argument of the replay's functions; opaque like NVML's own."""
+
+    uuid: str
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> ReplayedNvml:
+    """The replay of the record that `PERFHARNESS_NVML_REPLAY` names; one per process, as a module is."""
+    environ = os.environ if environ is None else environ
+    key = (environ[NVML_REPLAY], environ.get(NVML_STATE))
+    if key not in _replays:
+        state = environ.get(NVML_STATE)
+        _replays[key] = ReplayedNvml(
+            read_record(Path(environ[NVML_REPLAY])),
+            state_path=Path(state) if state else None,
+            steps=Steps.from_environment(environ),
+        )
+    return _replays[key]
+
+
+_replays: dict[tuple[str, str | None], ReplayedNvml] = {}
+
+
+class ReplayedNvml:
+    """Answers like `pynvml`.
+
+    Args:
+        clock_ns: monotonic; the record's time is what has gone by on it since the replay began.
+        state_path: where the state is kept; None: in memory.
+        steps: counts every call, and brings about the faults planned for it.
+    """
+
+    def __init__(
+        self,
+        record: NvmlRecord,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        unix_ns: Callable[[], int] = time.time_ns,
+        state_path: Path | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        self._record = record
+        self._clock_ns = clock_ns
+        self._calls = {argument_key(call.function, call.arguments): call for call in record.calls}
+        self._fields = {(item.device, item.field, item.scope): item for item in record.fields}
+        self._samples = {(item.device, item.kind): item for item in record.samples}
+        initial = initial_state(record)
+        initial.begin_monotonic_ns, initial.begin_unix_ns = clock_ns(), unix_ns()
+        self.state = StateInMemory(initial) if state_path is None else StateFile(state_path, initial)
+        begin = self.state.read()
+        self._begin_ns, self._begin_unix_us = begin.begin_monotonic_ns, begin.begin_unix_ns // 1000
+        self.steps = steps or Steps()
+        self._opened = 0
+        self._special: dict[str, Callable[..., Any]] = {
+            "nvmlInit": self._init,
+            "nvmlInitWithFlags": self._init,
+            "nvmlShutdown": self._shutdown,
+            "nvmlDeviceGetHandleByUUID": self._handle_by_uuid,
+            "nvmlDeviceGetFieldValues": self._field_values,
+            "nvmlDeviceGetSamples": self._device_samples,
+            "nvmlDeviceGetCpuAffinity": partial(self._affinity, "nvmlDeviceGetCpuAffinity"),
+            "nvmlDeviceGetMemoryAffinity": partial(self._affinity, "nvmlDeviceGetMemoryAffinity"),
+            "nvmlDeviceGetCpuAffinityWithinScope": partial(self._affinity, "nvmlDeviceGetCpuAffinityWithinScope"),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        known = getattr(pynvml, name)  # AttributeError, as the installed pynvml has it
+        if not name.startswith("nvml") or not callable(known) or isinstance(known, type) or name == "nvmlErrorString":
+            return known
+        return partial(self._step, name)
+
+    def settings(self) -> NvmlState:
+        """What the setters have made of the machine so far: what tests compare."""
+        return self.state.read()
+
+    def _step(self, name: str, *arguments: Any) -> Any:
+        error = self.steps.before(name)
+        if error is not None:
+            raise pynvml.NVMLError(error)
+        answer = self._answer(name, arguments)
+        self.steps.after(name)
+        return answer
+
+    def _answer(self, name: str, arguments: Sequence[Any]) -> Any:
+        if name in ("nvmlInit", "nvmlInitWithFlags"):
+            return self._init()
+        if not self._opened:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+        if name in self._special:
+            return self._special[name](*arguments)
+        if name in SETTERS:
+            return self._set(name, *arguments)
+        return self._value(self._recorded(name, list(arguments)), name, arguments)
+
+    def _init(self, _flags: int = 0) -> None:
+        recorded = self._calls.get(argument_key("nvmlInit", []))
+        if recorded is not None:
+            self._value(recorded.answers[0], "nvmlInit", ())
+        self._opened += 1
+
+    def _shutdown(self) -> None:
+        self._opened -= 1
+
+    def _handle_by_uuid(self, uuid: str | bytes) -> Handle:
+        text = uuid.decode() if isinstance(uuid, bytes) else uuid
+        known = argument_key("nvmlDeviceGetUUID", [device(text)])
+        if known not in self._calls:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return Handle(text)
+
+    def _recorded(self, name: str, arguments: list[Any]) -> Recorded:
+        plain = [device(item.uuid) if isinstance(item, Handle) else item for item in arguments]
+        call = self._calls.get(argument_key(name, plain))
+        if call is None:  # as from a driver without it: nothing is made up
+            return Recorded(error=pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return self._at_now(call.at_ns, call.answers)
+
+    def _now_ns(self) -> int:
+        return self._clock_ns() - self._begin_ns
+
+    def _at_now(self, at_ns: Sequence[int], answers: Sequence[Recorded]) -> Recorded:
+        return answers[max(0, bisect.bisect_right(at_ns, self._now_ns()) - 1)]
+
+    def _value(self, recorded: Recorded, name: str, arguments: Sequence[Any]) -> Any:
+        if recorded.error is not None:
+            raise pynvml.NVMLError(recorded.error)
+        value = from_json(recorded.value, Handle)
+        if arguments and isinstance(arguments[0], Handle):
+            state = self.state.read().devices.get(arguments[0].uuid)
+            if state is not None:
+                return overridden(name, arguments[1:], value, state)
+        return value
+
+    def _set(self, name: str, handle: Handle, *arguments: int) -> None:
+        with self.state.changing() as state:
+            SETTERS[name](self._record, handle.uuid, state.devices.get(handle.uuid), *arguments)
+
+    def _field_values(self, handle: Handle, ids: Sequence[int | Sequence[int]]) -> list[Any]:
+        return [self._field_value(handle, *([item, 0] if isinstance(item, int) else item)) for item in ids]
+
+    def _field_value(self, handle: Handle, field: int, scope: int) -> Any:
+        value = pynvml.c_nvmlFieldValue_t(fieldId=field, scopeId=scope)
+        recorded = self._fields.get((handle.uuid, field, scope))
+        answer = self._field_answer(handle, recorded)
+        if answer.error is not None or recorded is None:
+            value.nvmlReturn = answer.error
+            return value
+        value.valueType = recorded.value_type
+        setattr(value.value, VALUE_MEMBERS[recorded.value_type], answer.value)
+        value.timestamp = self._begin_unix_us + self._now_ns() // 1000
+        return value
+
+    def _field_answer(self, handle: Handle, recorded: RecordedField | None) -> Recorded:
+        if recorded is None:
+            return Recorded(error=pynvml.NVML_ERROR_NOT_SUPPORTED)
+        answer = self._at_now(recorded.at_ns, recorded.answers)
+        state = self.state.read().devices.get(handle.uuid)
+        limits = (pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT, pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT)
+        if answer.error is None and state is not None and recorded.field in limits:
+            return Recorded(value=state.power_limit_mw)
+        return answer
+
+    def _device_samples(self, handle: Handle, kind: int, last_seen_us: int) -> tuple[int, list[Any]]:
+        recorded = self._samples.get((handle.uuid, kind))
+        if recorded is None or recorded.error is not None:
+            raise pynvml.NVMLError(recorded.error if recorded else pynvml.NVML_ERROR_NOT_SUPPORTED)
+        found = self._in_the_ring(recorded, last_seen_us)
+        if not found:  # as NVML says it when nothing is newer
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return recorded.value_type, found
+
+    def _in_the_ring(self, recorded: RecordedSamples, last_seen_us: int) -> list[Any]:
+        end = bisect.bisect_right(recorded.at_us, self._now_ns() // 1000)
+        found = []
+        for position in range(max(0, end - recorded.capacity), end):
+            taken_us = self._begin_unix_us + recorded.at_us[position]
+            if taken_us > last_seen_us:
+                sample = pynvml.c_nvmlSample_t(timeStamp=taken_us)
+                setattr(sample.sampleValue, VALUE_MEMBERS[recorded.value_type], recorded.values[position])
+                found.append(sample)
+        return found
+
+    def _affinity(self, name: str, handle: Handle, size: int, *scope: int) -> Any:
+        """CPU and memory node sets come in as many 64-bit words as the caller makes ready."""
+        words = self._value(self._recorded(name, [handle, *scope]), name, ())
+        if any(words[size:]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        return (ctypes.c_ulonglong * size)(*words[:size])

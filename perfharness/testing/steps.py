@@ -1,0 +1,95 @@
+"""Faults at chosen steps of a process: every NVML call (and, where wanted, every file step) is a numbered step.
+
+A test runs a command once with a log of its steps, then again for each step with a fault there. The plan travels in the
+environment, so that the command under test is the real one in a real process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+STEP_FAULTS = "PERFHARNESS_STEP_FAULTS"
+"""JSON list of `Fault`s, as `faults_to_json` writes it."""
+
+STEP_LOG = "PERFHARNESS_STEP_LOG"
+"""File to which each step adds a line: `PID NUMBER NAME`."""
+
+
+class InjectedError(Exception):
+    """Stands for a fault of our own at a step: an exception that nobody expects."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is to happen at a step.
+
+    Args:
+        step: number of the step in its process, from 1; None: at any.
+        name: shell pattern of the step's name (`nvmlDeviceSet*`).
+        error: NVML error code to answer with instead of doing it.
+        signal: name of a signal that the process sends to itself.
+        raises: whether an `InjectedError` is raised.
+        when: before the step is done, or after.
+    """
+
+    step: int | None = None
+    name: str = "*"
+    error: int | None = None
+    signal: str | None = None
+    raises: bool = False
+    when: Literal["before", "after"] = "before"
+
+
+def faults_to_json(*faults: Fault) -> str:
+    """The value of `PERFHARNESS_STEP_FAULTS`."""
+    return json.dumps([asdict(fault) for fault in faults])
+
+
+@dataclass
+class Steps:
+    """Counts the steps of a process and brings about the faults planned for them."""
+
+    faults: list[Fault] = field(default_factory=list)
+    log: Path | None = None
+    count: int = 0
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Steps:
+        """As the environment says; without it nothing happens."""
+        faults = [Fault(**fault) for fault in json.loads(environ.get(STEP_FAULTS) or "[]")]
+        log = environ.get(STEP_LOG)
+        return cls(faults, Path(log) if log else None)
+
+    def before(self, name: str) -> int | None:
+        """A step begins; returns the NVML error code that it is to fail with, or None."""
+        self.count += 1
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{os.getpid()} {self.count} {name}\n")
+        self._bring_about(name, "before")
+        return next((fault.error for fault in self._planned(name, "before") if fault.error is not None), None)
+
+    def after(self, name: str) -> None:
+        """The step that began last is done."""
+        self._bring_about(name, "after")
+
+    def _planned(self, name: str, when: str) -> list[Fault]:
+        return [
+            fault
+            for fault in self.faults
+            if fault.when == when and fault.step in (None, self.count) and fnmatchcase(name, fault.name)
+        ]
+
+    def _bring_about(self, name: str, when: str) -> None:
+        for fault in self._planned(name, when):
+            if fault.signal is not None:
+                os.kill(os.getpid(), signal.Signals[fault.signal])
+            if fault.raises:
+                raise InjectedError(f"{when} step {self.count}, {name}")

@@ -1,0 +1,222 @@
+"""The NVML layer over the replay of a hand-made record: values, refusals, devices by UUID, the state of setters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from perfharness.telemetry.nvml import REFUSALS, Refusal, ask, nvml_module, open_nvml, refused
+from perfharness.testing.nvml_cards import (
+    ENERGY_BEFORE_MJ,
+    IDLE_MW,
+    LOAD_MW,
+    MAX_SM_MHZ,
+    error,
+    gpu_uuid,
+    h100_machine,
+    mig_uuid,
+)
+from perfharness.testing.nvml_record import NvmlRecord, device, read_record
+from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml
+from perfharness.testing.steps import STEP_FAULTS, Fault, Steps, faults_to_json
+from perfharness_launcher.gpus import find_gpus
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 5_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def replay(record: NvmlRecord | None = None, *faults: Fault, clock: Clock | None = None) -> ReplayedNvml:
+    return ReplayedNvml(
+        record or h100_machine(), clock_ns=clock or Clock(), unix_ns=lambda: 10**18, steps=Steps(list(faults))
+    )
+
+
+def test_devices_are_found_by_uuid() -> None:
+    with open_nvml(replay(h100_machine(2, mig_instances={1: 2}))) as nvml:
+        assert [(item.uuid, item.index, item.is_mig) for item in nvml.devices] == [
+            (gpu_uuid(0), 0, False),
+            (gpu_uuid(1), 1, False),
+            (mig_uuid(1, 0), 1, True),
+            (mig_uuid(1, 1), 1, True),
+        ]
+        instance = nvml.device(mig_uuid(1, 1))
+        assert instance is not None
+        assert instance.gpu.uuid == gpu_uuid(1)
+        assert nvml.device("GPU-other") is None
+        assert [gpu.uuid for gpu in nvml.gpus] == [gpu_uuid(0), gpu_uuid(1)]
+        assert instance.ask("nvmlDeviceGetPowerUsage").refusal is Refusal.MIG
+
+
+def test_a_lost_gpu_does_not_hide_the_others() -> None:
+    record = h100_machine(2)
+    error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    with open_nvml(replay(record)) as nvml:
+        assert [item.uuid for item in nvml.devices] == [gpu_uuid(1)]
+
+
+def test_every_error_code_has_its_reason() -> None:
+    codes = {item: getattr(pynvml, item) for item in dir(pynvml) if item.startswith("NVML_ERROR_")}
+    for name, code in codes.items():
+        with open_nvml(replay(None, Fault(name="nvmlDeviceGetPowerUsage", error=code))) as nvml:
+            answer = nvml.devices[0].ask("nvmlDeviceGetPowerUsage")
+            assert (answer.value, answer.code, answer.ok) == (None, code, False), name
+            assert answer.reason
+            assert not answer.reason.endswith(".")
+    assert set(codes.values()) - {999} == set(REFUSALS)
+    assert refused(4711).reason == "NVML failed with its error 4711"
+
+
+def test_a_machine_without_nvml_says_so() -> None:
+    record = h100_machine()
+    error(record, "nvmlInit", code=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    with open_nvml(replay(record)) as nvml:
+        assert nvml.opened.refusal is Refusal.NO_LIBRARY
+        assert nvml.devices == ()
+        assert nvml.ask("nvmlSystemGetDriverVersion") == nvml.opened
+
+
+def test_a_query_that_pynvml_does_not_have_is_refused() -> None:
+    class Old:
+        NVMLError = pynvml.NVMLError
+
+    assert ask(Old(), "nvmlDeviceGetSomething", None).refusal is Refusal.NOT_SUPPORTED
+
+
+def test_nothing_answers_before_init_or_after_shutdown() -> None:
+    nvml = replay()
+    assert ask(nvml, "nvmlDeviceGetCount").code == pynvml.NVML_ERROR_UNINITIALIZED
+    with open_nvml(nvml):
+        assert ask(nvml, "nvmlDeviceGetCount").value == 1
+    assert ask(nvml, "nvmlDeviceGetCount").code == pynvml.NVML_ERROR_UNINITIALIZED
+
+
+def test_readings_follow_the_clock() -> None:
+    clock = Clock()
+    with open_nvml(replay(clock=clock)) as nvml:
+        gpu = nvml.devices[0]
+        assert gpu.ask("nvmlDeviceGetPowerUsage").value == IDLE_MW
+        assert gpu.ask("nvmlDeviceGetTotalEnergyConsumption").value == ENERGY_BEFORE_MJ
+        clock.now_ns += 2_000_000_000
+        assert gpu.ask("nvmlDeviceGetPowerUsage").value == LOAD_MW
+        assert gpu.ask("nvmlDeviceGetTotalEnergyConsumption").value == ENERGY_BEFORE_MJ + 2 * IDLE_MW
+        assert gpu.ask("nvmlDeviceGetUtilizationRates").value.gpu == 97
+
+
+def test_field_values_each_with_its_own_refusal() -> None:
+    clock = Clock()
+    with open_nvml(replay(clock=clock)) as nvml:
+        clock.now_ns += 2_000_000_000
+        instant, average, unknown, link = nvml.devices[0].fields(
+            [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE, 5, (138, 2)]
+        )
+    assert (instant.answer.value, average.answer.value) == (LOAD_MW, IDLE_MW)
+    assert instant.timestamp_us == 10**15 + 2_000_000
+    assert unknown.answer.refusal is link.answer.refusal is Refusal.NOT_SUPPORTED
+
+
+def test_samples_newer_than_the_last_seen() -> None:
+    clock = Clock()
+    with open_nvml(replay(clock=clock)) as nvml:
+        gpu = nvml.devices[0]
+        kind, first = gpu.ask("nvmlDeviceGetSamples", pynvml.NVML_TOTAL_POWER_SAMPLES, 0).value
+        assert (kind, len(first)) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 119)
+        last = first[-1].timeStamp
+        assert gpu.ask("nvmlDeviceGetSamples", 0, last).refusal is Refusal.NOT_FOUND
+        clock.now_ns += 50_000_000
+        _, newer = gpu.ask("nvmlDeviceGetSamples", 0, last).value
+        assert [sample.timeStamp - last for sample in newer] == [20_000, 40_000]
+        assert newer[0].sampleValue.uiVal == IDLE_MW
+
+
+def test_what_is_set_is_what_is_read() -> None:
+    nvml = replay()
+    with open_nvml(nvml) as opened:
+        gpu = opened.devices[0]
+        assert gpu.ask("nvmlDeviceSetPersistenceMode", 1).ok
+        assert gpu.ask("nvmlDeviceGetPersistenceMode").value == 1
+        assert gpu.ask("nvmlDeviceSetPowerManagementLimit", 700_000).ok
+        assert gpu.ask("nvmlDeviceGetPowerManagementLimit").value == 700_000
+        assert gpu.fields([pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT])[0].answer.value == 700_000
+        assert gpu.ask("nvmlDeviceSetPowerManagementLimit", 700_001).refusal is Refusal.INVALID_ARGUMENT
+        assert gpu.ask("nvmlDeviceSetGpuLockedClocks", MAX_SM_MHZ, MAX_SM_MHZ).ok
+        assert gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value == MAX_SM_MHZ
+        assert gpu.ask("nvmlDeviceResetGpuLockedClocks").ok
+        assert gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value < MAX_SM_MHZ
+        assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1980).ok
+        assert gpu.ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS).value == 1980
+        assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1981).refusal is Refusal.INVALID_ARGUMENT
+        assert gpu.ask("nvmlDeviceResetApplicationsClocks").ok
+        assert gpu.ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS).value == 1755
+
+
+def test_settings_that_the_card_does_not_have_cannot_be_set() -> None:
+    record = h100_machine()
+    for kind in range(3):
+        call = ("nvmlDeviceGetApplicationsClock", device(gpu_uuid(0)), kind)
+        error(record, *call, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with open_nvml(replay(record)) as nvml:
+        answer = nvml.devices[0].ask("nvmlDeviceSetApplicationsClocks", 2619, 1980)
+    assert answer.refusal is Refusal.NOT_SUPPORTED
+
+
+def test_affinity_comes_in_as_many_words_as_asked_for() -> None:
+    with open_nvml(replay()) as nvml:
+        assert list(nvml.devices[0].ask("nvmlDeviceGetCpuAffinity", 1).value) == [0xFFFF]
+
+
+def test_a_record_survives_the_disk(tmp_path: Path) -> None:
+    record = h100_machine(2, mig_instances={1: 1})
+    for name in ("record.json", "record.json.gz"):
+        assert read_record(record.write(tmp_path / name)) == record
+
+
+CHILD = """
+import os
+from perfharness.telemetry.nvml import open_nvml
+with open_nvml() as nvml:
+    print(nvml.devices[0].ask("nvmlDeviceGetPowerManagementLimit").value)
+    print(nvml.devices[0].ask("nvmlDeviceSetPowerManagementLimit", 700_000).reason)
+"""
+
+
+def in_a_process(record: Path, state: Path, *faults: Fault) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PERFHARNESS_NVML_REPLAY": str(record), NVML_STATE: str(state)}
+    environment[STEP_FAULTS] = faults_to_json(*faults)
+    return subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True)
+
+
+def test_processes_share_the_state(tmp_path: Path) -> None:
+    record, state = h100_machine().write(tmp_path / "record.json"), tmp_path / "state.json"
+    refused_first = in_a_process(record, state, Fault(name="nvmlDeviceSet*", error=4))
+    assert refused_first.stdout.split("\n")[:2] == ["650000", "no permission; it takes root"], refused_first.stderr
+    assert in_a_process(record, state).stdout.split() == ["650000", "None"]
+    assert in_a_process(record, state).stdout.split() == ["700000", "None"]
+
+
+@pytest.mark.parametrize(("when", "limit"), [("before", "650000"), ("after", "700000")])
+def test_a_process_is_killed_at_a_call(tmp_path: Path, when: Any, limit: str) -> None:
+    record, state = h100_machine().write(tmp_path / "record.json"), tmp_path / "state.json"
+    fault = Fault(name="nvmlDeviceSetPowerManagementLimit", signal="SIGKILL", when=when)
+    assert in_a_process(record, state, fault).returncode == -9
+    assert in_a_process(record, state).stdout.split()[0] == limit
+
+
+def test_the_seam_names_pynvml_unless_told_otherwise() -> None:
+    assert nvml_module({}) is pynvml
+
+
+def test_the_launcher_sees_the_same_devices() -> None:
+    facts = find_gpus(replay(h100_machine(2, mig_instances={0: 1})))
+    assert [(gpu.uuid, gpu.mig) for gpu in facts.gpus] == [(mig_uuid(0, 0), True), (gpu_uuid(1), False)]
+    assert (facts.driver, facts.cuda_driver) == ("580.65.06", (13, 0))
