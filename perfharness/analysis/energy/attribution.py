@@ -1,0 +1,356 @@
+"""Which stage spent the energy: steps of the counter explained by what the GPU was busy with in them.
+
+Every moment belongs to one class: a stage, GPU work outside of stages, or none of it ("waiting"). A step's energy is
+then the sum of each class's power times its time in the step, and the powers follow by least squares over all steps.
+Steps are weighted by 1 / length, which makes the classes' energies add up to the counter's exactly. What the sensor
+really looked at (how late it is, and whether at the whole of each period) is found from the log too. Classes whose
+times rise and fall together cannot be told apart: they have one number together, and each of them by itself only a
+share by busy time, between the bounds that the GPU's power limit leaves. docs/energy.md derives all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfharness.analysis.energy.busy import BusyShares
+from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Z95, Steps
+from perfharness.model.result import Float64
+from perfharness.model.trace import Int64
+
+WAITING = "waiting"
+"""The class of all time in which the GPU ran nothing that is in a trace."""
+
+RELIABLE = 0.95
+"""Share of a class's variation that must be real, not error of where the steps begin and end, for a number of its own:
+the rest pulls its power towards the mean of all by about that share (attenuation; Fuller, Measurement Error Models,
+1987), which is added to the interval."""
+
+DUTIES = (1.0, 0.5, 0.25)
+"""Parts of each period that the sensor may look at: 0.25 is what Yang et al. found on A100 and H100."""
+
+LAG_PERIODS = np.arange(-0.5, 2.01, 0.1)
+MERGES = (1, 2, 4, 8, 16)
+BOOTSTRAPS = 400
+SMEAR = 0.05
+"""Error of an edge that is not the reading's: no sensor cuts off sharply. In update periods."""
+
+IN_STEP = 0.9
+"""Mean resultant length of the batches' phases from which on they are in step with the sensor."""
+
+MIN_BATCHES_FOR_PHASE = 10
+
+Method = Literal["regression", "busy_time", "no_gpu_work", "none"]
+
+
+@dataclass(frozen=True)
+class ClassEnergy:
+    """One class's energy over the window, idle power included while it runs; interval of 95 %.
+
+    `method`: `regression`, told apart from all others; `busy_time`, a share by busy time of what `together` spent, the
+    interval being what is possible at all; `no_gpu_work`, measured to be 0; `none`, with the reason.
+    """
+
+    name: str
+    busy_s: float
+    joules: float | None
+    low_j: float | None
+    high_j: float | None
+    method: Method
+    reason: str | None = None
+    together: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What several classes spent that cannot be told apart."""
+
+    names: tuple[str, ...]
+    busy_s: float
+    joules: float
+    low_j: float
+    high_j: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Energy by class; `waiting` last. `joules` is their sum, the counter's over `seconds`."""
+
+    classes: tuple[ClassEnergy, ...]
+    joint: tuple[Joint, ...]
+    joules: float | None
+    seconds: float
+    steps: int
+    lag_ns: int | None
+    duty: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Steps and the seconds of each class in them, shape (classes, steps)."""
+
+    energy_j: Float64
+    seconds: Float64
+    classes: Float64
+
+    def merged(self, count: int) -> _Design:
+        """`count` steps to one; what is left over at the end joins the last."""
+        if count == 1:
+            return self
+        first = np.arange(0, max(len(self.energy_j) // count, 1)) * count
+        return _Design(
+            np.add.reduceat(self.energy_j, first),
+            np.add.reduceat(self.seconds, first),
+            np.add.reduceat(self.classes, first, axis=1),
+        )
+
+    def grouped(self, group: Int64) -> _Design:
+        """Classes of one group to one row."""
+        rows = np.zeros((int(group.max()) + 1, len(self.energy_j)))
+        np.add.at(rows, group, self.classes)
+        return _Design(self.energy_j, self.seconds, rows)
+
+    def powers(self, weight: Float64 | None = None) -> Float64:
+        """Least squares, steps weighted by 1 / length."""
+        weights = (1.0 if weight is None else weight) / self.seconds
+        gram = (self.classes * weights) @ self.classes.T
+        return np.asarray(np.linalg.pinv(gram, hermitian=True) @ (self.classes @ (weights * self.energy_j)))
+
+    def misfit(self) -> float:
+        """Weighted sum of squares that is left."""
+        left = self.energy_j - self.powers() @ self.classes
+        return float((left**2 / self.seconds).sum())
+
+
+def attribute(
+    steps: Steps | str,
+    names: Sequence[str],
+    busy: BusyShares,
+    window: tuple[int, int],
+    *,
+    idle_w: float | None = None,
+    limit_w: float | None = None,
+    seed: int = 0,
+) -> Attribution:
+    """Energy of each class in a window of time.
+
+    Args:
+        steps: of the energy counter, or of integrated power.
+        names: of the classes.
+        busy: when each of them was at work.
+        window: UTC ns.
+        idle_w, limit_w: between which the GPU's power must lie; None: not known.
+        seed: of the bootstrap, so that the same log gives the same interval.
+    """
+    total = busy.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0]
+    seconds = (window[1] - window[0]) / NS_PER_S
+    every = (*names, WAITING)
+    total = np.append(total, max(seconds - float(total.sum()), 0.0))
+    if isinstance(steps, str):
+        return _without(every, total, seconds, 0, steps)
+    inside = np.flatnonzero((steps.edge_ns[:-1] >= window[0]) & (steps.edge_ns[1:] <= window[1]))
+    if len(inside) < MIN_UPDATES:
+        why = f"the sensor moved {len(inside)} times in the window; {MIN_UPDATES} are needed"
+        return _without(every, total, seconds, len(inside), why)
+    present = total > 0
+    lag, duty, design = _observed(steps, inside, busy, present)
+    group, design, reliability = _group(design, steps)
+    power = design.powers()
+    spread = _bootstrap(design, seed)
+    pull = (1 - reliability) * float(np.ptp(power)) if len(power) > 1 else np.zeros(1)
+    group_busy = np.bincount(group, weights=total[present], minlength=len(power))
+    half = (spread + pull) * group_busy
+    members = np.flatnonzero(present)
+    low_w, high_w = idle_w or 0.0, limit_w or np.inf
+    found: dict[int, ClassEnergy] = {}
+    joint: list[Joint] = []
+    for number in range(len(power)):
+        mine = members[group == number]
+        energy = float(power[number] * group_busy[number])
+        low, high = energy - float(half[number]), energy + float(half[number])
+        if len(mine) == 1:
+            found[int(mine[0])] = _alone(every[mine[0]], float(total[mine[0]]), energy, low, high, low_w, high_w)
+            continue
+        together = tuple(every[at] for at in mine)
+        joint.append(Joint(together, float(group_busy[number]), energy, low, high))
+        for at in mine:
+            found[int(at)] = _share(every[at], total, mine, int(at), (energy, low, high), (idle_w, high_w), together)
+    for at in np.flatnonzero(~present):
+        found[int(at)] = ClassEnergy(every[at], 0.0, 0.0, 0.0, 0.0, "no_gpu_work")
+    return Attribution(
+        classes=tuple(found[at] for at in range(len(every))),
+        joint=tuple(joint),
+        joules=float(power @ group_busy),
+        seconds=seconds,
+        steps=len(inside),
+        lag_ns=int(lag),
+        duty=duty,
+    )
+
+
+def in_step(batch_start_ns: Int64, period_ns: float) -> bool:
+    """Whether batches begin at the same moments of the sensor's period, once, twice or three times in it.
+
+    A sensor that looks at a part of each period then sees the same part of every batch, and never the rest. (The
+    mean resultant length of the phases, as Mardia and Jupp, Directional Statistics, define it.)
+    """
+    if len(batch_start_ns) < MIN_BATCHES_FOR_PHASE:
+        return False
+    phase = 2 * np.pi * ((batch_start_ns - batch_start_ns[0]) / period_ns)
+    return any(abs(np.exp(1j * times * phase).mean()) > IN_STEP for times in (1, 2, 3))
+
+
+def _without(names: Sequence[str], total: Float64, seconds: float, steps: int, reason: str) -> Attribution:
+    classes = tuple(
+        ClassEnergy(name, float(busy), None, None, None, "none", reason)
+        for name, busy in zip(names, total, strict=True)
+    )
+    return Attribution(classes, (), None, seconds, steps, None, None, reason)
+
+
+def _design(
+    steps: Steps, inside: Int64, busy: BusyShares, present: np.typing.NDArray[np.bool_], lag_ns: float, duty: float
+) -> _Design:
+    """The steps, and what ran in the part of each that the sensor looked at, scaled up to the whole."""
+    end = steps.edge_ns[inside + 1] - round(lag_ns)
+    length = np.diff(steps.edge_ns)[inside]
+    looked = np.round(length * duty).astype(np.int64)
+    shares = busy.within(end - looked, end) * (length / looked)
+    waiting = np.maximum(length / NS_PER_S - shares.sum(axis=0), 0.0)
+    return _Design(steps.energy_j[inside], length / NS_PER_S, np.vstack([shares, waiting])[present])
+
+
+def _observed(
+    steps: Steps, inside: Int64, busy: BusyShares, present: np.typing.NDArray[np.bool_]
+) -> tuple[float, float, _Design]:
+    """How late the sensor is and which part of a period it looks at: what explains its steps best.
+
+    A part of less than the whole has to explain them better by far, for it says that the rest was never seen.
+    """
+    best: tuple[float, float, float, _Design] | None = None
+    for duty in DUTIES:
+        for lag in LAG_PERIODS * steps.period_ns:
+            design = _design(steps, inside, busy, present, float(lag), duty)
+            misfit = design.misfit() * (1.0 if duty == 1.0 else 1.1)
+            if best is None or misfit < best[0] * (1 - 1e-6):
+                best = (misfit, float(lag), duty, design)
+    assert best is not None
+    return best[1], best[2], best[3]
+
+
+def _reliability(design: _Design, edge_error_s: float) -> Float64:
+    """Per class, the share of its variation, what all others explain taken away, that is no error of the edges."""
+    columns = design.classes / np.sqrt(design.seconds)
+    found = np.zeros(len(columns))
+    error = 2 * edge_error_s**2 / float(design.seconds.mean())
+    for row in range(len(columns)):
+        others = np.delete(columns, row, axis=0)
+        if not len(others):
+            return np.ones(1)
+        told = others.T @ (np.linalg.pinv(others.T) @ columns[row])
+        own = float(((columns[row] - told) ** 2).mean())
+        found[row] = 1 - error / own if own > error else 0.0
+    return found
+
+
+def _group(design: _Design, steps: Steps) -> tuple[Int64, _Design, Float64]:
+    """Classes that can be told apart, each in a group of its own, others joined; over as many steps as that takes.
+
+    Returns the group of each class, the design with a row a group, and the reliability of each group.
+    """
+    error = float(np.hypot(steps.edge_error_ns, SMEAR * steps.period_ns)) / NS_PER_S
+    best: tuple[Int64, _Design, Float64] | None = None
+    for count in MERGES:
+        merged = design.merged(count)
+        if count > 1 and len(merged.energy_j) < max(MIN_UPDATES, 5 * len(design.classes)):
+            break
+        group = np.arange(len(design.classes), dtype=np.int64)
+        while True:
+            candidate = merged.grouped(group)
+            reliable = _reliability(candidate, error)
+            if len(reliable) == 1 or reliable.min() >= RELIABLE:
+                break
+            group = _join(group, candidate, int(reliable.argmin()))
+        better = best is None or len(reliable) > len(best[2])
+        if better:
+            best = (group, candidate, reliable)
+        if len(reliable) == len(design.classes):
+            break
+    assert best is not None
+    return best
+
+
+def _join(group: Int64, design: _Design, weak: int) -> Int64:
+    """Join the group that cannot be told apart with the one that explains most of it."""
+    columns = design.classes / np.sqrt(design.seconds)
+    others = np.delete(np.arange(len(columns)), weak)
+    weights = np.linalg.pinv(columns[others].T) @ columns[weak]
+    partner = int(others[np.argmax(np.abs(weights) * np.sqrt((columns[others] ** 2).mean(axis=1)))])
+    joined = np.where(group == weak, partner, group)
+    return np.unique(joined, return_inverse=True)[1].astype(np.int64).ravel()
+
+
+def _bootstrap(design: _Design, seed: int) -> Float64:
+    """Half-width of the 95 % interval of each power, from blocks of steps drawn again and again.
+
+    Blocks, because neighbours share the error of the edge between them (Künsch 1989: moving blocks); widened as
+    Student's t is against the normal distribution, for there may be few steps.
+    """
+    count, rows = len(design.energy_j), len(design.classes)
+    block = max(2, round(count ** (1 / 3)))
+    random = np.random.default_rng(seed)
+    starts = random.integers(0, count, size=(BOOTSTRAPS, -(-count // block)))
+    drawn = (starts[:, :, None] + np.arange(block)).reshape(BOOTSTRAPS, -1)[:, :count] % count
+    found = np.empty((BOOTSTRAPS, rows))
+    for place, choice in enumerate(drawn):
+        found[place] = design.powers(np.bincount(choice, minlength=count).astype(np.float64))
+    freedom = max(count / block - rows, 1)
+    low, high = np.percentile(found, [2.5, 97.5], axis=0)
+    return np.asarray((high - low) / 2 * (1 + 2.37 / (freedom * Z95)), dtype=np.float64)
+
+
+def _alone(
+    name: str, busy_s: float, energy: float, low: float, high: float, low_w: float, high_w: float
+) -> ClassEnergy:
+    floor, ceiling = low_w * busy_s, high_w * busy_s
+    if high < floor or low > ceiling:
+        why = f"the steps of the sensor ask for {energy / busy_s:.0f} W, which the GPU cannot draw"
+        return ClassEnergy(name, busy_s, None, None, None, "none", why)
+    clipped = float(np.clip(energy, floor, ceiling))
+    return ClassEnergy(name, busy_s, clipped, max(low, floor), min(high, ceiling), "regression")
+
+
+def _share(
+    name: str,
+    total: Float64,
+    mine: Int64,
+    at: int,
+    joint: tuple[float, float, float],
+    limits_w: tuple[float | None, float],
+    together: tuple[str, ...],
+) -> ClassEnergy:
+    """A share by busy time of what a group spent; waiting is given the idle power before the rest is shared out."""
+    energy, low, high = joint
+    idle_w, high_w = limits_w
+    low_w = idle_w or 0.0
+    waiting = len(total) - 1
+    others_s = float(total[mine].sum() - total[at])
+    lowest = max(low_w * float(total[at]), low - high_w * others_s if others_s and np.isfinite(high_w) else 0.0)
+    highest = max(min(high_w * float(total[at]), high - low_w * others_s), lowest)
+    names = ", ".join(other for other in together if other != name)
+    why = f"its work rises and falls together with that of {names}, so the sensor cannot tell them apart"
+    share: float | None = None
+    if waiting not in mine:
+        share = energy * float(total[at] / total[mine].sum())
+    elif idle_w is not None:
+        working_s = float(total[mine].sum() - total[waiting])
+        idle_j = idle_w * float(total[waiting])
+        share = idle_j if at == waiting else max(energy - idle_j, 0.0) * float(total[at]) / working_s
+    else:
+        why += "; and without the idle power nothing can be shared out"
+    value = None if share is None else float(np.clip(share, lowest, highest))
+    return ClassEnergy(name, float(total[at]), value, lowest, highest, "busy_time", why, together)

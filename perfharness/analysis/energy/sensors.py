@@ -1,0 +1,228 @@
+"""What the sensors say of a stretch of time: the energy counter, and power integrated, each with its error.
+
+The sensors are slow. A counter that moves every 100 ms tells nothing of what lies between two moves, so every figure
+comes with the error that follows from the update period found in the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.model.result import Float64
+from perfharness.model.trace import Int64
+
+NS_PER_S = 1e9
+Z95 = 1.96
+"""Half-width of the middle 95 % of a normal distribution, in standard deviations."""
+
+MIN_UPDATES = 20
+"""Updates inside the shortest stretch that gets a number: at its two ends one update may be on the wrong side, a
+tenth of it in all."""
+
+NEIGHBOURS = 2
+"""How many updates around the end of a stretch may have seen what happened there: sensors lag by about one period."""
+
+GRID_SLACK_NS = 5_000_000
+"""How far an update may lie off its regular rhythm: scheduling of the sampler and of the driver."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings of one metric in order of time: failed ones left out, repeats kept.
+
+    `is_new` tells those that found something new. `period_ns` is the source's update period, or None: not known.
+    """
+
+    time_ns: Int64
+    value: Float64
+    is_new: np.typing.NDArray[np.bool_]
+    period_ns: float | None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a sensor said of consecutive stretches of time.
+
+    `edge_ns` has one more entry than `energy_j`: stretch i runs from edge i to edge i + 1. `edge_error_ns` is the
+    standard error of an edge's place; an error common to all edges is the sensor's lag and not in it.
+    """
+
+    edge_ns: Int64
+    energy_j: Float64
+    period_ns: float
+    edge_error_ns: float
+    window_ns: float
+    """How much of the time before an edge its value speaks of: the period, or the time that it was averaged over."""
+
+    def __len__(self) -> int:
+        return len(self.energy_j)
+
+    @property
+    def seconds(self) -> Float64:
+        """Lengths of the stretches."""
+        return np.diff(self.edge_ns) / NS_PER_S
+
+    @property
+    def power_w(self) -> Float64:
+        """Mean power of each stretch."""
+        return np.asarray(self.energy_j / self.seconds, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy of a stretch of time, with the half-width of its 95 % interval; None with the reason."""
+
+    joules: float | None
+    error_j: float | None = None
+    seconds: float | None = None
+    reason: str | None = None
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Over the stretch."""
+        return None if self.joules is None or not self.seconds else self.joules / self.seconds
+
+
+def shortest_window_ns(period_ns: float) -> float:
+    """The shortest stretch of time that gets a number of its own."""
+    return MIN_UPDATES * period_ns
+
+
+def counter_steps(readings: Readings) -> Steps | str:
+    """Steps of an energy counter in mJ; or why there are none.
+
+    An update lies between the reading that found it and the one before. Where the updates keep a rhythm, that places
+    them far better than the readings do: the line through all of them.
+    """
+    at = np.flatnonzero(readings.is_new)
+    at = at[at > 0]  # what the first reading found was there before
+    if len(at) < 3:
+        return "the energy counter was not seen to move often enough"
+    value = readings.value[at]
+    if (np.diff(value) < 0).any():
+        return "the energy counter ran backwards: the driver was reloaded during the run"
+    lower, upper = readings.time_ns[at - 1], readings.time_ns[at]
+    edge, error = _place_updates(lower, upper, readings.period_ns)
+    period = readings.period_ns or float(np.median(np.diff(edge)))
+    moves = np.diff(edge) > 0
+    keep = np.r_[True, moves]
+    return Steps(edge[keep], np.diff(value[keep]) / 1e3, period, error, period)
+
+
+def _place_updates(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64, float]:
+    """When updates happened that were seen between two readings, and the standard error of that."""
+    middle = (lower + upper) // 2
+    gap = float(np.median(upper - lower))
+    if period_ns and gap < 0.8 * period_ns and len(middle) > 10:
+        origin = int(middle[0])
+        elapsed = (middle - origin).astype(np.float64)
+        number = np.r_[0, np.cumsum(np.maximum(np.round(np.diff(elapsed) / period_ns), 1))]
+        slope, start = np.polyfit(number, elapsed, 1)
+        fitted = start + slope * number
+        outside = np.abs(fitted - elapsed) - (upper - lower) / 2
+        if (outside < GRID_SLACK_NS).mean() > 0.98:
+            placed = np.clip(np.round(fitted).astype(np.int64) + origin, lower, upper)
+            moved = float(np.sqrt(np.mean(np.maximum(outside, 0) ** 2)))
+            return np.maximum.accumulate(placed), max(moved, gap / np.sqrt(12 * len(middle)))
+    return middle, gap / np.sqrt(12)
+
+
+def power_steps(readings: Readings, window_ns: float | None = None) -> Steps | str:
+    """Power readings in mW as steps: each new value stands for the time since the one before; or why there are none.
+
+    Args:
+        readings: of one power metric.
+        window_ns: what the driver averages over, where that is longer than the period.
+    """
+    at = np.flatnonzero(readings.is_new)
+    at = at[at > 0] if len(at) < len(readings.value) else at
+    if len(at) < 3:
+        return "power was not seen to change often enough"
+    time, value = readings.time_ns[at], readings.value[at]
+    keep = np.r_[True, np.diff(time) > 0]
+    time, value = time[keep], value[keep]
+    seconds = np.diff(time) / NS_PER_S
+    period = readings.period_ns or float(np.median(np.diff(time)))
+    gap = float(np.median(np.diff(readings.time_ns)))
+    return Steps(time, value[1:] / 1e3 * seconds, period, min(gap, period) / np.sqrt(12), window_ns or period)
+
+
+def energy_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
+    """Energy of a stretch of time from one sensor.
+
+    The error has two parts, added in squares: what may have happened on which side of the two ends (the spread of
+    power among the updates around them, for as long as an update and the sensor's averaging last), and what the
+    sensor may have missed because it looks only part of the time (from how much successive updates differ, after von
+    Neumann's mean square successive difference; of a pipeline in step with the sensor this tells nothing).
+    """
+    if isinstance(steps, str):
+        return Energy(None, reason=steps)
+    if end_ns - start_ns < shortest_window_ns(steps.period_ns):
+        return Energy(
+            None,
+            reason=f"{(end_ns - start_ns) / 1e6:.0f} ms is shorter than {MIN_UPDATES} updates of the sensor "
+            f"({steps.period_ns / 1e6:.0f} ms each)",
+        )
+    if start_ns < steps.edge_ns[0] - steps.period_ns or end_ns > steps.edge_ns[-1] + steps.period_ns:
+        return Energy(None, reason="the sensor was not read over the whole time")
+    inside = np.flatnonzero((steps.edge_ns[1:] > start_ns) & (steps.edge_ns[:-1] < end_ns))
+    if (np.diff(steps.edge_ns)[inside] > 10 * steps.period_ns).any():
+        return Energy(None, reason="the sensor was not read for a while during that time")
+    joules = _until(steps, end_ns) - _until(steps, start_ns)
+    ends = sum(_end_error(steps, moment) for moment in (start_ns, end_ns))
+    seconds, power = steps.seconds[inside], steps.power_w[inside]
+    missed = Z95 * float(np.sqrt(np.sum(np.diff(power) ** 2 / 2 * seconds[1:] ** 2)))
+    return Energy(float(joules), float(np.hypot(ends, missed)), (end_ns - start_ns) / NS_PER_S)
+
+
+def _until(steps: Steps, moment_ns: int) -> float:
+    """Energy from the first edge to a moment; beyond the edges by the power of the outermost step."""
+    edges = (steps.edge_ns - steps.edge_ns[0]) / NS_PER_S
+    total = np.r_[0.0, np.cumsum(steps.energy_j)]
+    moment = (moment_ns - int(steps.edge_ns[0])) / NS_PER_S
+    if moment < 0:
+        return moment * float(steps.power_w[0])
+    if moment > edges[-1]:
+        return float(total[-1]) + (moment - float(edges[-1])) * float(steps.power_w[-1])
+    return float(np.interp(moment, edges, total))
+
+
+def _end_error(steps: Steps, moment_ns: int) -> float:
+    reach = NEIGHBOURS * steps.period_ns + max(steps.window_ns - steps.period_ns, 0)
+    near = steps.power_w[(steps.edge_ns[1:] > moment_ns - reach) & (steps.edge_ns[:-1] < moment_ns + reach)]
+    if not len(near):
+        return 0.0
+    spread = float(near.max() - near.min())
+    return (
+        spread * max(steps.period_ns, steps.window_ns) / NS_PER_S + float(near.max()) * steps.edge_error_ns / NS_PER_S
+    )
+
+
+def disagreement(counter: Energy, power: Energy) -> float | None:
+    """How far integrated power is from the counter beyond both errors, in J; 0 where they agree; None: not both."""
+    if counter.joules is None or power.joules is None:
+        return None
+    return max(0.0, abs(counter.joules - power.joules) - (counter.error_j or 0.0) - (power.error_j or 0.0))
+
+
+def idle_power(steps: Steps | str, window: tuple[int, int] | None, utilization: Readings | None) -> Energy:
+    """Energy of the idle time before the run, from which idle power follows; null where the GPU was not idle.
+
+    Args:
+        steps: of the counter, or of power.
+        window: the stated idle time, UTC ns; None where there was none.
+        utilization: share of time with a kernel, percent; what tells that nothing ran.
+    """
+    if window is None:
+        return Energy(None, reason="no idle time was waited for before the run (--idle-seconds)")
+    if utilization is None:
+        return Energy(None, reason="the GPU does not tell its utilisation, so that it was idle cannot be known")
+    inside = (utilization.time_ns >= window[0]) & (utilization.time_ns <= window[1])
+    if not inside.any():
+        return Energy(None, reason="the GPU's utilisation was not read in the idle time before the run")
+    highest = float(utilization.value[inside].max())
+    if highest > 0:
+        return Energy(None, reason=f"the GPU was not idle before the run: utilisation up to {highest:.0f} %")
+    return energy_within(steps, *window)

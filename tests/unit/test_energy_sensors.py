@@ -1,0 +1,175 @@
+"""Energy of a stretch of time from simulated sensors whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfharness.analysis.energy.sensors import (
+    Energy,
+    Readings,
+    Steps,
+    counter_steps,
+    disagreement,
+    energy_within,
+    idle_power,
+    power_steps,
+)
+from perfharness.model.trace import Int64
+from perfharness.testing.simulated_sensors import Load, Sensor
+
+MS = 1_000_000
+S = 1_000 * MS
+T0 = 1_700_000_000 * S
+"""UTC: figures must not lose their digits in it."""
+
+
+def polls(seconds: float, period_ms: float = 50) -> Int64:
+    return T0 + np.arange(0, round(seconds * S), round(period_ms * MS), dtype=np.int64)
+
+
+def new(values: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.bool_]:
+    return np.concatenate([np.ones(1, dtype=np.bool_), np.diff(values) != 0])
+
+
+def counter_of(load: Load, sensor: Sensor, seconds: float, poll_ms: float = 50) -> Steps:
+    times = polls(seconds, poll_ms)
+    values = sensor.counter_mj(load, times)
+    steps = counter_steps(Readings(times, values, new(values), float(sensor.period_ns)))
+    assert isinstance(steps, Steps)
+    return steps
+
+
+def power_of(load: Load, sensor: Sensor, seconds: float) -> Steps:
+    times = polls(seconds)
+    values = sensor.power_mw(load, times)
+    is_new = (times - T0 - sensor.phase_ns) // sensor.period_ns
+    steps = power_steps(Readings(times, values, np.r_[True, np.diff(is_new) > 0], float(sensor.period_ns)))
+    assert isinstance(steps, Steps)
+    return steps
+
+
+def step_load(*levels: tuple[float, float]) -> Load:
+    """(seconds, watts) one after the other."""
+    edges = T0 + np.round(np.cumsum([0.0, *(seconds for seconds, _ in levels)]) * S).astype(np.int64)
+    return Load(edges, np.asarray([watts for _, watts in levels], dtype=np.float64))
+
+
+def test_a_counter_by_hand() -> None:
+    # 100 W for 3 s: the counter moves by 10 J each 100 ms, at 30, 130, 230 ms ...; read every 50 ms.
+    steps = counter_of(step_load((10, 100)), Sensor(phase_ns=30 * MS), 10)
+    assert steps.energy_j == pytest.approx(np.full(len(steps), 10.0), abs=0.002)
+    assert np.diff(steps.edge_ns) / MS == pytest.approx(np.full(len(steps), 100.0), abs=1)
+    found = energy_within(steps, T0 + 2 * S, T0 + 5 * S)
+    assert found.joules == pytest.approx(300, abs=0.1)
+    assert found.mean_power_w == pytest.approx(100, abs=0.05)
+    assert found.error_j is not None
+    assert found.error_j < 3
+
+
+def test_updates_are_placed_better_than_they_are_read() -> None:
+    # Readings 47 ms apart of a counter that moves every 100: single edges are known to 47 ms, all together to 2.
+    sensor = Sensor(phase_ns=63 * MS)
+    steps = counter_of(step_load((20, 100)), sensor, 20, poll_ms=47)
+    off = (steps.edge_ns - T0 - 63 * MS + 50 * MS) % (100 * MS) - 50 * MS
+    assert np.abs(off - np.median(off)).max() < 3 * MS
+    assert steps.edge_error_ns < 3 * MS
+
+
+def test_shorter_than_the_sensor_can_tell_is_null() -> None:
+    steps = counter_of(step_load((10, 100)), Sensor(), 10)
+    found = energy_within(steps, T0 + 2 * S, T0 + 3 * S)
+    assert found.joules is None
+    assert "1000 ms is shorter than 20 updates of the sensor (100 ms each)" in (found.reason or "")
+
+
+def test_outside_of_the_log_is_null() -> None:
+    steps = counter_of(step_load((10, 100)), Sensor(), 10)
+    assert energy_within(steps, T0 - 5 * S, T0 + 5 * S).joules is None
+    assert energy_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read over the whole time"
+
+
+def test_a_gap_in_the_log_is_null() -> None:
+    times = polls(20)
+    values = Sensor().counter_mj(step_load((20, 100)), times)
+    keep = (times < T0 + 8 * S) | (times > T0 + 11 * S)
+    steps = counter_steps(Readings(times[keep], values[keep], new(values[keep]), 100.0 * MS))
+    assert not isinstance(steps, str)
+    assert (
+        energy_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read for a while during that time"
+    )
+    assert energy_within(steps, T0 + 12 * S, T0 + 18 * S).joules == pytest.approx(600, abs=1)
+
+
+def test_a_counter_that_does_not_move_or_runs_backwards() -> None:
+    times = polls(10)
+    still = counter_steps(Readings(times, np.full(len(times), 5.0), new(np.full(len(times), 5.0)), None))
+    assert "not seen to move" in str(still)
+    assert energy_within(still, T0, T0 + 5 * S).joules is None
+    values = Sensor().counter_mj(step_load((10, 100)), times)
+    values[100:] -= values[100]
+    assert "backwards" in str(counter_steps(Readings(times, values, new(values), 100.0 * MS)))
+
+
+@given(
+    low=st.floats(50, 150),
+    high=st.floats(150, 700),
+    on_s=st.floats(2.5, 8),
+    lag_ms=st.integers(0, 100),
+    phase_ms=st.integers(0, 99),
+    poll_ms=st.floats(20, 60),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_block_of_load_lies_in_both_intervals(
+    low: float, high: float, on_s: float, lag_ms: int, phase_ms: int, poll_ms: float
+) -> None:
+    """The load starts and ends exactly with the window: the hardest ends there are."""
+    load = step_load((5, low), (on_s, high), (5, low))
+    sensor = Sensor(lag_ns=lag_ms * MS, phase_ns=phase_ms * MS, noise=0.01)
+    window = (int(load.edge_ns[1]), int(load.edge_ns[2]))
+    truth = float(load.energy_j(*window))
+    counter = energy_within(counter_of(load, sensor, 10 + on_s, poll_ms), *window)
+    power = energy_within(power_of(load, sensor, 10 + on_s), *window)
+    for found in (counter, power):
+        assert found.joules is not None
+        assert found.error_j is not None
+        assert abs(found.joules - truth) <= found.error_j
+    assert disagreement(counter, power) == 0
+
+
+def test_a_sensor_that_sees_a_quarter_says_how_little_it_knows() -> None:
+    # 37 ms at 600 W, 63 ms at 100 W, over and over, a little longer than the sensor's period: truth 285 W.
+    edges = T0 + np.round(np.arange(0, 800) * 0.5 * 103.7 * MS).astype(np.int64)
+    load = Load(edges, np.where(np.arange(len(edges) - 1) % 2 == 0, 600.0, 100.0))
+    steps = counter_of(load, Sensor(duty=0.25), 30)
+    found = energy_within(steps, T0 + 5 * S, T0 + 25 * S)
+    whole = energy_within(counter_of(load, Sensor(), 30), T0 + 5 * S, T0 + 25 * S)
+    truth = float(load.energy_j(T0 + 5 * S, T0 + 25 * S))
+    assert found.joules is not None
+    assert found.error_j is not None
+    assert abs(found.joules - truth) < found.error_j
+    assert whole.error_j is not None
+    assert found.error_j > 2 * whole.error_j
+
+
+def test_disagreement_is_what_lies_beyond_both_errors() -> None:
+    assert disagreement(Energy(100.0, 3.0), Energy(110.0, 4.0)) == pytest.approx(3)
+    assert disagreement(Energy(100.0, 3.0), Energy(106.0, 4.0)) == 0
+    assert disagreement(Energy(None, reason="x"), Energy(106.0, 4.0)) is None
+
+
+def test_idle_power_is_measured_only_of_an_idle_gpu() -> None:
+    load = step_load((6, 70), (10, 400))
+    steps = counter_of(load, Sensor(noise=0.01), 15)
+    times = polls(15, 200)
+    idle = Readings(times, np.where(times > T0 + 6 * S, 99.0, 0.0), new(np.zeros(len(times))), None)
+    found = idle_power(steps, (T0 + S, T0 + 5 * S), idle)
+    assert found.mean_power_w == pytest.approx(70, abs=1)
+    busy = idle_power(steps, (T0 + 4 * S, T0 + 8 * S), idle)
+    assert busy.joules is None
+    assert "utilisation up to 99 %" in (busy.reason or "")
+    assert "--idle-seconds" in (idle_power(steps, None, idle).reason or "")
+    assert idle_power(steps, (T0 + S, T0 + 5 * S), None).joules is None
+    assert "shorter" in (idle_power(steps, (T0 + S, T0 + 2 * S), idle).reason or "")
