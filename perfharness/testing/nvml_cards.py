@@ -10,7 +10,8 @@ from typing import Any
 
 import pynvml
 
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, device
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples
+from perfharness.testing.nvml_values import device
 
 GIB = 1 << 30
 TICK_NS = 100_000_000

@@ -11,8 +11,9 @@ from typing import Any
 
 import pynvml
 
-from perfharness.testing.nvml_record import NvmlRecord, RecordedCall, device
+from perfharness.testing.nvml_record import NvmlRecord, RecordedCall
 from perfharness.testing.nvml_state import DeviceState, NvmlState
+from perfharness.testing.nvml_values import device
 
 GRAPHICS_CLOCKS = (pynvml.NVML_CLOCK_GRAPHICS, pynvml.NVML_CLOCK_SM)
 MEMORY_CLOCK = pynvml.NVML_CLOCK_MEM

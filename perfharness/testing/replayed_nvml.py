@@ -19,18 +19,10 @@ from typing import Any
 import pynvml
 
 from perfharness.model.environment import NVML_REPLAY
-from perfharness.testing.nvml_record import (
-    NvmlRecord,
-    Recorded,
-    RecordedField,
-    RecordedSamples,
-    argument_key,
-    device,
-    from_json,
-    read_record,
-)
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, read_record
 from perfharness.testing.nvml_settings import SETTERS, initial_state, overridden
 from perfharness.testing.nvml_state import NvmlState, StateFile, StateInMemory
+from perfharness.testing.nvml_values import argument_key, device, from_json
 from perfharness.testing.steps import Steps
 
 NVML_STATE = "PERFHARNESS_NVML_STATE"
