@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfharness.inputs import open_run
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args
-    from perfharness.report.run import open_run
 
 __all__ = ["PerfRecorder", "get_default_arg_parser", "open_run", "parse_validate_default_args"]
 
@@ -14,7 +14,7 @@ __all__ = ["PerfRecorder", "get_default_arg_parser", "open_run", "parse_validate
 def __getattr__(name: str) -> Any:
     """Import on first use: the traced process imports this package before it is known whether it wants a recorder."""
     if name == "open_run":
-        from perfharness.report.run import open_run
+        from perfharness.inputs import open_run
 
         return open_run
     if name in __all__:

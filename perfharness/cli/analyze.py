@@ -10,14 +10,22 @@ from rich.console import Console
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
-from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
 from perfharness.errors import UsageError
+from perfharness.inputs import trace_file
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.files import write_json
 from perfharness.report.meta import trace_only_meta
-from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, benchmark_tree, read_manifest
+from perfharness.report.run_folder import (
+    ReadOptions,
+    analyze_run,
+    analyze_trace,
+    benchmark_tree,
+    is_run_folder,
+    read_manifest,
+    trace_name,
+)
 from perfharness.report.terminal import print_result
 
 
@@ -28,7 +36,10 @@ def register(app: typer.Typer) -> None:
 
 def analyze(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_OR_TRACE…", help="Run folders, or traces: .sqlite or .nsys-rep.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_TRACE…", help="Run folders, or traces: .sqlite, .nsys-rep or a Parquet folder of nsys."
+        ),
     ],
     warmup_batches: WarmupOption = None,
     output_dir: Annotated[
@@ -43,8 +54,8 @@ def analyze(
     Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete.
     """
     console = Console()
-    folders = [run for run in runs if run.is_dir()]
-    traces = [trace_file(run, nsys) for run in runs if not run.is_dir()]
+    folders = [run for run in runs if is_run_folder(run)]
+    traces = [trace_file(run, nsys) for run in runs if not is_run_folder(run)]
     if folders and output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     findings: list[Finding] = []
@@ -65,10 +76,12 @@ def analyze(
 def _analyze_traces(
     console: Console, traces: list[Path], options: ReadOptions, output_dir: Path | None
 ) -> list[Finding]:
-    if len({path.stem for path in traces}) < len(traces) and output_dir is not None:
+    if len({path.parent / trace_name(path) for path in traces}) < len(traces):
+        raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
+    if len({trace_name(path) for path in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     others = None if output_dir is None else ALONE  # what is not written is not diagnosed
-    analysed = {str(path.with_suffix("")): analyze_trace(path, options, others=others) for path in traces}
+    analysed = {str(path.parent / trace_name(path)): analyze_trace(path, options, others=others) for path in traces}
     results = {name: result for name, (result, _) in analysed.items()}
     findings = [finding for result in results.values() for finding in result.findings]
     mean: Tree = combine(results, with_data=output_dir is not None)
@@ -76,8 +89,9 @@ def _analyze_traces(
     if output_dir is not None:
         for path, (result, trace_meta) in zip(traces, analysed.values(), strict=True):
             meta = trace_only_meta(trace_meta, result, str(path), options.warmup_batches)
-            (output_dir / path.stem).mkdir(parents=True, exist_ok=True)
-            write_json(output_dir / path.stem / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
+            folder = output_dir / trace_name(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
         meta = {"findings": [finding.to_json() for finding in findings]}
         write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
     return findings

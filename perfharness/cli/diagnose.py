@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.diagnosis import ALONE, pool
-from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
 from perfharness.errors import TraceError, UsageError
+from perfharness.inputs import trace_file
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.report.diagnosis import matching_stages, print_diagnosis, print_pooled
 from perfharness.report.gpu_sharing import GpuSharing
-from perfharness.report.run_folder import ReadOptions, analyze_trace, read_manifest
+from perfharness.report.run_folder import ReadOptions, analyze_trace, is_run_folder, read_manifest
 from perfharness.report.terminal import print_findings
 
 
@@ -35,7 +35,12 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(metavar="RUN|TRACE", help="A run folder, or a trace: .sqlite or .nsys-rep.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|TRACE", help="A run folder, or a trace: .sqlite, .nsys-rep or a Parquet folder of nsys."
+        ),
+    ],
     stage: Annotated[
         str | None, typer.Option(help="Only this stage, with every figure; a name, or a path as it is printed.")
     ] = None,
@@ -51,7 +56,7 @@ def diagnose(
 
     Writes no files (`analyze` writes the same into benchmark.json). Exits with 3 where a trace is incomplete.
     """
-    if run.is_dir():
+    if is_run_folder(run):
         found, findings = _diagnose_run(run, warmup_batches, domain, batch_pattern)
     else:
         options = ReadOptions(warmup_batches or 0, domain, batch_pattern)

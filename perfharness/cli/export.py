@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, exit_with
 from perfharness.errors import UsageError
+from perfharness.inputs import open_run
 from perfharness.report.export.chrome import write_chrome_trace
 from perfharness.report.export.tables import write_tables
-from perfharness.report.run import TABLES, open_run
+from perfharness.report.run import TABLES
 from perfharness.report.terminal import print_findings
 
 
@@ -39,7 +39,8 @@ def export(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN_OR_TRACE", help="A run folder, the folder of one process, or a trace: .sqlite or .nsys-rep."
+            metavar="RUN_OR_TRACE",
+            help="A run folder, the folder of one process, or a trace: .sqlite, .nsys-rep or a Parquet folder of nsys.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write, or the folder for several tables.")],
@@ -63,8 +64,7 @@ def export(
     A timeline whose name ends in .gz is compressed. Tables of all processes stand in one file, with a column that tells
     the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
-    path = source if source.is_dir() else trace_file(source, nsys)
-    run = open_run(path, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+    run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
     errors = Console(stderr=True)
     if output_format is ExportFormat.CHROME:
         if tables:

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.range_table import build_range_table
-from perfharness.cli.inputs import trace_file
 from perfharness.cli.options import NsysOption, exit_with
 from perfharness.errors import UsageError
+from perfharness.inputs import trace_file
 from perfharness.report.files import write_text
 from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings
@@ -38,7 +38,9 @@ def register(app: typer.Typer) -> None:
 
 
 def ranges(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace: .sqlite or .nsys-rep.")],
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A trace: .sqlite, .nsys-rep or a Parquet folder of nsys.")
+    ],
     output_format: Annotated[
         RangeFormat, typer.Option("--format", help="How the rows are written.")
     ] = RangeFormat.TABLE,

@@ -22,7 +22,7 @@ from perfharness.report.columns import constant, unix_times
 from perfharness.report.opened import OpenedTrace, open_with_details, without_trace
 from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.report.range_rows import range_rows
-from perfharness.report.run_folder import ReadOptions, read_manifest
+from perfharness.report.run_folder import ReadOptions, is_run_folder, read_manifest, trace_name
 
 TRACE_NAME = "trace.sqlite"
 
@@ -191,7 +191,7 @@ class Run:
         """`benchmark_mean.json` of a run folder, `benchmark.json` of one process, or None where there is none."""
         if self.manifest is not None:
             return _read_tree(self.path / BENCHMARK_MEAN_NAME)
-        return self.processes[0].benchmark if self.path.is_dir() else None
+        return self.processes[0].benchmark if is_run_folder(self.path) else None
 
 
 def open_run(
@@ -201,13 +201,9 @@ def open_run(
     domain: str | None = None,
     batch_pattern: str | None = None,
 ) -> Run:
-    """Open a run folder, the folder of one of its processes, or a trace file. Needs no GPU, CUDA or nsys.
+    """Open a run folder, the folder of one of its processes, or a trace that can be read as it is.
 
-    Args:
-        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace.
-        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
-        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
-        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
+    `perfharness.inputs.open_run` says what the arguments mean, and takes an `.nsys-rep` too.
 
     Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
     read.
@@ -216,8 +212,8 @@ def open_run(
     given = _Given(warmup_batches, domain, batch_pattern)
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; give a run folder, a process's folder in it, or a trace file.")
-    if not path.is_dir():
-        return Run(path, None, (Process(path.stem, path.parent, path, None, given.options(None)),))
+    if not is_run_folder(path):
+        return Run(path, None, (Process(trace_name(path), path.parent, path, None, given.options(None)),))
     if not (path / MANIFEST_NAME).is_file() and (path / TRACE_NAME).is_file():
         return Run(path, None, (_process_of_folder(path, given),))
     manifest = read_manifest(path)

@@ -26,6 +26,10 @@ from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.meta import mean_meta, process_meta
 from perfharness.trace import open_trace
+from perfharness.trace.parquet_folder import is_parquet_trace
+
+PARQUET_ENDING = "_pqtdir"
+"""What nsys adds to the name of a Parquet folder when it is not told a name."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,16 @@ class _Analysed:
     journal: RecorderJournal | None
 
 
+def is_run_folder(path: Path) -> bool:
+    """Whether a path is to be read as a run: any folder but a trace in Parquet."""
+    return path.is_dir() and ((path / MANIFEST_NAME).is_file() or not is_parquet_trace(path))
+
+
+def trace_name(path: Path) -> str:
+    """What a trace is called: its file or folder name without the ending that its format gives it."""
+    return path.name.removesuffix(PARQUET_ENDING) if path.is_dir() else path.stem
+
+
 def read_manifest(folder: Path) -> RunManifest:
     """The run's manifest. Raises `ResultError` where the folder holds none or it cannot be read."""
     path = folder / MANIFEST_NAME
@@ -62,7 +76,7 @@ def read_manifest(folder: Path) -> RunManifest:
     except FileNotFoundError:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
-            "`perfharness launch -o`, or a trace file."
+            "`perfharness launch -o`, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote."
         ) from None
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         reason = f"{error}".splitlines()[0]

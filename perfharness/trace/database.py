@@ -1,4 +1,4 @@
-"""A read-only sqlite file, asked for columns: ADBC's driver into Arrow, Arrow into NumPy.
+"""A read-only sqlite file, asked for columns (`TraceSource`): ADBC's driver into Arrow, Arrow into NumPy.
 
 Every column is coalesced in SQL, so that its type does not depend on the rows that come first.
 """
@@ -13,15 +13,13 @@ from urllib.parse import quote
 
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError, TraceNotFoundError
+from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Int64
-
-MISSING = -(2**62)
-"""Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
+from perfharness.trace.arrow_columns import int64_array
+from perfharness.trace.source import MISSING, ROW_ID
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 SQLITE_HEADER_BYTES = 100
@@ -39,7 +37,8 @@ class Database:
         self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?mode=ro")
         self._is_damaged = False
         try:
-            self.columns = self._read_layout()
+            self._layout = self._read_layout()
+            self._check_layout()
         except TraceFormatError:
             self._close()
             raise
@@ -60,9 +59,13 @@ class Database:
 
     def has(self, table: str) -> bool:
         """Whether the table exists (nsys writes a table only when it has rows)."""
-        return table in self.columns
+        return table in self._layout
 
-    def query(self, sql: str) -> pa.Table:
+    def columns(self, table: str) -> frozenset[str]:
+        """The table's columns; none where there is no such table."""
+        return self._layout.get(table, frozenset())
+
+    def _query(self, sql: str) -> pa.Table:
         """The answer as an Arrow table."""
         cursor = self._connection.cursor()
         try:
@@ -83,40 +86,57 @@ class Database:
         self,
         table: str,
         columns: list[str],
-        where: str = "",
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
+        nonzero: str | None = None,
     ) -> dict[str, Int64]:
         """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
 
         Args:
+            row_id: with `row_id`, the row's number, as a column more.
             first_of: name -> columns of which the first that is not NULL is taken.
+            nonzero: only rows in which this column is neither 0 nor NULL.
         """
         wanted = [self._integer_expression(table, column) for column in columns]
         for name, candidates in (first_of or {}).items():
-            there = [f'"{column}"' for column in candidates if column in self.columns[table]]
+            there = [f'"{column}"' for column in candidates if column in self._layout[table]]
             wanted.append(f"coalesce({', '.join([*there, str(MISSING), str(MISSING)])}) AS {name}")
         if row_id:
-            wanted.append("rowid AS row_id")
-        answer = self.query(f"SELECT {', '.join(wanted)} FROM {table} {where}")
+            wanted.append(f"rowid AS {ROW_ID}")
+        where = f'WHERE "{nonzero}" <> 0' if nonzero else ""
+        answer = self._query(f"SELECT {', '.join(wanted)} FROM {table} {where}")
         for name in answer.column_names:
             # sqlite takes any value in any column; the driver refuses a mixture, and this what is all of another kind.
             if not pa.types.is_integer(answer[name].type):
                 raise self._format_error(f"column {name} of {table} holds {answer[name].type} where integers belong")
         return {name: int64_array(answer[name]) for name in answer.column_names}
 
-    def texts(self, sql: str) -> list[tuple[str, ...]]:
-        """Small answers whose every column is text."""
-        answer = self.query(sql)
+    def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
+        """Columns of a small table as text, a tuple a row; NULL is the empty text."""
+        wanted = ", ".join(f"ifnull(CAST(\"{column}\" AS TEXT), '') AS {column}" for column in columns)
+        answer = self._query(f"SELECT {wanted} FROM {table}")
         return list(zip(*(column.to_pylist() for column in answer.columns), strict=True)) if answer.num_rows else []
 
+    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
+        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
+
+        Args:
+            unless: only rows in which this column is NULL, or that this version lacks.
+        """
+        keys = f"rowid AS {ROW_ID}" if key == ROW_ID else f'CAST("{key}" AS INTEGER) AS {key}'
+        where = f' AND "{unless}" IS NULL' if unless in self._layout[table] else ""
+        answer = self._query(
+            f'SELECT {keys}, CAST("{text}" AS TEXT) AS text FROM {table} WHERE "{text}" IS NOT NULL{where}'
+        )
+        return int64_array(answer[key]), answer["text"]
+
     def _integer_expression(self, table: str, column: str) -> str:
-        if column not in self.columns[table]:
+        if column not in self._layout[table]:
             return f"{MISSING} AS {column}"
         return f'ifnull("{column}", {MISSING}) AS {column}'
 
     def _read_layout(self) -> dict[str, frozenset[str]]:
-        rows = self.query(
+        rows = self._query(
             "SELECT CAST(m.name AS TEXT) AS t, CAST(c.name AS TEXT) AS c "
             "FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
         )
@@ -125,19 +145,19 @@ class Database:
             layout.setdefault(table, set()).add(column)
         return {table: frozenset(columns) for table, columns in layout.items()}
 
+    def _check_layout(self) -> None:
+        if not any(self.has(table) for table in (schema.TABLE_STRINGS, schema.TABLE_NVTX, schema.TABLE_PERFHARNESS)):
+            raise TraceFormatError(
+                f"{self.path} is a sqlite file, but not a trace: it has neither {schema.TABLE_STRINGS} nor "
+                f"{schema.TABLE_NVTX}; give the file that `nsys export --type sqlite` or perfharness wrote."
+            )
+
     def _format_error(self, error: Exception | str) -> TraceFormatError:
         reason = str(error).splitlines()[0]
         return TraceFormatError(
             f"{self.path} cannot be read as a trace: {reason}. It may be truncated or still being written; "
             "export it again with `nsys export --type sqlite`."
         )
-
-
-def int64_array(column: pa.ChunkedArray) -> Int64:
-    """A NumPy array of an Arrow integer column without NULLs."""
-    if column.null_count:
-        column = pc.fill_null(column.cast(pa.int64()), MISSING)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def _size_by_header(header: bytes) -> int:

@@ -17,8 +17,8 @@ from perfharness.model.trace import (
     Synchronizations,
     TraceDetails,
 )
-from perfharness.trace.database import MISSING, Database
 from perfharness.trace.names import NameTable
+from perfharness.trace.source import MISSING, TraceSource
 
 UNKNOWN = -1
 KEY_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
@@ -38,13 +38,13 @@ ANY_STREAM = 0xFFFFFFFF
 Columns = dict[str, Int64]
 
 
-def read_details(database: Database, names: NameTable, operations: GpuOperations) -> TraceDetails:
+def read_details(source: TraceSource, names: NameTable, operations: GpuOperations) -> TraceDetails:
     """Details of these operations, aligned with them, and the waits that the trace recorded."""
     count = len(operations)
-    kernel = _columns(database, schema.TABLE_KERNEL, GpuOperationKind.KERNEL, KERNEL_COLUMNS, operations)
-    copy = _columns(database, schema.TABLE_MEMCPY, GpuOperationKind.MEMCPY, COPY_COLUMNS, operations)
-    memset = _columns(database, schema.TABLE_MEMSET, GpuOperationKind.MEMSET, MEMSET_COLUMNS, operations)
-    graph = _columns(database, schema.TABLE_GRAPH, GpuOperationKind.GRAPH, GRAPH_COLUMNS, operations)
+    kernel = _columns(source, schema.TABLE_KERNEL, GpuOperationKind.KERNEL, KERNEL_COLUMNS, operations)
+    copy = _columns(source, schema.TABLE_MEMCPY, GpuOperationKind.MEMCPY, COPY_COLUMNS, operations)
+    memset = _columns(source, schema.TABLE_MEMSET, GpuOperationKind.MEMSET, MEMSET_COLUMNS, operations)
+    graph = _columns(source, schema.TABLE_GRAPH, GpuOperationKind.GRAPH, GRAPH_COLUMNS, operations)
 
     def spread(*parts: tuple[GpuOperationKind, Int64]) -> Int64:
         column = np.full(count, UNKNOWN, dtype=np.int64)
@@ -71,18 +71,18 @@ def read_details(database: Database, names: NameTable, operations: GpuOperations
                 (kernels, kernel["graphNodeId"]), (copies, copy["graphNodeId"]), (memsets, memset["graphNodeId"])
             ),
         ),
-        synchronizations=_synchronizations(database),
+        synchronizations=_synchronizations(source),
     )
 
 
 def _columns(
-    database: Database, table: str, kind: GpuOperationKind, wanted: list[str], operations: GpuOperations
+    source: TraceSource, table: str, kind: GpuOperationKind, wanted: list[str], operations: GpuOperations
 ) -> Columns:
     """These columns of a table in the order of `operations[kind]`, unknown values as -1."""
     mine = np.flatnonzero(operations.kind == kind)
-    if not database.has(table) or not len(mine):
+    if not source.has(table) or not len(mine):
         return {column: np.full(len(mine), UNKNOWN, dtype=np.int64) for column in wanted}
-    rows = database.integers(table, [*KEY_COLUMNS, *wanted])
+    rows = source.integers(table, [*KEY_COLUMNS, *wanted])
     keys = (
         operations.start_ns, operations.end_ns, operations.process, operations.correlation, operations.device,
         operations.stream,
@@ -104,9 +104,9 @@ def _known(values: Int64) -> Int64:
     return np.where(values == MISSING, UNKNOWN, values)
 
 
-def _synchronizations(database: Database) -> Synchronizations:
-    if database.has(schema.TABLE_SYNCHRONIZATION):
-        rows = database.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
+def _synchronizations(source: TraceSource) -> Synchronizations:
+    if source.has(schema.TABLE_SYNCHRONIZATION):
+        rows = source.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
     else:
         rows = {column: np.empty(0, dtype=np.int64) for column in SYNCHRONIZATION_COLUMNS}
     stream = _known(rows["streamId"])

@@ -7,65 +7,63 @@ import re
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import GpuCoverage, TraceMeta
-from perfharness.trace.database import MISSING, Database
+from perfharness.trace.source import MISSING, TraceSource
 
-NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = 2, 3
+NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 
 LOST_EVENTS = re.compile(r"\b(dropped|lost|truncated|incomplete|not all|out of memory|missing)\b", re.IGNORECASE)
 """An nsys diagnostic in these words speaks of events that are not in the trace."""
 
 
-def read_meta(database: Database, has_cuda_rows: bool) -> TraceMeta:
+def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
     """The trace's word on itself. `has_cuda_rows`: whether there is any CUDA call or GPU operation in it."""
-    environment = _key_values(database, "TARGET_INFO_SYSTEM_ENV")
+    environment = _key_values(source, "TARGET_INFO_SYSTEM_ENV")
     cuda_driver = environment.get("CudaDriverVersion", [""])[0]
-    own = _key_values(database, schema.TABLE_PERFHARNESS)
+    own = _key_values(source, schema.TABLE_PERFHARNESS)
     if own:
         coverage, reason = _embedded_coverage(own)
         version = own.get(schema.META_TRACER_VERSION, [None])[0]
     else:
-        coverage, reason = _nsys_coverage(database, has_cuda_rows)
-        version = _export_values(database).get("EXPORT_PRODUCT_VERSION", [None])[0]
+        coverage, reason = _nsys_coverage(source, has_cuda_rows)
+        version = _export_values(source).get("EXPORT_PRODUCT_VERSION", [None])[0]
     return TraceMeta(
         tracer="embedded" if own else "nsys",
         tracer_version=version,
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
-        session_start_unix_ns=_session_start(database),
-        device_names=_device_names(database),
+        session_start_unix_ns=_session_start(source),
+        device_names=_device_names(source),
         driver=environment.get("NvDriverVersion", [None])[0],
         cuda_driver=int(cuda_driver) if cuda_driver.isdigit() else None,
-        findings=(*_embedded_findings(own), *_nsys_diagnostics(database)),
+        findings=(*_embedded_findings(own), *_nsys_diagnostics(source)),
     )
 
 
-def _key_values(database: Database, table: str) -> dict[str, list[str]]:
+def _key_values(source: TraceSource, table: str) -> dict[str, list[str]]:
     """A name/value table; a name may stand in it more than once."""
-    if not {"name", "value"} <= database.columns.get(table, frozenset()):
+    if not {"name", "value"} <= source.columns(table):
         return {}
     found: dict[str, list[str]] = {}
-    for name, value in database.texts(
-        f"SELECT ifnull(CAST(name AS TEXT), '') AS name, ifnull(CAST(value AS TEXT), '') AS value FROM {table}"
-    ):
+    for name, value in source.texts(table, ["name", "value"]):
         found.setdefault(name, []).append(value)
     return found
 
 
-def _export_values(database: Database) -> dict[str, list[str]]:
+def _export_values(source: TraceSource) -> dict[str, list[str]]:
     """What nsys says of its export; the table was called otherwise up to 2022.4."""
-    return _key_values(database, "META_DATA_EXPORT") or _key_values(database, "EXPORT_META_DATA")
+    return _key_values(source, "META_DATA_EXPORT") or _key_values(source, "EXPORT_META_DATA")
 
 
-def _nsys_coverage(database: Database, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
+def _nsys_coverage(source: TraceSource, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
     if has_cuda_rows:
         return "traced", "the trace holds CUDA events"
-    capture = _key_values(database, "META_DATA_CAPTURE")
+    capture = _key_values(source, "META_DATA_CAPTURE")
     collected = [value for name, values in capture.items() if "COLLECT_CUDA_TRACE" in name for value in values]
     if "Cuda" in capture.get("CAPTURE_EVENT_TYPE", []) or "true" in collected:
         return "traced", "CUDA was traced, and nothing was recorded"
-    if not capture and not _export_values(database):
+    if not capture and not _export_values(source):
         return "untraced", "the trace does not say whether CUDA was traced"
-    if not database.has("TARGET_INFO_GPU"):
+    if not _device_names(source):
         return "no_gpu_work", "nsys saw no GPU on the machine"
     return "untraced", "CUDA was not traced (nsys ran without `--trace cuda`)"
 
@@ -95,30 +93,29 @@ def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
     return findings
 
 
-def _nsys_diagnostics(database: Database) -> list[Finding]:
-    if not {"severity", "text"} <= database.columns.get("DIAGNOSTIC_EVENT", frozenset()):
+def _nsys_diagnostics(source: TraceSource) -> list[Finding]:
+    if not {"severity", "text"} <= source.columns("DIAGNOSTIC_EVENT"):
         return []
     findings = []
-    for severity, text in database.texts(
-        "SELECT CAST(severity AS TEXT) AS severity, ifnull(CAST(text AS TEXT), '') AS text FROM DIAGNOSTIC_EVENT "
-        f"WHERE severity IN ({NSYS_SEVERITY_WARNING}, {NSYS_SEVERITY_ERROR})"
-    ):
+    for severity, text in source.texts("DIAGNOSTIC_EVENT", ["severity", "text"]):
+        if severity not in (NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR):
+            continue
         if LOST_EVENTS.search(text):
             level = Severity.ERROR
         else:
-            level = Severity.WARNING if int(severity) == NSYS_SEVERITY_ERROR else Severity.NOTE
+            level = Severity.WARNING if severity == NSYS_SEVERITY_ERROR else Severity.NOTE
         findings.append(Finding("nsys-diagnostic", level, f"nsys says: {text.strip()}"))
     return findings
 
 
-def _session_start(database: Database) -> int | None:
-    if "utcEpochNs" not in database.columns.get("TARGET_INFO_SESSION_START_TIME", frozenset()):
+def _session_start(source: TraceSource) -> int | None:
+    if "utcEpochNs" not in source.columns("TARGET_INFO_SESSION_START_TIME"):
         return None
-    times = database.integers("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])["utcEpochNs"]
+    times = source.integers("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])["utcEpochNs"]
     return int(times[0]) if len(times) and times[0] != MISSING else None
 
 
-def _device_names(database: Database) -> tuple[str, ...]:
-    if "name" not in database.columns.get("TARGET_INFO_GPU", frozenset()):
+def _device_names(source: TraceSource) -> tuple[str, ...]:
+    if "name" not in source.columns("TARGET_INFO_GPU"):
         return ()
-    return tuple(name for (name,) in database.texts("SELECT ifnull(CAST(name AS TEXT), '') AS n FROM TARGET_INFO_GPU"))
+    return tuple(name for (name,) in source.texts("TARGET_INFO_GPU", ["name"]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Int64
-from perfharness.trace.database import Database, int64_array
+from perfharness.trace.source import TraceSource
 
 MAX_SPARSE_IDS = 1_000_000
 """nsys numbers strings from 0 on; with no more ids than this beside the strings, a table by id beats a search."""
@@ -25,15 +25,12 @@ class NameTable:
         self._ids, self._id_codes = ids[order], codes[order]
 
     @classmethod
-    def read(cls, database: Database) -> NameTable:
+    def read(cls, source: TraceSource) -> NameTable:
         """All of the StringIds table; an empty table where there is none."""
-        if not database.has(schema.TABLE_STRINGS):
+        if not source.has(schema.TABLE_STRINGS):
             return cls(np.empty(0, dtype=np.int64), [])
-        answer = database.query(
-            f"SELECT CAST(id AS INTEGER) AS id, CAST(value AS TEXT) AS value FROM {schema.TABLE_STRINGS} "
-            "WHERE value IS NOT NULL"
-        )
-        return cls(int64_array(answer["id"]), answer["value"].to_pylist())
+        ids, strings = source.strings(schema.TABLE_STRINGS, "id", "value")
+        return cls(ids, strings.to_pylist())
 
     def add(self, strings: Sequence[str]) -> Int64:
         """Codes of these strings, new or old."""

@@ -1,6 +1,6 @@
-"""A trace file, nsys's sqlite or the embedded tracer's, into a `Trace`.
+"""A trace, nsys's sqlite or Parquet or the embedded tracer's sqlite, into a `Trace`.
 
-Columns are taken by name, tables may be absent, row order is never trusted; one reader serves both tracers.
+Columns are taken by name, tables may be absent, row order is never trusted; one reader serves all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from perfharness.model.trace import (
     Style,
     Trace,
 )
-from perfharness.trace.database import MISSING, Database, int64_array
 from perfharness.trace.details import read_details
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable, lookup
+from perfharness.trace.open_source import open_source
+from perfharness.trace.source import MISSING, ROW_ID, TraceSource
 from perfharness.trace.validate import check_times
 
 NVTX_COLUMNS = [
@@ -53,20 +54,13 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """
-    with Database(path) as database:
-        if not any(
-            database.has(table) for table in (schema.TABLE_STRINGS, schema.TABLE_NVTX, schema.TABLE_PERFHARNESS)
-        ):
-            raise TraceFormatError(
-                f"{path} is a sqlite file, but not a trace: it has neither {schema.TABLE_STRINGS} nor "
-                f"{schema.TABLE_NVTX}; give the file that `nsys export --type sqlite` or perfharness wrote."
-            )
-        # sqlite reads one table as fast as one core can; each table gets a connection and a thread of its own.
+    with open_source(path) as source:
+        # A table is read as fast as one core can; each gets a source and a thread of its own.
         with ThreadPoolExecutor(max_workers=2) as others:
             reading_calls = others.submit(_alone, path, _read_calls)
             reading_operations = others.submit(_alone, path, _read_operations)
-            names = NameTable.read(database)
-            nvtx = _read_nvtx(database, names)
+            names = NameTable.read(source)
+            nvtx = _read_nvtx(source, names)
             ranges, marks = _split_nvtx(path, nvtx, names)
             operations = reading_operations.result()
             api = _api_calls(reading_calls.result(), names)
@@ -80,35 +74,30 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
             api=api,
             operations=operations,
             names=names.values,
-            meta=read_meta(database, has_cuda_rows),
+            meta=read_meta(source, has_cuda_rows),
             end_ns=end_ns,
-            details=read_details(database, names, operations) if details else None,
+            details=read_details(source, names, operations) if details else None,
         )
 
 
-def _alone(path: Path, read: Callable[[Database], _Read]) -> _Read:
-    """Read with a connection that nobody else uses."""
-    with Database(path) as database:
-        return read(database)
+def _alone(path: Path, read: Callable[[TraceSource], _Read]) -> _Read:
+    """Read with a source that nobody else uses."""
+    with open_source(path) as source:
+        return read(source)
 
 
-def _read_nvtx(database: Database, names: NameTable) -> dict[str, Int64]:
-    if not database.has(schema.TABLE_NVTX):
+def _read_nvtx(source: TraceSource, names: NameTable) -> dict[str, Int64]:
+    if not source.has(schema.TABLE_NVTX):
         return {column: np.empty(0, dtype=np.int64) for column in [*NVTX_COLUMNS, "payload", "row_id", "name"]}
-    events = database.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
+    events = source.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
     events["name"] = names.codes_of_ids(events["textId"])
-    if "text" in database.columns[schema.TABLE_NVTX]:
-        answer = database.query(
-            f"SELECT rowid AS row_id, CAST(text AS TEXT) AS text FROM {schema.TABLE_NVTX} "
-            "WHERE text IS NOT NULL AND textId IS NULL"
-            if "textId" in database.columns[schema.TABLE_NVTX]
-            else f"SELECT rowid AS row_id, CAST(text AS TEXT) AS text FROM {schema.TABLE_NVTX} WHERE text IS NOT NULL"
-        )
-        if answer.num_rows:
-            encoded = pc.dictionary_encode(answer["text"]).combine_chunks()
+    if "text" in source.columns(schema.TABLE_NVTX):
+        rows, texts = source.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        if len(rows):
+            encoded = pc.dictionary_encode(texts).combine_chunks()
             codes = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
             order = np.argsort(events["row_id"], kind="stable")
-            at = order[np.searchsorted(events["row_id"], int64_array(answer["row_id"]), sorter=order)]
+            at = order[np.searchsorted(events["row_id"], rows, sorter=order)]
             events["name"][at] = codes
     return events
 
@@ -167,20 +156,20 @@ def _split_nvtx(path: Path, events: dict[str, Int64], names: NameTable) -> tuple
     return ranges, marks
 
 
-def _read_calls(database: Database) -> dict[str, Int64]:
-    if not database.has(schema.TABLE_API):
+def _read_calls(source: TraceSource) -> dict[str, Int64]:
+    if not source.has(schema.TABLE_API):
         return {column: np.empty(0, dtype=np.int64) for column in [*API_COLUMNS, "returnValue"]}
-    calls = database.integers(schema.TABLE_API, API_COLUMNS)
-    calls["returnValue"] = _return_values(database, calls)
+    calls = source.integers(schema.TABLE_API, API_COLUMNS)
+    calls["returnValue"] = _return_values(source, calls)
     return calls
 
 
-def _return_values(database: Database, calls: dict[str, Int64]) -> Int64:
+def _return_values(source: TraceSource, calls: dict[str, Int64]) -> Int64:
     """Nearly all calls return 0, so only the others are read."""
-    if "returnValue" not in database.columns[schema.TABLE_API]:
+    if "returnValue" not in source.columns(schema.TABLE_API):
         return np.zeros(len(calls["start"]), dtype=np.int64)
     keys = ["start", "globalTid", "correlationId"]
-    failed = database.integers(schema.TABLE_API, [*keys, "returnValue"], where="WHERE returnValue <> 0")
+    failed = source.integers(schema.TABLE_API, [*keys, "returnValue"], nonzero="returnValue")
     return lookup([calls[key] for key in keys], [failed[key] for key in keys], failed["returnValue"], default=0)
 
 
@@ -195,12 +184,12 @@ def _api_calls(calls: dict[str, Int64], names: NameTable) -> ApiCalls:
     )
 
 
-def _read_operations(database: Database) -> GpuOperations:
+def _read_operations(source: TraceSource) -> GpuOperations:
     columns = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
     parts: dict[str, list[Int64]] = {column: [np.empty(0, dtype=np.int64)] for column in [*columns, "kind"]}
     for kind, table in OPERATION_TABLES.items():
-        if database.has(table):
-            rows = database.integers(table, columns)
+        if source.has(table):
+            rows = source.integers(table, columns)
             for column in columns:
                 parts[column].append(rows[column])
             parts["kind"].append(np.full(len(rows["start"]), kind, dtype=np.int64))

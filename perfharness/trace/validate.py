@@ -8,7 +8,7 @@ import numpy as np
 
 from perfharness.errors import TraceFormatError
 from perfharness.model.trace import ApiCalls, GpuOperations, Int64, NvtxRanges
-from perfharness.trace.database import MISSING
+from perfharness.trace.source import MISSING
 
 
 def check_times(path: Path, ranges: NvtxRanges, api: ApiCalls, operations: GpuOperations) -> None:

@@ -1,0 +1,61 @@
+"""What a user may name: a run folder, a process's folder in it, or a trace, as sqlite, Parquet or `.nsys-rep`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perfharness.report import run as report_run
+from perfharness.trace.database import SQLITE_MAGIC
+from perfharness_launcher.discovery import find_nsys
+from perfharness_launcher.report_export import REPORT_SUFFIX, sqlite_of
+
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
+"""How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
+
+
+def trace_file(path: Path, nsys: Path | None = None) -> Path:
+    """The sqlite file or Parquet folder to read for this path; of an `.nsys-rep` nsys makes one, kept beside it.
+
+    Raises what `sqlite_of` raises; whether the trace can be read is seen when it is read.
+    """
+    if not _is_report(path):
+        return path
+    return sqlite_of(path, lambda: find_nsys(nsys, os.environ))
+
+
+def open_run(
+    path: str | Path,
+    *,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+    nsys: str | Path | None = None,
+) -> report_run.Run:
+    """Open a run folder, the folder of one of its processes, or a trace. Needs no GPU or CUDA.
+
+    Args:
+        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace: a sqlite file, a folder of nsys's
+            Parquet export, or an `.nsys-rep`, which nsys exports first; the sqlite file is kept beside it.
+        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
+        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
+        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
+        nsys: the nsys that exports; None: what is found.
+
+    Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
+    exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
+    """
+    readable = trace_file(Path(path), None if nsys is None else Path(nsys))
+    return report_run.open_run(readable, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+
+
+def _is_report(path: Path) -> bool:
+    """By what is in it; where that says nothing (no file, an empty one), by its name."""
+    if path.is_dir() or path.suffix == ".sqlite":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(REPORT_MAGIC))
+    except OSError:
+        head = b""
+    return head == REPORT_MAGIC or (path.suffix == REPORT_SUFFIX and not head.startswith(SQLITE_MAGIC))

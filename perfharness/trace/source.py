@@ -1,0 +1,61 @@
+"""What the reader asks of a trace file, whatever its format: which tables there are, and columns of them by name."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from perfharness.model.trace import Int64
+
+MISSING = -(2**62)
+"""Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
+
+ROW_ID = "row_id"
+"""The number of a row in its table, from 1 on, where it is asked for like a column."""
+
+
+class TraceSource(Protocol):
+    """An open trace. Columns that a version lacks are no error, unknown tables are; every method may raise
+    `TraceFormatError` where it meets what cannot be read.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    def has(self, table: str) -> bool:
+        """Whether the table exists (nsys writes a table only when it has rows)."""
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The table's columns; none where there is no such table."""
+
+    def integers(
+        self,
+        table: str,
+        columns: list[str],
+        row_id: bool = False,
+        first_of: dict[str, list[str]] | None = None,
+        nonzero: str | None = None,
+    ) -> dict[str, Int64]:
+        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
+
+        Args:
+            row_id: with `row_id`, the row's number, as a column more.
+            first_of: name -> columns of which the first that is not NULL is taken.
+            nonzero: only rows in which this column is neither 0 nor NULL.
+        """
+
+    def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
+        """Columns of a small table as text, a tuple a row; NULL is the empty text."""
+
+    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
+        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
+
+        Args:
+            unless: only rows in which this column is NULL, or that this version lacks.
+        """
