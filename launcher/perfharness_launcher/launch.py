@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
@@ -95,10 +95,14 @@ def launch(
                 findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
                 if plan.annotations is not None:
                     findings += annotation_findings(ending.process.folder, record, plan.annotations)
+            findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
             if not supervisor.has_measured:
                 _refuse(findings)
-            manifest = make_manifest(
-                plan, environment, command, run_id, created, records, findings, companions=beside.records
+            manifest = make_manifest(plan, environment, command, run_id, created, records, findings).model_copy(
+                update={
+                    "companions": beside.records,
+                    "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
+                }
             )
             (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
             observer.stage("reading the traces")
@@ -125,8 +129,6 @@ def make_manifest(
     created: str,
     records: Sequence[ProcessRecord],
     findings: Sequence[Finding],
-    *,
-    companions: Mapping[str, dict[str, Any]] | None = None,
 ) -> RunManifest:
     """The manifest of a run."""
     options = plan.options
@@ -143,7 +145,6 @@ def make_manifest(
         tracer=plan.tracer,
         environment=environment,
         processes=list(records),
-        companions=dict(companions or {}),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
     )
 

@@ -72,6 +72,8 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"-w {options.warmup_batches}: the number of warm-up batches cannot be negative"
     if options.timeout_s is not None and not options.timeout_s > 0:
         yield f"--timeout {options.timeout_s:g}: must be more than 0 seconds"
+    if not options.barrier_timeout_s > 0:
+        yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.nsys is not None and options.tracer in ("embedded", "none"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.errors import LaunchError
+from perfharness.model.environment import START_BARRIER
 from perfharness.model.plan import LaunchPlan, ProcessSpec
 from perfharness_launcher import child
 from perfharness_launcher.nsys_command import profile_command
@@ -96,12 +97,15 @@ class RunningProcess:
             _signal_group(self.popen.pid, signal.SIGKILL)
 
 
-def start(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path, control_dir: Path, run_id: str) -> RunningProcess:
+def start(
+    spec: ProcessSpec, plan: LaunchPlan, run_dir: Path, control_dir: Path, run_id: str, barrier_dir: Path | None = None
+) -> RunningProcess:
     """Start one process up to the point where it waits for the word to go.
 
     Args:
         run_dir: where the folder of the process is made.
         control_dir: a folder on a file system that knows FIFOs.
+        barrier_dir: where the start barrier is held; None: there is none.
     """
     folder = run_dir / spec.folder
     folder.mkdir(parents=True)
@@ -116,7 +120,12 @@ def start(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path, control_dir: Path,
         shown = profile_command(plan.nsys, folder, spec.command, cuda=plan.traces_cuda)
     else:
         command, shown = watched, list(spec.command)
-    environment = {**os.environ, **spec.environment_in(run_dir), RUN_ID_VARIABLE: run_id}
+    environment = {
+        **os.environ,
+        **spec.environment_in(run_dir),
+        RUN_ID_VARIABLE: run_id,
+        START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one
+    }
     try:
         with (folder / TRACER_LOG).open("wb") as log:
             popen = subprocess.Popen(

@@ -18,6 +18,7 @@ import psutil
 from perfharness.errors import LaunchError
 from perfharness.model.plan import LaunchPlan
 from perfharness_launcher import child, spawn
+from perfharness_launcher.barrier import StartBarrier, start_barrier
 from perfharness_launcher.companions import Companions, MeasuredProcess
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.orphans import end_leftovers
@@ -32,6 +33,7 @@ class Phase(Enum):
 
     STARTING = "starting"
     RUNNING = "running"
+    WAITING = "waits for the others' first measured batch"
     STOPPING = "stopping"
     ENDED = "ended, waits for the others"
     WRITING = "tracer writes its report"
@@ -115,16 +117,20 @@ class Supervisor:
     _interrupts_told: int = field(default=0, init=False)
     leftovers: list[str] = field(default_factory=list)
     """Command lines of what was still running at the end and had to be ended."""
+    barrier: StartBarrier | None = None
+    """The start barrier of the run; None where there is one process only, or it is switched off."""
+
     has_measured: bool = False
     """Whether any measured process was started."""
 
     def run(self) -> list[Ending]:
         """Start, watch and end all processes; returns how each ended."""
         watches: list[_Watch] = []
-        with _control_dir() as control_dir:
+        with _control_dir() as control_dir, self._start_barrier(control_dir) as self.barrier:
+            held = self.barrier.folder if self.barrier is not None else None
             try:
                 for spec in self.plan.processes:
-                    started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id)
+                    started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id, held)
                     watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
                 self.observer.started([watch.process for watch in watches])
                 self._wait_until_ready(watches)
@@ -139,6 +145,14 @@ class Supervisor:
             for watch in watches
         ]
 
+    def _start_barrier(self, control_dir: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
+        options, processes = self.plan.options, self.plan.processes
+        if not options.barrier or len(processes) < 2:
+            return contextlib.nullcontext()
+        return start_barrier(
+            control_dir, {spec.index: spec.folder for spec in processes}, options.barrier_timeout_s, self.clock
+        )
+
     def _look(self, watches: list[_Watch]) -> Iterator[None]:
         """One look a turn: read the states, tell the observer, rest a little."""
         while True:
@@ -148,7 +162,7 @@ class Supervisor:
             if self.interrupts.count > self._interrupts_told:
                 self._interrupts_told = self.interrupts.count
                 self.observer.interrupted(self._interrupts_told)
-            self.observer.look([_phase(watch) for watch in watches])
+            self.observer.look([_phase(watch, self.barrier) for watch in watches])
             yield
             self.sleep(POLL_S)
 
@@ -187,6 +201,14 @@ class Supervisor:
                 return
             for watch in running:
                 self._stop_if_due(watch)
+            self._look_at_barrier(watches)
+
+    def _look_at_barrier(self, watches: list[_Watch]) -> None:
+        if self.barrier is None:
+            return
+        if self.interrupts:  # a script that takes the signal for a request has to come out of its wait
+            self.barrier.open()
+        self.barrier.look([watch.process.spec.index for watch in watches if watch.process.is_over or _is_gone(watch)])
 
     def _stop_if_due(self, watch: _Watch) -> None:
         now = self.clock()
@@ -255,7 +277,7 @@ def _is_gone(watch: _Watch) -> bool:
     return not watch.process.is_measured or not psutil.pid_exists(status.pid or 0)
 
 
-def _phase(watch: _Watch) -> Phase:
+def _phase(watch: _Watch, barrier: StartBarrier | None) -> Phase:
     process = watch.process
     if process.is_over:
         if process.popen.poll() is not None:
@@ -263,4 +285,6 @@ def _phase(watch: _Watch) -> Phase:
         return Phase.WRITING if watch.released else Phase.ENDED
     if process.status.pid is None:
         return Phase.STARTING
-    return Phase.STOPPING if watch.stopped else Phase.RUNNING
+    if watch.stopped:
+        return Phase.STOPPING
+    return Phase.WAITING if barrier is not None and barrier.waits(process.spec.index) else Phase.RUNNING

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
-from perfharness.analysis.measures import TIMES, Measures, by_level
+from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64, Tree
 from perfharness.model.trace import Bool, Int64
 
 RESERVED_KEYS = frozenset(
-    {"count", "total_items", "total_items_minus_warmup", "warmup", "batches"}
+    {"count", "total_items", "total_items_minus_warmup", "warmup", "batches", "start_barrier_wait"}
     | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
 )
 """A range with such a name is written as `name (range)`, for its entry would be taken for a number."""
@@ -57,7 +57,8 @@ class Columns:
 class Entries:
     """The entries of the tree, in columns; `first` is the first stage of each, `parent` the entry above or -1.
 
-    `groups` are what entries of one kind have: all, those in batches, batches, those around batches.
+    `groups` are what entries of one kind have: all, those in batches, batches, those around batches, those around a
+    wait at the start barrier.
     `negative` lists entries whose time without warm-up came out below zero (it is NaN there).
     """
 
@@ -117,6 +118,7 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, start_ns)
     occurrences = count_by_code(node, count)
+    waited = sum_by_code(node, stages.barrier_wait_ns / NS_PER_MS, count)
     return Entries(
         stages=stages,
         first=first,
@@ -127,6 +129,7 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
             Columns(is_batch, {"total_items": items}),
             Columns(is_inside, {f"{time}_per_item": divide(sums[time], items) for time in TIMES}),
             around,
+            Columns(waited > 0, {"start_barrier_wait": waited}),
         ],
         warmup=Columns(is_batch, {"warmup": warm}),
         rootless=_rootless_totals(stages, measures),

@@ -6,7 +6,7 @@ import numpy as np
 
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool
+from perfharness.model.trace import Bool, Int64
 
 
 def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[Finding]:
@@ -53,7 +53,21 @@ def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[
                 else "Plain NVTX cannot count items; use PerfRecorder for that.",
             )
         )
+    waited = np.flatnonzero(stages.barrier_wait_ns > 0)
+    if len(waited):
+        findings.append(_waited_at_the_barrier(stages, waited))
     return findings
+
+
+def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
+    shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[waited]))
+    return Finding(
+        "start-barrier-wait",
+        Severity.NOTE,
+        f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {shown}; they are left out of"
+        " cpu_time there, while gpu_time, from the first GPU operation to the last, spans them.",
+        "--no-barrier starts the processes' measured batches as they come.",
+    )
 
 
 def negative_without_warmup(names: list[str]) -> Finding:

@@ -62,7 +62,7 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     items[counted] = stages.items[batch[counted]]
     return Measures(
         times={
-            "cpu_time": (ranges.end_ns[at] - ranges.start_ns[at]) / NS_PER_MS,
+            "cpu_time": (ranges.end_ns[at] - ranges.start_ns[at] - stages.barrier_wait_ns) / NS_PER_MS,
             "gpu_time": np.where(known, gpu_time / NS_PER_MS, np.nan),
             "gpu_busy_time": np.where(known, busy / NS_PER_MS, np.nan),
         },

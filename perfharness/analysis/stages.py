@@ -33,6 +33,7 @@ class StageTable:
 
     `index` is the range's place in the trace's ranges; `owner` indexes `owners`, the recorders (or, of plain NVTX, the
     domains); `name` indexes `names`; `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`.
+    `barrier_wait_ns` is how long the thread waited at the start barrier inside the range.
     Deleted ranges are not in the table. Rows are ordered by (owner, thread, lane, start).
     """
 
@@ -46,6 +47,7 @@ class StageTable:
     is_batch: Bool
     batch_index: Int64
     items: Int64
+    barrier_wait_ns: Int64
     names: list[str]
     owners: list[str]
     findings: list[Finding]
@@ -107,6 +109,7 @@ def _recorded(trace: Trace) -> StageTable | None:
         parent=nesting.parent[:count], level=nesting.level[:count], name=ranges.name[index],
         is_batch=is_batch, batch_index=np.where(is_batch, ranges.payload[index], 0),
         items=np.where(is_batch, items, NOT_COUNTED),
+        barrier_wait_ns=_barrier_waits(ranges, index, marks, mark_index, trace.names),
         names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
         recorded_ranges={name: int((owner == code).sum()) for code, name in enumerate(ownership.owners)},
     )  # fmt: skip
@@ -163,6 +166,20 @@ def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str
     return deleted
 
 
+def _barrier_waits(ranges: NvtxRanges, index: Int64, marks: NvtxMarks, mark_index: Int64, names: list[str]) -> Int64:
+    """Nanoseconds that the thread of each range waited at the start barrier while the range was open.
+
+    By time and thread, not by nesting: an asyncio task that waits holds up the other tasks of its loop too, and ranges
+    of other recorders may lie around it.
+    """
+    waited = np.zeros(len(index), dtype=np.int64)
+    for mark in mark_index[marks.name[mark_index] == _code(names, conventions.MARK_BARRIER)]:
+        end, length = marks.time_ns[mark], marks.payload[mark]
+        around = (ranges.start_ns[index] <= end - length) & (ranges.end_ns[index] >= end)
+        waited[around & (ranges.thread[index] == marks.thread[mark])] += length
+    return waited
+
+
 def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageTable:
     ranges = trace.ranges
     label = _domain_labels(trace)
@@ -194,7 +211,8 @@ def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageT
     table = StageTable(
         index=index, owner=owner[index], lane=np.zeros(len(index), dtype=np.int64), thread=ranges.thread[index],
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
-        items=np.full(len(index), NOT_COUNTED, dtype=np.int64), names=names, owners=owners,
+        items=np.full(len(index), NOT_COUNTED, dtype=np.int64),
+        barrier_wait_ns=np.zeros(len(index), dtype=np.int64), names=names, owners=owners,
         findings=findings, from_recorder=False, recorded_ranges={},
     )  # fmt: skip
     return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
@@ -246,7 +264,18 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
     new_place[order] = np.arange(len(order))
     columns = {
         name: getattr(table, name)[order]
-        for name in ("index", "owner", "lane", "thread", "level", "name", "is_batch", "batch_index", "items")
+        for name in (
+            "index",
+            "owner",
+            "lane",
+            "thread",
+            "level",
+            "name",
+            "is_batch",
+            "batch_index",
+            "items",
+            "barrier_wait_ns",
+        )
     }
     return StageTable(
         **columns,

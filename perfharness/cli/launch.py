@@ -26,6 +26,7 @@ from perfharness.cli.options import (
 from perfharness.errors import UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.plan import (
+    DEFAULT_BARRIER_TIMEOUT_S,
     DEFAULT_OUTPUT_DIR,
     DEFAULT_WARMUP_BATCHES,
     LaunchOptions,
@@ -84,6 +85,19 @@ def launch_verb(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
     ] = None,
+    barrier: Annotated[
+        bool,
+        typer.Option(
+            "--barrier/--no-barrier",
+            help="Hold each process at its first measured batch until all have come to theirs.",
+        ),
+    ] = True,
+    barrier_timeout: Annotated[
+        float,
+        typer.Option(
+            "--barrier-timeout", metavar="SECONDS", help="How long the first process there waits for the last."
+        ),
+    ] = DEFAULT_BARRIER_TIMEOUT_S,
     domain: Domain = None,
     batch_pattern: BatchPattern = None,
     annotate: Annotated[
@@ -125,6 +139,8 @@ def launch_verb(
         batch_pattern=batch_pattern,
         annotate=annotate,
         annotate_torch=annotate_torch,
+        barrier=barrier,
+        barrier_timeout_s=barrier_timeout,
     )
     raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 

@@ -16,6 +16,9 @@ MARK_ITEMS = "perfharness.items"
 MARK_DELETE = "perfharness.delete"
 """Mark made inside a range, just before it is popped: the range and all below it are left out of the results."""
 
+MARK_BARRIER = "perfharness.start_barrier"
+"""Mark made when the start barrier opens for a thread; its int64 payload is the nanoseconds that it has waited."""
+
 CATEGORY_SEPARATOR = "/"
 LANE_SEPARATOR = "#"
 

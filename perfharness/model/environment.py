@@ -24,3 +24,12 @@ ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 
 NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
 """For tests: a record of an NVML (JSON) to be answered from instead of the machine's own; see docs/testing-nvml.md."""
+
+START_BARRIER = "PERFHARNESS_START_BARRIER"
+"""Folder of the FIFOs of the start barrier; unset or empty: there is none."""
+
+BARRIER_ARRIVALS = "arrivals"
+"""FIFO in it: a line `process index, pid, UTC nanoseconds` from each that has come to its first measured batch."""
+
+BARRIER_GATE = "gate"
+"""FIFO in it: to open it for reading is to wait until the launch opens it for writing."""

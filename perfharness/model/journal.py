@@ -28,6 +28,17 @@ class RecorderRecord(_Model):
     open_ranges: list[str] = Field(default_factory=list)
 
 
+class BarrierWait(_Model):
+    """A thread that waited for the other processes to reach their first measured batch."""
+
+    loop: str
+    """Recorder, ranges and name of the batch, joined by slashes."""
+
+    thread: int | None = None
+    begin_unix_ns: int
+    waited_ns: int
+
+
 class RecorderJournal(_Model):
     """All recorders of one process."""
 
@@ -43,5 +54,8 @@ class RecorderJournal(_Model):
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that could not be told."""
+
+    start_barrier: list[BarrierWait] | None = None
+    """Each time that a thread waited at the start barrier; None where the launch held none."""
 
     recorders: list[RecorderRecord] = Field(default_factory=list)

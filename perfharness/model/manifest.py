@@ -105,6 +105,17 @@ class ProcessRecord(_Model):
     max_rss_bytes: int | None = None
 
 
+class StartBarrierRecord(_Model):
+    """How the processes came to their first measured batches. Times are UTC."""
+
+    timeout_s: float
+    opened_unix_ns: int | None = None
+    """When all could go; None: nobody came."""
+
+    arrived_unix_ns: dict[str, int | None] = Field(default_factory=dict)
+    """When each process came, by its folder; None: it never did."""
+
+
 class RunManifest(_Model):
     """One run."""
 
@@ -125,6 +136,9 @@ class RunManifest(_Model):
     tracer: TracerRecord
     environment: EnvironmentRecord
     processes: list[ProcessRecord]
+    start_barrier: StartBarrierRecord | None = None
+    """None where there was one process only, or the barrier was switched off."""
+
     companions: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """What those that ran beside the processes tell of themselves, by name: `clocks`, `telemetry`, …"""
 

@@ -17,6 +17,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_WARMUP_BATCHES = 1
 DEFAULT_OUTPUT_DIR = "out"
+DEFAULT_BARRIER_TIMEOUT_S = 300.0
+"""Between the first process and the last one: their imports and models are the same, so minutes mean that one hangs."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class LaunchOptions:
         python: the interpreter of a `.py` script.
         timeout_s: for each measured process, from its start; None: no limit.
         annotate: TOML file that annotates the script from outside.
+        barrier: whether the processes enter their first measured batches together.
+        barrier_timeout_s: how long those that are there wait for the others, from the first one on.
         annotate_torch: PyTorch modules down to this depth become stages; None: none do.
     """
 
@@ -53,6 +57,8 @@ class LaunchOptions:
     batch_pattern: str | None = None
     annotate: Path | None = None
     annotate_torch: int | None = None
+    barrier: bool = True
+    barrier_timeout_s: float = DEFAULT_BARRIER_TIMEOUT_S
 
     @property
     def is_python_script(self) -> bool:

@@ -6,7 +6,7 @@ import threading
 
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import tasks
+from perfharness.recorder import barrier, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
 from perfharness.recorder.claims import claim_domain
@@ -14,6 +14,9 @@ from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
+
+_HELD = object()
+"""Marks the key of a batch that is kept from being found, so that each push of it comes by the start barrier."""
 
 
 class _Token:
@@ -32,6 +35,7 @@ class RecorderCore:
         tasks.follow_asyncio()
         self.sink = choose_sink()
         self.registry = StackRegistry()
+        self.barrier = barrier.active()
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         self._lock = threading.Lock()
@@ -96,20 +100,57 @@ class RecorderCore:
         self._lock = threading.Lock()
         stack: RangeStack | None = getattr(self.local, "stack", None)
         self.registry.reset(stack.thread if stack is not None else None)
+        if self.barrier is not None:
+            self.barrier.forget_waits()
 
     # ---- nodes ----
 
     def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
-        """Prepare a range that was not yet pushed here."""
+        """Prepare a range that was not yet pushed here, or a batch that has to come by the start barrier."""
         spec = RangeSpec.of(key)
         siblings = stack.node.batch_children if is_batch else stack.node.children
         try:
+            if is_batch and self.barrier is not None and not any(outer.is_batch for outer in stack.open_nodes()):
+                return self._batch_at_barrier(stack, spec, key, self.barrier)
             node = self._prepare(stack, spec, is_batch=is_batch)
             siblings[key] = node
         except BaseException:
             _give_back_if_empty(stack)
             raise
         return node
+
+    def _batch_at_barrier(
+        self, stack: RangeStack, spec: RangeSpec, key: RangeKey, start_barrier: barrier.StartBarrier
+    ) -> Node:
+        """A batch that nobody is inside of yet: it waits where it is the first measured one.
+
+        Until then it stands under a key that no push looks for, so that batches pay for the barrier only before it
+        opens.
+        """
+        siblings = stack.node.batch_children
+        held_key = (_HELD, key)
+        try:
+            node = siblings[held_key]
+        except (KeyError, TypeError):
+            node = self._prepare(stack, spec, is_batch=True)
+            siblings[held_key] = node
+        path = [outer.message for outer in reversed(stack.open_nodes())]
+        loop = "/".join([self.name, *path, spec.message])
+        if start_barrier.is_first_measured(loop) and not start_barrier.is_open:
+            waited_ns = start_barrier.wait(loop)
+            if waited_ns:
+                self._mark_wait(stack, waited_ns)
+        if start_barrier.is_open:
+            siblings[key] = siblings.pop(held_key)
+        return node
+
+    def _mark_wait(self, stack: RangeStack, waited_ns: int) -> None:
+        """Tell the trace, so that the wait can be told apart in the ranges around the batch."""
+        channel = self._channel(stack, self.domain)
+        if channel is not None:
+            category = conventions.category_name(self.name, None, stack.lane)
+            attributes = channel.attributes_with_value(conventions.MARK_BARRIER, color_to_argb(None, ""), category)
+            channel.mark_value(attributes, waited_ns)
 
     def checked_index(self, stack: RangeStack, batch_idx: object, key: RangeKey) -> int:
         """The index of a batch that is to be pushed to this stack."""

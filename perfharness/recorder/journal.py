@@ -131,6 +131,7 @@ class Journal:
             "cuda_loaded": _cuda_loaded(),
             "ended": ended,
             "exception": self._exception,
+            "start_barrier": _barrier_waits(self._entries),
             "recorders": [entry.to_json() for entry in self._entries],
         }
 
@@ -179,6 +180,12 @@ class Journal:
 
     def _write_at_end_of_worker(self) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, self.write_at_exit, exitpriority=0)
+
+
+def _barrier_waits(entries: list[Entry]) -> list[dict[str, Any]] | None:
+    """Each wait of this process at the start barrier; None where there was none to wait at."""
+    barriers = [entry.core.barrier for entry in entries if entry.core.barrier is not None]
+    return barriers[0].waits if barriers else None
 
 
 def _cuda_loaded() -> bool | None:

@@ -74,6 +74,7 @@ def test_a_killed_process_leaves_no_trace_and_that_is_told(tmp_path: Path) -> No
     assert [(finding["code"], finding["process"]) for finding in manifest["findings"]] == [
         ("process-failed", "proc_1_gpu_0"),
         ("trace-missing", "proc_1_gpu_0"),
+        ("start-barrier-not-reached", None),
     ]
     assert names(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
     assert (tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json").exists()

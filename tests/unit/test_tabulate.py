@@ -364,3 +364,33 @@ def test_a_mean_with_something_unmeasured_is_null() -> None:
         return {"x": {"gpu_time": gpu_time, "count": 1, "warmup": True}}
 
     assert mean_of_trees([tree(1.0), tree(None)]) == tree(None)
+
+
+def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_path: Path) -> None:
+    """pipeline  |--------------------------------------------------|  0..1000, 600 of them waited
+    batches        |--w--|                        |-1-| |-2-| |-w-|
+    waits                 ......................!                      100..700
+    other rec   |------------------------------------|                 of another recorder, same thread: 0..800
+    """
+    builder = Recorded()
+    builder.declare("other")
+    builder.stage("pipeline", 0, 1000)
+    builder.stage("around", 0, 800, recorder="other")
+    builder.stage("before", 20, 30, tid=101)
+    builder.stage("elsewhere", 0, 900, tid=101)
+    for index, begin in enumerate((10, 700, 800, 900)):
+        builder.batch(index, begin, begin + 50)
+    builder.mark(conventions.MARK_BARRIER, 700 * MS, domain="perfharness", category="toy", payload=600 * MS)
+    result = result_of(builder, tmp_path, warmup=1)
+    pipeline = result.data["toy"]["pipeline"]
+    assert (pipeline["cpu_time"], pipeline["start_barrier_wait"]) == (400.0, 600.0)
+    assert pipeline["cpu_time_minus_warmup"] == 300.0
+    assert pipeline["cpu_time_per_item"] == 100.0
+    assert result.data["other"]["around"]["cpu_time"] == 200.0
+    assert result.data["toy"]["elsewhere"]["cpu_time"] == 900.0, "another thread, which did not wait"
+    assert all("start_barrier_wait" not in pipeline[f"batch_{index}"] for index in range(4))
+    note = next(finding for finding in result.findings if finding.code == "start-barrier-wait")
+    assert "600.0 ms" in note.message
+    assert "'pipeline'" in note.message
+    assert "'around'" in note.message
+    assert "'elsewhere'" not in note.message

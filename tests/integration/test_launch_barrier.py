@@ -1,0 +1,148 @@
+"""The start barrier and the throughput it makes honest: real processes of which one starts late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+SCRIPT = """
+import os, sys, time
+from perfharness import PerfRecorder
+index = int(os.environ["PERFHARNESS_PROCESS_INDEX"])
+late_s, batches, mode = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
+perf = PerfRecorder("rec")
+if index == 1:
+    time.sleep(late_s)
+    if mode == "dies":
+        sys.exit(3)
+    if mode == "never":
+        time.sleep(2)
+        sys.exit(0)
+with perf.range("pipeline"):
+    for i in range(batches):
+        with perf.batch(i, total_items=1):
+            time.sleep(0.02)
+        print("done", i, flush=True)
+perf.finalize()
+"""
+
+TRACERS = [
+    "embedded",
+    pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not (NSYS and SITE), reason="no nsys is named")]),
+]
+
+
+def command(tmp_path: Path, *arguments: object) -> tuple[list[str], dict[str, str]]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    options, own = arguments[: arguments.index("|")], arguments[arguments.index("|") + 1 :]
+    sites = [SITE] if "nsys" in options else []
+    path = [*sites, str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
+    line = [sys.executable, "-m", "perfharness", "launch", "-o", tmp_path / "out", *options, script, *own]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part)}
+    if NSYS:
+        environment["PERFHARNESS_NSYS"] = NSYS
+    return list(map(str, line)), environment
+
+
+def launch(tmp_path: Path, *arguments: object) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    line, environment = command(tmp_path, *arguments)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    out = tmp_path / "out"
+    assert (out / "manifest.json").exists(), done.stdout + done.stderr
+    return done.returncode, load(out / "manifest.json"), load(out / "benchmark_mean.json")
+
+
+def load(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def codes(manifest: dict[str, Any]) -> set[str]:
+    return {finding["code"] for finding in manifest["findings"]}
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -> None:
+    code, manifest, mean = launch(tmp_path, "-np", 2, "-w", 2, "--tracer", tracer, "|", 1.5, 30)
+    assert code == 0, manifest["findings"]
+    barrier = manifest["start_barrier"]
+    arrived = barrier["arrived_unix_ns"]
+    assert arrived["proc_1_gpu_0"] - arrived["proc_0_gpu_0"] > 1e9
+    assert barrier["opened_unix_ns"] >= arrived["proc_1_gpu_0"]
+
+    early = load(tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json")
+    pipeline = early["data"]["rec"]["pipeline"]
+    assert pipeline["start_barrier_wait"] > 1000, "the wait is told apart"
+    batches = [pipeline[f"batch_{index}"] for index in range(30)]
+    assert all("start_barrier_wait" not in batch and batch["cpu_time"] < 1000 for batch in batches)
+    assert pipeline["cpu_time"] == pytest.approx(sum(batch["cpu_time"] for batch in batches), abs=500)
+    journal = load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")
+    assert journal["start_barrier"][0]["waited_ns"] / 1e6 == pytest.approx(pipeline["start_barrier_wait"], abs=0.001)
+    assert "start-barrier-wait" in {finding["code"] for finding in early["meta"]["findings"]}
+    assert mean["throughput"]["items_per_second"] is not None
+
+
+def test_the_window_with_and_without_it(tmp_path: Path) -> None:
+    """One process is late by 1 s of the 1.2 s that its batches take: without the barrier they hardly ever overlap."""
+    _, _, free = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "--no-barrier", "|", 1.0, 60)
+    _, _, held = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 1.0, 60)
+    assert held["throughput"]["window_ms"] > 1000
+    assert (free["throughput"]["window_ms"] or 0) < held["throughput"]["window_ms"] / 2
+
+
+def test_one_that_dies_before_it_holds_nobody_up(tmp_path: Path) -> None:
+    code, manifest, _ = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", "none", "|", 0.5, 5, "dies")
+    assert code == 1
+    assert [process["ended"] for process in manifest["processes"]] == ["ok", "failed"]
+    assert "start-barrier-missed" in codes(manifest)
+
+
+def test_one_that_never_comes_is_named(tmp_path: Path) -> None:
+    options = ("-np", 2, "-w", 1, "--tracer", "none", "--barrier-timeout", 0.3)
+    _, manifest, _ = launch(tmp_path, *options, "|", 0, 5, "never")
+    named = [finding["process"] for finding in manifest["findings"] if finding["code"] == "start-barrier-timeout"]
+    assert named == ["proc_1_gpu_0"]
+    assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"]
+
+
+def test_one_process_alone_and_no_barrier_wait_for_nobody(tmp_path: Path) -> None:
+    for options in (("-np", 1), ("-np", 2, "--no-barrier")):
+        _, manifest, _ = launch(tmp_path, *options, "--tracer", "none", "|", 0, 4)
+        assert manifest["start_barrier"] is None
+        assert load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")["start_barrier"] is None
+
+
+def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
+    line, environment = command(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)
+    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) as launcher:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            assert launcher.stdout is not None
+            for text in launcher.stdout:
+                assert time.monotonic() < deadline
+                if "proc_0_gpu_0: waits for the others" in text:
+                    break
+            launcher.send_signal(signal.SIGINT)
+            launcher.stdout.read()
+            launcher.wait(PATIENCE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                launcher.kill()
+    manifest = load(tmp_path / "out" / "manifest.json")
+    assert launcher.returncode == 1
+    assert [process["ended"] for process in manifest["processes"]] == ["interrupted"] * 2
