@@ -106,7 +106,8 @@ def test_a_launch_starts_them_before_the_processes_and_stops_them_before_the_ana
         "analysis",
     ]
     assert outcome.manifest.companions == {"clocks": {"name": "clocks"}, "sampler": {"name": "sampler"}}
-    assert [finding.code for finding in outcome.manifest.findings] == ["sampler-done", "clocks-done"]
+    codes = [finding.code for finding in outcome.manifest.findings]
+    assert [code for code in codes if code.endswith("-done")] == ["sampler-done", "clocks-done"]
 
 
 def test_no_process_lives_when_they_are_stopped(tmp_path: Path) -> None:
