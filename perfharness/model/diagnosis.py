@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.findings import Finding
+from perfharness.model.trace import GpuDevice
 
 Path = tuple[str, ...]
 
@@ -43,13 +44,53 @@ class HostActivity(str, Enum):
     OUTSIDE = "outside"
 
 
+class KernelKind(str, Enum):
+    """What a kernel's name says of its work."""
+
+    TENSOR_CORE = "tensor-core"
+    MATRIX = "matrix"
+    MEMORY = "memory"
+    COMMUNICATION = "communication"
+    UNKNOWN = "unknown"
+
+
+class OccupancyLimiter(str, Enum):
+    """What keeps more warps of a kernel from being resident at once; `warps`: nothing, the multiprocessors are full."""
+
+    GRID = "grid"
+    WARPS = "warps"
+    BLOCKS = "blocks"
+    REGISTERS = "registers"
+    SHARED_MEMORY = "shared-memory"
+
+
+class GpuLimit(str, Enum):
+    """What limits the GPU's own work; the last is said where a trace does not tell."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    UNDERFILLED = "underfilled"
+    CANNOT_TELL = "cannot-tell"
+
+
 @dataclass(frozen=True)
 class KernelGroup:
-    """Launches of one kernel with one grid and block. `share` is of the stage's kernel time, 0 to 1."""
+    """Launches of one kernel on one GPU with one grid and block. `share` is of the stage's kernel time, 0 to 1.
+
+    `kind` is what the name says. `occupancy` is the share of the GPU's warps that can be resident at most, `limiter`
+    what keeps it from being more, `waves` how often the grid fills the GPU (docs/diagnosis.md).
+    """
 
     name: str
+    device: int
+    kind: KernelKind
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
+    registers: int | None
+    shared_bytes: int | None
+    waves: float | None
+    occupancy: float | None
+    limiter: OccupancyLimiter | None
     count: float
     time_ms: float
     mean_us: float
@@ -66,6 +107,35 @@ class CopyGroup:
     bytes: float | None
     time_ms: float
     gb_per_s: float | None
+
+
+@dataclass(frozen=True)
+class GpuLimits:
+    """What the stage's own work on the GPU is limited by, as far as a trace tells. Copies from and to the host are no
+    part of it.
+
+    `basis` is `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (what kernels are called), or
+    None. Times are sums of operations, as `work_ms` is.
+    """
+
+    limit: GpuLimit
+    basis: Literal["shape", "bandwidth", "names"] | None
+    work_ms: float
+    by_name_ms: dict[str, float]
+    """Kernel time by `KernelKind`, without the underfilled and the short ones."""
+    underfilled_ms: float | None
+    """Of kernels that leave half of the multiprocessors without a block, while no other kernel ran on that GPU."""
+    short_ms: float
+    """Of the other kernels, those so short that starting and ending is a good part of them."""
+    tail_ms: float | None
+    """Lost in last waves that fill the GPU in part, if all blocks of a grid take equally long."""
+    moved_gb_per_s: float | None
+    """Of copies inside the GPU (read and written) and memsets, by the time they took."""
+    moved_peak_share: float | None
+    at_peak_ms: float | None
+    """Of those copies and memsets, what ran near the memory's bandwidth."""
+    evidence: list[str]
+    missing: list[str]
 
 
 @dataclass(frozen=True)
@@ -91,6 +161,7 @@ class GpuWork:
     """Time of its copies during which kernels ran."""
     shared_with_processes_ms: float | None
     """Time of its operations during which other processes of the run were at work on the same GPU."""
+    limits: GpuLimits
 
 
 @dataclass(frozen=True)
@@ -142,6 +213,8 @@ class StageVerdict:
     evidence: list[str]
     next_step: str
     missing: list[str] = field(default_factory=list)
+    limit: GpuLimit | None = None
+    """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +272,8 @@ class Diagnosis:
     missing: list[str]
     """What the trace does not hold, so that some numbers are null."""
     findings: list[Finding]
+    gpus: list[GpuDevice] = field(default_factory=list)
+    """The GPUs that operations ran on, with what the trace tells of them."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""

@@ -212,6 +212,30 @@ GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
 
 
 @dataclass(frozen=True)
+class GpuDevice:
+    """A GPU as one process numbers it (`GpuOperations.device`); `pid` None: as every process does.
+
+    What the trace does not tell is None. `memory_bytes_per_s` and `clock_hz` are what the hardware can at most.
+    """
+
+    pid: int | None
+    number: int
+    name: str | None = None
+    uuid: str | None = None
+    """Without the prefix `GPU-`."""
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    clock_hz: int | None = None
+    memory_bytes_per_s: int | None = None
+    memory_bytes: int | None = None
+    l2_bytes: int | None = None
+    max_warps_per_sm: int | None = None
+    max_blocks_per_sm: int | None = None
+    max_registers_per_sm: int | None = None
+    max_shared_bytes_per_sm: int | None = None
+
+
+@dataclass(frozen=True)
 class TraceMeta:
     """Where a trace comes from and what it says of itself."""
 
@@ -223,6 +247,7 @@ class TraceMeta:
     """UTC time of trace time 0, or None where the trace does not tell."""
 
     device_names: tuple[str, ...] = ()
+    devices: tuple[GpuDevice, ...] = ()
     driver: str | None = None
     cuda_driver: int | None = None
     """As CUDA writes it: 13000 is 13.0."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Diagnosis, GpuLimit, GpuLimits, KernelGroup, StageDiagnosis, Verdict
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.report.terminal import NOT_MEASURED, print_findings
 
@@ -33,7 +33,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         )
         console.print(_table(stages))
     for stage in stages:
-        console.print(f"[bold]{escape('/'.join(stage.path))}[/]: {stage.verdict.verdict.value}", highlight=False)
+        console.print(f"[bold]{escape('/'.join(stage.path))}[/]: {_verdict(stage)}", highlight=False)
         lines = [*_reasons(stage), *(_figures(stage) if name is not None else [])]
         for line in lines:
             console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
@@ -86,6 +86,13 @@ def _table(stages: list[StageDiagnosis]) -> Table:
     return table
 
 
+def _verdict(stage: StageDiagnosis) -> str:
+    """The verdict, and of the GPU's work what limits it, where that can be told."""
+    limit = stage.verdict.limit
+    told = limit is not None and limit is not GpuLimit.CANNOT_TELL
+    return f"{stage.verdict.verdict.value} ({limit.value})" if told and limit else stage.verdict.verdict.value
+
+
 def _cells(stage: StageDiagnosis) -> Iterator[str]:
     gpu, host, cost = stage.gpu, stage.host, stage.cost
     yield _number(stage.cpu_ms)
@@ -134,8 +141,9 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     for kernel in gpu.top_kernels:
         yield (
             f"  {100 * kernel.share:3.0f} %  {kernel.count:.1f} x {kernel.mean_us:.1f} us  {kernel.name}  "
-            f"grid {_shape(kernel.grid)} block {_shape(kernel.block)}"
+            f"grid {_shape(kernel.grid)} block {_shape(kernel.block)}  {_residency(kernel)}"
         )
+    yield from _limit_lines(gpu.limits)
     for copy in gpu.copies:
         rate = "? GB/s" if copy.gb_per_s is None else f"{copy.gb_per_s:.1f} GB/s"
         size = "?" if copy.bytes is None else f"{copy.bytes / 1e6:.3f}"
@@ -146,6 +154,29 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
             f"GPU while the host was in it: busy {_number(during.busy_ms)} ms, idle {_number(during.idle_ms)} ms in "
             f"{during.gaps:.1f} gaps (the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
         )
+
+
+def _residency(kernel: KernelGroup) -> str:
+    if kernel.occupancy is None or kernel.waves is None or kernel.limiter is None:
+        return f"({kernel.kind.value})"
+    return (
+        f"({kernel.kind.value}; {kernel.waves:.2f} waves, occupancy at most {100 * kernel.occupancy:.0f} %, "
+        f"by {kernel.limiter.value})"
+    )
+
+
+def _limit_lines(limits: GpuLimits) -> Iterator[str]:
+    basis = "" if limits.basis is None else f", told by {limits.basis}"
+    names = ", ".join(f"{name} {_number(ms)}" for name, ms in limits.by_name_ms.items() if ms)
+    yield (
+        f"limited by: {limits.limit.value}{basis} ({_number(limits.work_ms)} ms of work: by name {names or 'nothing'}, "
+        f"underfilled {_number(limits.underfilled_ms)}, short kernels {_number(limits.short_ms)}; "
+        f"last waves {_number(limits.tail_ms)})"
+    )
+    if limits.moved_gb_per_s is not None:
+        share = limits.moved_peak_share
+        of_peak = "" if share is None else f", {100 * share:.0f} % of the memory's bandwidth"
+        yield f"copies inside the GPU and memsets: {limits.moved_gb_per_s:.0f} GB/s{of_peak}"
 
 
 def _shape(values: tuple[int, int, int] | None) -> str:

@@ -13,6 +13,14 @@ NVTX_COLUMNS = (
     "domainId", "int64Value",
 )  # fmt: skip
 
+H200: dict[str, Any] = {
+    "name": "NVIDIA H200", "uuid": "c991c9e1-438a-1801-63fb-810fae305a5c", "smCount": 132, "clockRate": 1_980_000_000,
+    "memoryBandwidth": 4_814_304_000_000, "totalMemory": 150_109_880_320, "l2CacheSize": 62_914_560,
+    "maxWarpsPerSm": 64, "maxBlocksPerSm": 32, "maxRegistersPerSm": 65_536, "maxShmemPerSm": 233_472,
+    "computeMajor": 9, "computeMinor": 0,
+}  # fmt: skip
+"""What nsys 2025.3 writes of one into TARGET_INFO_GPU, as far as it is read."""
+
 
 class TraceBuilder:
     """Collects events, then writes them. Times are integers in ns; everything happens in one process unless said.
@@ -96,20 +104,33 @@ class TraceBuilder:
 
     def operation(
         self, start: int, end: int, correlation: int, *, table: str = schema.TABLE_KERNEL, pid: int = 100,
-        stream: int = 7,
+        stream: int = 7, device: int = 0, **columns: Any,
     ) -> None:  # fmt: skip
-        """A GPU operation."""
+        """A GPU operation; `columns` are further ones of its table."""
         self.row(
-            table, start=start, end=end, globalPid=schema.global_tid(pid, 0), correlationId=correlation, deviceId=0,
-            streamId=stream,
+            table, start=start, end=end, globalPid=schema.global_tid(pid, 0), correlationId=correlation,
+            deviceId=device, streamId=stream, **columns,
         )  # fmt: skip
 
     def kernel(
-        self, call: tuple[int, int], run: tuple[int, int], *, pid: int = 100, tid: int = 100, stream: int = 7
-    ) -> int:
-        """A launch call (start, end) and the kernel (start, end) that it started; returns the correlation id."""
+        self, call: tuple[int, int], run: tuple[int, int], *, pid: int = 100, tid: int = 100, stream: int = 7,
+        device: int = 0, name: str | None = None, grid: int | None = None, block: int = 128, registers: int = 32,
+        shared_bytes: int = 0,
+    ) -> int:  # fmt: skip
+        """A launch call (start, end) and the kernel (start, end) that it started; returns the correlation id.
+
+        With a name or a grid, the kernel has all that nsys tells of one.
+        """
         correlation = self.call("cudaLaunchKernel_v7000", *call, pid=pid, tid=tid)
-        self.operation(*run, correlation, pid=pid, stream=stream)
+        details: dict[str, Any] = {}
+        if name is not None or grid is not None:
+            code = self.string(name or "kernel")
+            details = {
+                "shortName": code, "demangledName": code, "gridX": grid or 1, "gridY": 1, "gridZ": 1, "blockX": block,
+                "blockY": 1, "blockZ": 1, "registersPerThread": registers, "staticSharedMemory": shared_bytes,
+                "dynamicSharedMemory": 0,
+            }  # fmt: skip
+        self.operation(*run, correlation, pid=pid, stream=stream, device=device, **details)
         return correlation
 
     def write(self, path: Path) -> Path:

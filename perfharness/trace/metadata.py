@@ -7,6 +7,7 @@ import re
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import GpuCoverage, TraceMeta
+from perfharness.trace.devices import read_devices
 from perfharness.trace.source import MISSING, TraceSource
 
 NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
@@ -33,6 +34,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         gpu_coverage_reason=reason,
         session_start_unix_ns=_session_start(source),
         device_names=_device_names(source),
+        devices=read_devices(source),
         driver=environment.get("NvDriverVersion", [None])[0],
         cuda_driver=int(cuda_driver) if cuda_driver.isdigit() else None,
         findings=(*_embedded_findings(own), *_nsys_diagnostics(source)),

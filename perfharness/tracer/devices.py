@@ -7,7 +7,12 @@ import ctypes
 from perfharness.tracer.sqlite_file import TraceFile
 
 _SM_COUNT, _CLOCK_KHZ, _L2_BYTES, _MAJOR, _MINOR = 16, 13, 38, 75, 76
+_WARP_SIZE, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _SM_THREADS, _ASYNC_ENGINES = 10, 36, 37, 39, 40
+_SM_SHARED_BYTES, _SM_REGISTERS, _SM_BLOCKS = 81, 82, 106
 """CUdevice_attribute."""
+
+_TRANSFERS_PER_CLOCK = 2
+"""Memory of GPUs moves data on both edges of its clock; so reckoned, an H200 gives nsys's own number."""
 
 _VM_ID = 1 << 48
 _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
@@ -54,6 +59,8 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
         return value.value
 
     digits = bytes(uuid).hex()
+    memory_bandwidth = attribute(_MEMORY_CLOCK_KHZ) * 1000 * _TRANSFERS_PER_CLOCK * attribute(_MEMORY_BUS_BITS) // 8
+    warp_size = attribute(_WARP_SIZE)
     return {
         "vmId": _VM_ID,
         "id": index,
@@ -61,6 +68,7 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
         "busLocation": bus.value.decode(errors="replace"),
         "l2CacheSize": attribute(_L2_BYTES),
         "totalMemory": memory.value,
+        "memoryBandwidth": memory_bandwidth,
         "clockRate": attribute(_CLOCK_KHZ) * 1000,
         "smCount": attribute(_SM_COUNT),
         "uuid": "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
@@ -69,6 +77,12 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
         "computeMinor": attribute(_MINOR),
         "smMajor": attribute(_MAJOR),
         "smMinor": attribute(_MINOR),
+        "threadsPerWarp": warp_size,
+        "asyncEngines": attribute(_ASYNC_ENGINES),
+        "maxWarpsPerSm": attribute(_SM_THREADS) // warp_size if warp_size else 0,
+        "maxBlocksPerSm": attribute(_SM_BLOCKS),
+        "maxRegistersPerSm": attribute(_SM_REGISTERS),
+        "maxShmemPerSm": attribute(_SM_SHARED_BYTES),
     }
 
 

@@ -50,7 +50,8 @@ TABLES = {
         "vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT, busLocation TEXT, isDiscrete INTEGER, "
         "l2CacheSize INTEGER, totalMemory INTEGER, memoryBandwidth INTEGER, clockRate INTEGER, smCount INTEGER, "
         "pwGpuId INTEGER, uuid TEXT, luid INTEGER, chipName TEXT, cuDevice INTEGER, computeMajor INTEGER, "
-        "computeMinor INTEGER, smMajor INTEGER, smMinor INTEGER"
+        "computeMinor INTEGER, smMajor INTEGER, smMinor INTEGER, threadsPerWarp INTEGER, asyncEngines INTEGER, "
+        "maxWarpsPerSm INTEGER, maxBlocksPerSm INTEGER, maxRegistersPerSm INTEGER, maxShmemPerSm INTEGER"
     ),
     "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL",
     "ANALYSIS_DETAILS": (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.calls import KINDS, kinds_of_names
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
+from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import HostActivity
 
 moment = st.integers(0, 40)
@@ -35,6 +35,14 @@ def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretch: list[int])
     expected = [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
     gaps = BusyLine(*columns(pairs)).gaps_within(np.asarray(stretch[:1]), np.asarray(stretch[1:]))
     assert gaps.tolist() == expected
+
+
+@given(intervals)
+def test_overlaps_are_where_two_lie_at_once(pairs: list[tuple[int, int]]) -> None:
+    depth = [sum(start <= at < end for start, end in pairs) for at in range(41)]
+    line = BusyLine(*overlaps(*columns(pairs)))
+    found = {at for start, end in zip(line.start.tolist(), line.end.tolist(), strict=True) for at in range(start, end)}
+    assert found == {at for at, count in enumerate(depth) if count >= 2}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), moment), max_size=12), st.integers(0, 3), st.tuples(moment, moment))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.events import NS_PER_MS, stage_events
 from perfharness.analysis.diagnosis.figures import stage_figures
-from perfharness.analysis.diagnosis.gpu_side import NS_PER_MS, gpu_during, gpu_work, stage_events
+from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_side import host_work
 from perfharness.analysis.diagnosis.replay import Window, find_window, stage_cost
 from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, cannot_tell, judge
@@ -59,6 +60,7 @@ def diagnose(
         warmup=judged,
         missing=_missing(workload),
         findings=warmup_findings(judged),
+        gpus=workload.gpus.facts,
     )
 
 
@@ -89,7 +91,7 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
         return replace(bare, cpu_ms=cpu_ms / stage.batches, cpu_ms_per_item=per_item)
     own = events.own_line(workload)
     gpu, host = gpu_work(workload, stage, events, own), host_work(workload, stage, events)
-    figures = stage_figures(workload, stage, events, own, _slow_start(workload, stage, loops))
+    figures = stage_figures(workload, stage, events, own, _slow_start(workload, stage, loops), gpu.limits)
     return StageDiagnosis(
         path=stage.path,
         batches=stage.batches,

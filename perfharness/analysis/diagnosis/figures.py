@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import KINDS
-from perfharness.analysis.diagnosis.gpu_side import StageEvents, host_memory
+from perfharness.analysis.diagnosis.calls import INSIDE_GPU, KINDS
+from perfharness.analysis.diagnosis.events import StageEvents
+from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.verdicts import LAUNCH_PATH_NS, Figures
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind
 
 
 def stage_figures(
-    workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine, slow_start_ns: float
+    workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine, slow_start_ns: float, limits: GpuLimits
 ) -> Figures:
     """Everything that the rules look at, nanoseconds."""
     calls, operations = workload.calls, workload.trace.operations
@@ -25,6 +26,7 @@ def stage_figures(
     wall = float((events.end_ns - events.start_ns).sum())
     busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
     copies = events.operation[operations.kind[events.operation] == GpuOperationKind.MEMCPY]
+    copies = copies[~np.isin(workload.details.copy_kind[copies], INSIDE_GPU)]
     copy_only = _beside_no_kernel(workload, copies)
     for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
     return Figures(
@@ -49,6 +51,7 @@ def stage_figures(
         loading=float(own_time[KINDS.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         api_is_complete=workload.api_is_complete,
+        limits=limits,
     )
 
 

@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import KINDS, TO_HOST
-from perfharness.analysis.diagnosis.timeline import BusyLine, expand
+from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
+from perfharness.analysis.diagnosis.limits import gpu_limits
+from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
-NS_PER_MS = 1e6
 TOP_KERNELS = 5
 
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
-
-
-@dataclass(frozen=True)
-class StageEvents:
-    """Where a stage's ranges lie, and which launches and calls are in them (places in the workload's orders).
-
-    `launch_of` and `call_of` say which range each belongs to.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    launch: Int64
-    launch_of: Int64
-    call: Int64
-    call_of: Int64
-    operation: Int64
-
-    def own_line(self, workload: Workload) -> BusyLine:
-        """When the GPU was at work on what the stage started."""
-        operations = workload.trace.operations
-        return BusyLine(operations.start_ns[self.operation], operations.end_ns[self.operation])
-
-
-def stage_events(workload: Workload, rows: Int64) -> StageEvents:
-    """What lies in these ranges. Ranges that ended on another thread have no calls."""
-    ranges, at = workload.trace.ranges, workload.stages.index[rows]
-    start, end = ranges.start_ns[at], ranges.end_ns[at]
-    reach = np.where(ranges.crosses_threads[at], start - 1, end)
-    launch, launch_of = _inside(workload.launch_lines.slices(ranges.thread[at], start, reach))
-    call, call_of = _inside(workload.calls.lines.slices(ranges.thread[at], start, reach))
-    launch = workload.launch_lines.order[launch] if len(launch) else launch
-    return StageEvents(start, end, launch, launch_of, call, call_of, workload.launches.operation[launch])
-
-
-def _inside(slices: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    return expand(*slices)
 
 
 def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine) -> GpuWork:
@@ -91,34 +55,51 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
         shared_with_processes_ms=None
         if others is None
         else float(others.within(own.start, own.end).sum()) / NS_PER_MS * per_batch,
+        limits=gpu_limits(workload, events, per_batch),
     )
 
 
 def _top_kernels(workload: Workload, at: Int64, per_batch: float) -> list[KernelGroup]:
     if not len(at):
         return []
-    operations, details = workload.trace.operations, workload.details
-    duration = operations.end_ns[at] - operations.start_ns[at]
-    _, first, group, count = np.unique(
-        workload.kernel_group[at], return_index=True, return_inverse=True, return_counts=True
+    operations, groups = workload.trace.operations, workload.kernels
+    duration, group = operations.end_ns[at] - operations.start_ns[at], groups.of[at]
+    time, count = np.bincount(group, weights=duration), np.bincount(group)
+    whole = max(float(duration.sum()), 1.0)
+    top = [place for place in np.argsort(-time, kind="stable")[:TOP_KERNELS].tolist() if count[place]]
+    return [_kernel_group(workload, place, int(count[place]), float(time[place]), whole, per_batch) for place in top]
+
+
+def _kernel_group(
+    workload: Workload, place: int, count: int, time: float, whole: float, per_batch: float
+) -> KernelGroup:
+    details, groups, shape = workload.details, workload.kernels, workload.kernels.residency
+    example = int(groups.example[place])
+    name, limiter = int(details.name[example]), int(shape.limiter[place])
+    return KernelGroup(
+        name=workload.trace.names[name] if name >= 0 else "?",
+        device=int(workload.trace.operations.device[example]),
+        kind=KINDS_OF_KERNELS[groups.kind[place]],
+        grid=_shape(details.grid[example]),
+        block=_shape(details.block[example]),
+        registers=_known(int(details.registers[example])),
+        shared_bytes=_known(int(details.shared_bytes[example])),
+        waves=_number(float(shape.waves[place])),
+        occupancy=_number(float(shape.occupancy[place])),
+        limiter=LIMITERS[limiter] if limiter >= 0 else None,
+        count=count * per_batch,
+        time_ms=time / NS_PER_MS * per_batch,
+        mean_us=time / count / 1e3,
+        share=time / whole,
     )
-    time = np.bincount(group.ravel(), weights=duration)
-    found = []
-    for place in np.argsort(-time, kind="stable")[:TOP_KERNELS]:
-        example = at[first[place]]
-        name = details.name[example]
-        found.append(
-            KernelGroup(
-                name=workload.trace.names[name] if name >= 0 else "?",
-                grid=_shape(details.grid[example]),
-                block=_shape(details.block[example]),
-                count=float(count[place]) * per_batch,
-                time_ms=float(time[place]) / NS_PER_MS * per_batch,
-                mean_us=float(time[place] / count[place]) / 1e3,
-                share=float(time[place] / duration.sum()) if duration.sum() else 0.0,
-            )
-        )
-    return found
+
+
+def _known(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def _shape(values: Int64) -> tuple[int, int, int] | None:

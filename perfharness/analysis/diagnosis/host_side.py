@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import KINDS
-from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED, NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.model.diagnosis import HostActivity, HostWork, Wait
 from perfharness.model.trace import CopyKind, GpuOperationKind

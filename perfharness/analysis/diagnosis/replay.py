@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.gpu_side import NS_PER_MS
+from perfharness.analysis.diagnosis.events import NS_PER_MS
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.workload import Workload
 from perfharness.model.diagnosis import StageCost

@@ -59,6 +59,19 @@ def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     return s[begins], reached[np.r_[begins[1:], True]]
 
 
+def overlaps(start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Stretches in which at least two of the intervals lie, in order; they may touch."""
+    keep = end > start
+    order = np.argsort(start[keep], kind="stable")
+    s, e = start[keep][order], end[keep][order]
+    if len(s) < 2:
+        return s[:0], e[:0]
+    # Of the intervals over a moment, the one that began last begins after another that is not over.
+    shared = np.minimum(e[1:], np.maximum.accumulate(e)[:-1])
+    has = shared > s[1:]
+    return s[1:][has], shared[has]
+
+
 def expand(first: Int64, last: Int64) -> tuple[Int64, Int64]:
     """Members of slices `first[k]:last[k]`, one behind the other, and which slice each belongs to."""
     sizes = last - first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfharness.model.diagnosis import StageVerdict, Verdict
+from perfharness.model.diagnosis import GpuLimit, GpuLimits, StageVerdict, Verdict
 
 FIRST_USE_SHARE = 0.10
 """Of the host time. First use is no part of the steady state at all, so a tenth is already a wrong answer."""
@@ -40,7 +40,7 @@ class Figures:
     """Sums over the stage's ranges, nanoseconds; counts per batch.
 
     `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
-    `gpu_busy`: own operations; `copy_only`: own copies beside which no kernel ran; `gpu_idle`: no operation of the
+    `gpu_busy`: own operations; `copy_only`: own transfers beside which no kernel ran; `gpu_idle`: no operation of the
     trace ran, in `wall`; `blocking`: in synchronising calls, and copies to the host that the next call waits
     for; `read_backs`: copies to the host a batch; `blocking_idle` of it with an idle GPU; `outside`: not in
     CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
@@ -69,6 +69,7 @@ class Figures:
     loading: float
     slow_start: float
     api_is_complete: bool
+    limits: GpuLimits
 
 
 def judge(figures: Figures) -> StageVerdict:
@@ -99,9 +100,12 @@ MISSING_CALLS = (
     "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer; they look "
     "like time outside of CUDA (--tracer nsys records them)"
 )
-MISSING_COUNTERS = (
-    "whether its kernels are bound by arithmetic or by memory: a trace holds no hardware counters (ncu has)"
-)
+GPU_STEPS = {
+    GpuLimit.COMPUTE: "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores.",
+    GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
+    GpuLimit.UNDERFILLED: "Give the GPU more at once: larger batches, or independent stages on streams of their own.",
+    GpuLimit.CANNOT_TELL: "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
+}
 
 
 def _first_use(f: Figures) -> StageVerdict | None:
@@ -136,10 +140,12 @@ def _gpu(f: Figures) -> StageVerdict | None:
                 (
                     f"The GPU is at work on it {_percent(f.gpu_busy, f.span)} of the time "
                     f"({_ms(f.operation_time)} ms of operations)."
-                )
+                ),
+                *f.limits.evidence,
             ],
-            "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
-            [MISSING_COUNTERS],
+            GPU_STEPS[f.limits.limit],
+            f.limits.missing,
+            f.limits.limit,
         )
     if f.copy_only < COPY_BOUND_SHARE * f.span:
         return None

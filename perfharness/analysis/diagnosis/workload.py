@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
+from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
+from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
+from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.measures import Measures, measure, name_paths
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable
@@ -31,7 +33,7 @@ class Workload:
     """A trace, and what all stages share.
 
     `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `queued_ns` and `latency_ns`
-    are aligned with them; `kernel_group` numbers equal kernels with equal grid and block, per operation, -1 for others.
+    are aligned with them; `several_kernels`: when at least two kernels (or graphs) ran at once, for each GPU.
     """
 
     trace: Trace
@@ -47,7 +49,9 @@ class Workload:
     calls: CallTable
     busy: BusyLine
     compute: BusyLine
-    kernel_group: Int64
+    gpus: Gpus
+    kernels: KernelGroups
+    several_kernels: list[BusyLine]
     others: OtherProcesses
 
     @property
@@ -75,6 +79,7 @@ def build_workload(
         raise ValueError("open the trace with details=True")
     operations = trace.operations
     launches = find_launches(trace.api, operations)
+    gpus = find_gpus(operations, trace.meta)
     busy = BusyLine(operations.start_ns, operations.end_ns)
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     call_start = trace.api.start_ns[launches.call]
@@ -87,7 +92,12 @@ def build_workload(
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=call_table(trace, launches, busy), busy=busy,
         compute=BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute]),
-        kernel_group=_kernel_groups(trace, trace.details.operations), others=others,
+        gpus=gpus, kernels=group_kernels(trace, trace.details.operations, gpus),
+        several_kernels=[
+            BusyLine(*overlaps(operations.start_ns[mine], operations.end_ns[mine]))
+            for mine in (is_compute & (gpus.of == place) for place in range(len(gpus)))
+        ],
+        others=others,
     )  # fmt: skip
 
 
@@ -116,19 +126,3 @@ def _in_order(paths: Int64) -> list[int]:
     """Path numbers as they first occur: rows are ordered by start, so a parent comes before its children."""
     numbers, first = np.unique(paths, return_index=True)
     return [int(number) for number in numbers[np.argsort(first)]]
-
-
-def _kernel_groups(trace: Trace, details: OperationDetails) -> Int64:
-    """A number for each (name, grid, block); codes are made dense after each column, so that they never overflow."""
-    is_kernel = trace.operations.kind == GpuOperationKind.KERNEL
-    code = np.unique(details.name[is_kernel], return_inverse=True)[1].ravel().astype(np.int64)
-    for shape in (details.grid, details.block):
-        for axis in range(3):
-            values = shape[is_kernel, axis]
-            if not len(values) or (values == values[0]).all():
-                continue
-            dense = np.unique(values, return_inverse=True)[1].ravel()
-            code = np.unique(code * (int(dense.max()) + 1) + dense, return_inverse=True)[1].ravel().astype(np.int64)
-    group = np.full(len(trace.operations), -1, dtype=np.int64)
-    group[is_kernel] = code
-    return group

@@ -1,0 +1,185 @@
+"""Is the GPU's own work limited by arithmetic or by memory, or does it not fill the GPU: what a trace alone can tell.
+
+A trace holds no hardware counters. What it holds is shapes (grids against multiprocessors), bytes and times of copies
+inside the GPU and memsets, and names of kernels; each answer says which of these it rests on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.diagnosis.calls import INSIDE_GPU
+from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS
+from perfharness.analysis.diagnosis.workload import Workload
+from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind
+from perfharness.model.trace import GpuOperationKind, Int64
+
+Float64 = npt.NDArray[np.float64]
+Basis = Literal["shape", "bandwidth", "names"]
+
+LIMIT_SHARE = 0.60
+"""Of the work's time. Above it, everything else together could not make the work 1.7 times faster."""
+FILL_SHARE = 0.50
+"""Of the multiprocessors. A grid with fewer blocks leaves at least half of the GPU without anything to do."""
+PEAK_SHARE = 0.60
+"""Of the memory's bandwidth. Nsight Compute takes less than 60 % of every peak for a sign of waiting (latency)."""
+SHORT_NS = 5_000
+"""The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces): in less than this, starting and ending is a
+fifth of the time or more, whatever the kernel does."""
+SAID_SHARE = 0.25
+"""Of the work's time: less than that is not worth a sentence."""
+
+MISSING_COUNTERS = (
+    "whether its kernels are bound by arithmetic or by memory: a trace holds no hardware counters (Nsight Compute has)"
+)
+MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node tells)"
+MISSING_SHAPES = "whether its kernels fill the GPU: the trace does not tell grids, or what the GPU holds"
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the work's time (ns) is made of; `near_peak` of copies and memsets, `tail` of any kernels."""
+
+    work: float
+    underfilled: float
+    short: float
+    near_peak: float
+    by_name: dict[KernelKind, float]
+    tail: float
+
+    @property
+    def products(self) -> float:
+        return self.by_name[KernelKind.TENSOR_CORE] + self.by_name[KernelKind.MATRIX]
+
+
+def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> GpuLimits:
+    """What limits the stage's own work on the GPU; times per batch.
+
+    Args:
+        workload: the trace.
+        events: the stage's own.
+        per_batch: 1 / batches.
+    """
+    operations, groups = workload.trace.operations, workload.kernels
+    at = _work(workload, events.operation)
+    kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
+    kernel = at[kind == GpuOperationKind.KERNEL]
+    group, time = groups.of[kernel], duration[kind == GpuOperationKind.KERNEL]
+    fill, waves = groups.residency.fill[group], groups.residency.waves[group]
+    alone = np.where(fill <= FILL_SHARE, time - _beside_others(workload, kernel), 0.0)
+    short = np.where(time < SHORT_NS, time - alone, 0.0)
+    named = np.bincount(groups.kind[group], weights=time - alone - short, minlength=len(KINDS_OF_KERNELS))
+    by_name = {each: float(named[place]) for place, each in enumerate(KINDS_OF_KERNELS)}
+    last_wave = np.where(waves > 1, time * (1 - waves / np.ceil(waves)), 0.0)
+    moved, moving, near_peak = _moved(workload, at[kind != GpuOperationKind.KERNEL])
+    peaks = {device.memory_bytes_per_s for device in workload.gpus.facts}
+    peak = peaks.pop() if len(peaks) == 1 else None
+    graphs = float(duration[kind == GpuOperationKind.GRAPH].sum())
+    parts = _Parts(
+        float(duration.sum()), float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum())
+    )
+    limit, basis = _judge(parts)
+    shapes_known = not np.isnan(fill).any()
+    ms = per_batch / NS_PER_MS
+    return GpuLimits(
+        limit=limit,
+        basis=basis,
+        work_ms=parts.work * ms,
+        by_name_ms={each.value: value * ms for each, value in by_name.items()},
+        underfilled_ms=parts.underfilled * ms if shapes_known else None,
+        short_ms=parts.short * ms,
+        tail_ms=parts.tail * ms if not np.isnan(waves).any() else None,
+        moved_gb_per_s=moved / moving if moving else None,
+        moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
+        at_peak_ms=None if near_peak is None else near_peak * ms,
+        evidence=_evidence(parts, moved / moving if moving else 0.0),
+        missing=_missing(limit, basis, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
+    )
+
+
+def _work(workload: Workload, operation: Int64) -> Int64:
+    """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
+    is_copy = workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY
+    inside = np.isin(workload.details.copy_kind[operation], INSIDE_GPU)
+    return np.asarray(operation[~is_copy | inside], dtype=np.int64)
+
+
+def _beside_others(workload: Workload, kernel: Int64) -> Float64:
+    """How long each kernel ran beside another on its GPU, ns."""
+    operations, gpu = workload.trace.operations, workload.gpus.of[kernel]
+    beside = np.zeros(len(kernel), dtype=np.float64)
+    for place, line in enumerate(workload.several_kernels):
+        mine = np.flatnonzero(gpu == place)
+        beside[mine] = line.within(operations.start_ns[kernel[mine]], operations.end_ns[kernel[mine]])
+    return beside
+
+
+def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
+    """Bytes that copies inside the GPU and memsets read and wrote, their time, and how much of it was near the peak."""
+    operations, details = workload.trace.operations, workload.details
+    at = at[(operations.kind[at] != GpuOperationKind.GRAPH) & (details.bytes[at] >= 0)]
+    duration = np.maximum(operations.end_ns[at] - operations.start_ns[at], 1).astype(np.float64)
+    traffic = details.bytes[at] * np.where(operations.kind[at] == GpuOperationKind.MEMCPY, 2.0, 1.0)
+    peaks = [device.memory_bytes_per_s for device in workload.gpus.facts]
+    peak = np.asarray([np.nan if each is None else each for each in peaks], dtype=np.float64)[workload.gpus.of[at]]
+    near = traffic / duration * 1e9 >= PEAK_SHARE * peak
+    known = not np.isnan(peak).any()
+    return (
+        float(traffic.sum()),
+        float(duration.sum()) if len(at) else 0.0,
+        float(duration[near].sum()) if known else None,
+    )
+
+
+def _judge(parts: _Parts) -> tuple[GpuLimit, Basis | None]:
+    """The first rule that holds, the surest evidence first."""
+    enough = LIMIT_SHARE * parts.work
+    if not parts.work:
+        return GpuLimit.CANNOT_TELL, None
+    if parts.underfilled >= enough:
+        return GpuLimit.UNDERFILLED, "shape"
+    if parts.near_peak >= enough:
+        return GpuLimit.MEMORY, "bandwidth"
+    if parts.near_peak + parts.by_name[KernelKind.MEMORY] >= enough:
+        return GpuLimit.MEMORY, "names"
+    if parts.products >= enough:
+        return GpuLimit.COMPUTE, "names"
+    return GpuLimit.CANNOT_TELL, None
+
+
+def _evidence(parts: _Parts, moved_gb_per_s: float) -> list[str]:
+    by_name = parts.by_name
+    sentences = (
+        (
+            parts.underfilled,
+            "are kernels with blocks for at most half of the multiprocessors, and no other kernel beside them",
+        ),
+        (parts.short, f"are kernels of less than {SHORT_NS / 1e3:.0f} us, in which starting and ending counts"),
+        (parts.near_peak, f"are copies inside the GPU and memsets near its memory's speed ({moved_gb_per_s:.0f} GB/s)"),
+        (by_name[KernelKind.MEMORY], "are kernels that, by their names, move data more than they compute"),
+        (parts.products, "are kernels that, by their names, multiply matrices or convolve"),
+        (by_name[KernelKind.TENSOR_CORE], "are kernels that, by their names, use tensor cores"),
+        (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
+        (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
+    )
+    return [
+        f"{100 * part / parts.work:.0f} % of its GPU time {what}."
+        for part, what in sentences
+        if part and part >= SAID_SHARE * parts.work
+    ]
+
+
+def _missing(limit: GpuLimit, basis: Basis | None, *, shapes_known: bool, graphs: float) -> list[str]:
+    missing = []
+    if limit is GpuLimit.CANNOT_TELL and graphs > 1 - LIMIT_SHARE:
+        missing.append(MISSING_GRAPHS)
+    if limit is GpuLimit.CANNOT_TELL or basis == "names":
+        missing.append(MISSING_COUNTERS)
+    if not shapes_known:
+        missing.append(MISSING_SHAPES)
+    return missing
