@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from perfharness.model.manifest import GpuRecord
 from perfharness.model.plan import LaunchOptions, LaunchPlan, MachineFacts, ProcessSpec
 from perfharness_launcher.gpus import choose_gpus
 from perfharness_launcher.tracers import choose_tracer
+
+MIN_SAMPLE_INTERVAL_MS = 5.0
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -72,6 +75,13 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"-w {options.warmup_batches}: the number of warm-up batches cannot be negative"
     if options.timeout_s is not None and not options.timeout_s > 0:
         yield f"--timeout {options.timeout_s:g}: must be more than 0 seconds"
+    if not options.sample_interval_ms >= MIN_SAMPLE_INTERVAL_MS:
+        yield (
+            f"--sample-interval-ms {options.sample_interval_ms:g}: must be at least {MIN_SAMPLE_INTERVAL_MS:g}; "
+            "sensors are updated every 20 to 200 ms"
+        )
+    if not 0 <= options.measure_idle_s < math.inf:
+        yield f"--measure-idle {options.measure_idle_s:g}: must be 0 seconds or more"
     if not options.barrier_timeout_s > 0:
         yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):

@@ -27,11 +27,14 @@ from perfharness.errors import UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.plan import (
     DEFAULT_BARRIER_TIMEOUT_S,
+    DEFAULT_MEASURE_IDLE_S,
     DEFAULT_OUTPUT_DIR,
+    DEFAULT_SAMPLE_INTERVAL_MS,
     DEFAULT_WARMUP_BATCHES,
     LaunchOptions,
     LaunchPlan,
 )
+from perfharness_launcher.beside import companions_for
 from perfharness_launcher.environment import fingerprint
 from perfharness_launcher.gpus import find_gpus
 from perfharness_launcher.launch import LaunchOutcome, launch
@@ -108,6 +111,20 @@ def launch_verb(
         int | None,
         typer.Option(metavar="DEPTH", help="PyTorch modules become stages; 0: the outermost only.", show_default=False),
     ] = None,
+    telemetry: Annotated[
+        bool, typer.Option("--telemetry/--no-telemetry", help="Sample the GPUs and the host beside the run.")
+    ] = True,
+    sample_interval_ms: Annotated[
+        float, typer.Option("--sample-interval-ms", metavar="MS", help="How often they are sampled.")
+    ] = DEFAULT_SAMPLE_INTERVAL_MS,
+    measure_idle: Annotated[
+        float,
+        typer.Option(
+            "--measure-idle",
+            metavar="SECONDS",
+            help="How long the idle GPUs are sampled before the first process.",
+        ),
+    ] = DEFAULT_MEASURE_IDLE_S,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
     ] = False,
@@ -141,6 +158,9 @@ def launch_verb(
         annotate_torch=annotate_torch,
         barrier=barrier,
         barrier_timeout_s=barrier_timeout,
+        telemetry=telemetry,
+        sample_interval_ms=sample_interval_ms,
+        measure_idle_s=measure_idle,
     )
     raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 
@@ -161,6 +181,7 @@ def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, d
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
+            companions=companions_for(options),
         )
     return conclude(outcome, summary[0], console)
 

@@ -17,6 +17,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_WARMUP_BATCHES = 1
 DEFAULT_OUTPUT_DIR = "out"
+DEFAULT_SAMPLE_INTERVAL_MS = 50.0
+DEFAULT_MEASURE_IDLE_S = 1.0
 DEFAULT_BARRIER_TIMEOUT_S = 300.0
 """Between the first process and the last one: their imports and models are the same, so minutes mean that one hangs."""
 
@@ -38,6 +40,9 @@ class LaunchOptions:
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
         annotate_torch: PyTorch modules down to this depth become stages; None: none do.
+        telemetry: whether the GPUs and the host are sampled beside the run.
+        sample_interval_ms: how often.
+        measure_idle_s: how long the GPUs are sampled before the first process, for their idle power.
     """
 
     script: str
@@ -59,6 +64,9 @@ class LaunchOptions:
     annotate_torch: int | None = None
     barrier: bool = True
     barrier_timeout_s: float = DEFAULT_BARRIER_TIMEOUT_S
+    telemetry: bool = True
+    sample_interval_ms: float = DEFAULT_SAMPLE_INTERVAL_MS
+    measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
 
     @property
     def is_python_script(self) -> bool:

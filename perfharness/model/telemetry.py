@@ -43,7 +43,8 @@ class Metric:
         name: with its unit.
         meaning: for the documentation and the plots, without the unit.
         counter: the value only grows, and a difference of two readings is what counts.
-        computed: the value is made at the reading; else the source updates it now and then, and readings repeat.
+        computed: the value is made at the reading, or delivered once; else the source updates it now and then, and
+            readings repeat.
     """
 
     name: str
@@ -55,7 +56,9 @@ class Metric:
 GPU_METRICS = (
     Metric("power_instant_mw", "power drawn, at the sensor's last look"),
     Metric("power_average_mw", "power drawn, averaged by the driver (over one second on Ampere and later)"),
-    Metric("power_sample_mw", "power drawn, from the driver's own buffer of samples, at the driver's times"),
+    Metric(
+        "power_sample_mw", "power drawn, from the driver's own buffer of samples, at the driver's times", computed=True
+    ),
     Metric("power_limit_mw", "enforced power limit"),
     Metric("energy_total_mj", "energy since the driver was loaded", counter=True),
     Metric("sm_clock_mhz", "clock of the multiprocessors"),
@@ -63,16 +66,16 @@ GPU_METRICS = (
     Metric("temperature_c", "temperature of the GPU"),
     Metric("gpu_utilization_percent", "share of time in which at least one kernel ran"),
     Metric("memory_utilization_percent", "share of time in which memory was read or written"),
-    Metric("memory_used_bytes", "memory allocated, by all processes and the driver"),
+    Metric("memory_used_bytes", "memory allocated, by all processes and the driver", computed=True),
     Metric("pcie_rx_kb_per_s", "received over PCIe"),
     Metric("pcie_tx_kb_per_s", "sent over PCIe"),
     Metric("nvlink_rx_kib", "received over NVLink, all links", counter=True),
     Metric("nvlink_tx_kib", "sent over NVLink, all links", counter=True),
     Metric("pstate", "performance state: 0 is the fastest"),
-    Metric("clock_event_reasons", "why the clocks are not higher: NVML's bits, named in `perfharness.telemetry.nvml`"),
+    Metric("clock_event_reasons", "why the clocks are not higher: bits of `CLOCK_EVENT_REASONS`"),
 )
 PROCESS_METRICS = (
-    Metric("process_memory_bytes", "memory of its GPU that the process tree has allocated"),
+    Metric("process_memory_bytes", "memory of its GPU that the process tree has allocated", computed=True),
     Metric("cpu_percent", "CPU time of the process tree, 100 is one core", computed=True),
     Metric("cpu_time_ns", "CPU time of the process tree since it started", counter=True, computed=True),
     Metric("rss_bytes", "resident memory of the process tree", computed=True),
@@ -90,6 +93,48 @@ HOST_METRICS = (
     Metric("read_bytes", "read from storage", counter=True, computed=True),
     Metric("write_bytes", "written to storage", counter=True, computed=True),
 )
+
+
+@dataclass(frozen=True)
+class ClockEventReason:
+    """One bit of `clock_event_reasons`.
+
+    Args:
+        name: ours; up to driver 535 NVML called them `throttle reasons`, `old_name` being `nvidia-smi`'s of that time.
+        slows: whether the clocks are lower than the work would have them; idling and a user's own setting are not.
+    """
+
+    bit: int
+    name: str
+    old_name: str
+    slows: bool
+
+
+CLOCK_EVENT_REASONS = (
+    ClockEventReason(0x1, "gpu_idle", "clocks_throttle_reasons.gpu_idle", False),
+    ClockEventReason(0x2, "applications_clocks_setting", "clocks_throttle_reasons.applications_clocks_setting", False),
+    ClockEventReason(0x4, "sw_power_cap", "clocks_throttle_reasons.sw_power_cap", True),
+    ClockEventReason(0x8, "hw_slowdown", "clocks_throttle_reasons.hw_slowdown", True),
+    ClockEventReason(0x10, "sync_boost", "clocks_throttle_reasons.sync_boost", True),
+    ClockEventReason(0x20, "sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown", True),
+    ClockEventReason(0x40, "hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown", True),
+    ClockEventReason(0x80, "hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", True),
+    ClockEventReason(0x100, "display_clock_setting", "clocks_throttle_reasons.display_clock_setting", False),
+    ClockEventReason(0x200, "board_limit", "clocks_throttle_reasons.board_limit", True),
+    ClockEventReason(0x400, "reliability", "clocks_throttle_reasons.reliability", True),
+)
+"""NVML's bits (nvml.h, `nvmlClocksEventReason…`; the last two only under their old names)."""
+
+
+def clock_event_names(bits: int) -> list[str]:
+    """Names of the reasons in a reading; a bit that is not known yet is named by its value."""
+    known = [reason.name for reason in CLOCK_EVENT_REASONS if bits & reason.bit]
+    rest = bits & ~sum(reason.bit for reason in CLOCK_EVENT_REASONS)
+    return known + [hex(1 << place) for place in range(rest.bit_length()) if rest >> place & 1]
+
+
+SLOWING_BITS = sum(reason.bit for reason in CLOCK_EVENT_REASONS if reason.slows)
+"""All reasons that mean slower clocks than the work would have."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +207,8 @@ class UpdatePeriodRecord(_Model):
     metric: str
     period_ns: int | None
     changes: int
+    resolved: bool = True
+    """False: as short as the time between readings, so the true one may be shorter."""
 
 
 class FailureRecord(_Model):

@@ -126,7 +126,7 @@ def test_two_processes_in_folders_of_their_own(script: Path, tmp_path: Path) -> 
     done = launch("-np", 2, "-w", 1, "--tracer", "none", "-o", out, script)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0",
+        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0", "telemetry.parquet",
     ]  # fmt: skip
     assert (out / "proc_1_gpu_0" / "stdout.log").read_text() == "hello from 1\n"
     assert ended(out) == [("ok", 0, None)] * 2
@@ -244,7 +244,7 @@ def test_an_old_run_is_replaced_as_a_whole_and_foreign_files_stay(script: Path, 
     (out / "notes.txt").write_text("mine")
     (out / "proc_0_gpu_0" / "extra").write_text("of the old run")
     (out / "telemetry.parquet").write_text("of the old run")
-    assert launch("-np", 1, "--tracer", "none", "-o", out, script).returncode == 0
+    assert launch("-np", 1, "--no-telemetry", "--tracer", "none", "-o", out, script).returncode == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "benchmark_mean.json", "manifest.json", "notes.txt", "proc_0_gpu_0",
     ]  # fmt: skip
@@ -263,7 +263,9 @@ def test_where_nothing_was_started_the_old_run_stays(tmp_path: Path, script: Pat
     assert "no process was started" in done.stderr
     assert "No such file or directory" in done.stderr
     assert (out / "manifest.json").read_text() == before
-    assert sorted(path.name for path in out.iterdir()) == ["benchmark_mean.json", "manifest.json", "proc_0_gpu_0"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "telemetry.parquet",
+    ]  # fmt: skip
 
 
 def test_two_launches_do_not_write_to_one_folder(script: Path, tmp_path: Path) -> None:

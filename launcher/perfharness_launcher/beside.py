@@ -1,0 +1,15 @@
+"""What runs beside every launch, in the order of its start: one line each."""
+
+from __future__ import annotations
+
+from perfharness.model.plan import LaunchOptions
+from perfharness_launcher.companions import Companion
+from perfharness_launcher.sampling import TelemetryCompanion
+
+
+def companions_for(options: LaunchOptions) -> list[Companion]:
+    """The companions that the options ask for."""
+    companions: list[Companion] = []
+    if options.telemetry:
+        companions.append(TelemetryCompanion())
+    return companions

@@ -1,0 +1,289 @@
+"""The telemetry sampler beside a launch: started before any process, told of each, stopped after the last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, TelemetryMeta
+from perfharness.telemetry.protocol import (
+    SPOOL_NAME,
+    Answer,
+    Command,
+    Done,
+    FollowedProcess,
+    Ready,
+    SamplerOptions,
+    sampler_command,
+)
+from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.orphans import RUN_ID_VARIABLE
+
+READY_S = 60.0
+DONE_S = 60.0
+END_S = 2.0
+POLL_S = 0.1
+
+LATE_SHARE, LATE_LEAST = 0.1, 10
+"""More late or missed ticks than both of these are worth a word."""
+
+STEP_NS = 1_000_000
+"""UTC that was set by more than this during a run is worth a word: times of day taken by others will not agree."""
+
+GIVEN_UP = "*"
+"""Metric of a failure that is a whole source's."""
+
+
+class TelemetryCompanion:
+    """Samples the GPUs of the plan and the host, into `telemetry.parquet` of the run.
+
+    Args:
+        command: the sampler's command line, made of its options; others than the real one are for tests.
+        environ: the environment that it gets, less the mark of the run: it is no part of it.
+    """
+
+    name = "telemetry"
+    essential = False
+
+    def __init__(
+        self,
+        *,
+        command: Any = sampler_command,
+        environ: Mapping[str, str] | None = None,
+        ready_s: float = READY_S,
+        done_s: float = DONE_S,
+    ) -> None:
+        self._command = command
+        self._environ = os.environ if environ is None else environ
+        self._ready_s = ready_s
+        self._done_s = done_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._options: SamplerOptions | None = None
+        self._answers = b""
+        self._ready: Ready | None = None
+
+    def start(self, context: CompanionContext) -> None:
+        """Start the sampler and wait until it has read everything once. Raises `LaunchError` where it does not."""
+        options = context.plan.options
+        gpus = [gpu.uuid for gpu in context.plan.gpus]
+        self._options = SamplerOptions(
+            spool=context.run_dir / SPOOL_NAME,
+            target=context.run_dir / TELEMETRY_NAME,
+            period_ns=round(options.sample_interval_ms * 1e6),
+            gpu_uuids=gpus,
+            idle_ns=round(options.measure_idle_s * 1e9) if gpus else 0,
+        )
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `_end`
+        try:
+            self._process = subprocess.Popen(
+                self._command(self._options),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={name: value for name, value in self._environ.items() if name != RUN_ID_VARIABLE},
+                start_new_session=True,  # a Ctrl-C on the terminal is not for it
+            )
+            self._ready = self._wait_until_ready(context)
+        except BaseException:
+            self._end()
+            self._options.spool.unlink(missing_ok=True)
+            raise
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """Follow this process too."""
+        gpu = process.spec.gpu
+        self._say(
+            Command(
+                follow=FollowedProcess(
+                    folder=process.spec.folder, pid=process.pid, gpu_uuid=None if gpu is None else gpu.uuid
+                )
+            )
+        )
+
+    def stop(self) -> CompanionReport:
+        """End the sampler; where it has died, make the file of what it had written."""
+        assert self._options is not None
+        self._say(Command(stop=True))
+        done = self._wait_until_done()
+        code = self._end(END_S)
+        findings: list[Finding] = []
+        if done is None:
+            findings.append(self._cut_off(code))
+            done = _finish(self._options, findings)
+        if done is None:
+            return CompanionReport(findings)
+        return CompanionReport(
+            [*findings, *telemetry_findings(done, self._ready)],
+            manifest_record(done),
+        )
+
+    def _wait_until_ready(self, context: CompanionContext) -> Ready:
+        for answer in self._answers_within(self._ready_s + context.plan.options.measure_idle_s):
+            if context.interrupted():
+                raise LaunchError("the launch was called off while the telemetry sampler was starting")
+            if answer is not None and answer.ready is not None:
+                return answer.ready
+        raise LaunchError(f"the telemetry sampler was not ready after {self._ready_s:g} s{self._tail()}")
+
+    def _wait_until_done(self) -> Done | None:
+        with contextlib.suppress(LaunchError):
+            for answer in self._answers_within(self._done_s):
+                if answer is not None and answer.done is not None:
+                    return answer.done
+        return None
+
+    def _answers_within(self, seconds: float) -> Iterator[Answer | None]:
+        """Answers as they come, None now and then in between. Raises `LaunchError` where the sampler has ended."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not select.select([self._process.stdout], [], [], POLL_S)[0]:
+                yield None
+                continue
+            read = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not read:
+                raise LaunchError(f"the telemetry sampler ended before it should have{self._tail()}")
+            *lines, self._answers = (self._answers + read).split(b"\n")
+            yield from map(_parsed, lines)
+
+    def _say(self, command: Command) -> None:
+        """Tell the sampler something, if it is still there; that it is not, is found at the end."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(command.model_dump_json().encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _end(self, patience_s: float = 0.0) -> int | None:
+        """Have no sampler any more; its exit code, or less the number of the signal."""
+        if self._process is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=patience_s)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._errors.close()
+        return self._process.returncode
+
+    def _tail(self) -> str:
+        """The end of what the sampler wrote to its standard error, for a message."""
+        try:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        except (OSError, ValueError):
+            return ""
+        return f": {lines[-1]}" if lines else ""
+
+    def _cut_off(self, code: int | None) -> Finding:
+        how = "was killed" if code is not None and code < 0 else f"ended with {code}"
+        return Finding(
+            "telemetry-cut-off",
+            Severity.WARNING,
+            f"the telemetry sampler {how} before the run was over; the readings up to then are kept",
+            "look for what ended it (the system's log tells of a lack of memory), and run again",
+        )
+
+
+def _parsed(line: bytes) -> Answer:
+    try:
+        return Answer.model_validate_json(line)
+    except ValidationError as error:
+        raise LaunchError(f"the telemetry sampler said something that is no answer: {line!r:.200}") from error
+
+
+def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:
+    """What a reader of the telemetry has to know."""
+    findings = []
+    if ready is not None and ready.nvml_problem is not None:
+        findings.append(
+            Finding(
+                "telemetry-without-gpu",
+                Severity.WARNING,
+                f"the sampler could not ask the GPUs anything: {ready.nvml_problem}",
+                "`perfharness doctor` says what is missing",
+            )
+        )
+    findings += [
+        Finding("telemetry-source-failed", Severity.WARNING, f"telemetry: {failure.subject}: {failure.reason}")
+        for failure in done.meta.failures
+        if failure.metric == GIVEN_UP
+    ]
+    findings += [*_unread_finding(done.unread), *_late_finding(done.meta)]
+    moved = done.meta.clock.moved_ns
+    if abs(moved) > STEP_NS:
+        findings.append(
+            Finding(
+                "clock-stepped",
+                Severity.WARNING,
+                f"the machine's UTC was moved by {moved / 1e6:+.3f} ms during the run",
+                "times of the run are those of the clock before; run again once the clock is settled",
+            )
+        )
+    return findings
+
+
+def manifest_record(done: Done) -> dict[str, Any]:
+    """What the manifest says of the sampling."""
+    meta = done.meta
+    return {
+        "file": TELEMETRY_NAME,
+        "ended": meta.ended,
+        "period_ms": meta.period_ns / 1e6,
+        "clock": meta.clock.model_dump(),
+        "sources": {record.source: record.model_dump(exclude={"source"}) for record in meta.ticks},
+        "sampled": done.sampled,
+        "sampler_cpu_s": None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9,
+    }
+
+
+def _unread_finding(unread: list[FailureRecord]) -> list[Finding]:
+    if not unread:
+        return []
+    told = "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in unread)
+    return [Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {told}")]
+
+
+def _late_finding(meta: TelemetryMeta) -> list[Finding]:
+    late = [
+        f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"
+        for record in meta.ticks
+        if record.late + record.missed > max(LATE_LEAST, LATE_SHARE * (record.ticks + record.missed))
+    ]
+    if not late:
+        return []
+    return [
+        Finding(
+            "telemetry-late",
+            Severity.NOTE,
+            f"the sampler did not get to read in time ({'; '.join(late)}): the machine had no CPU left for it",
+            "leave a core free, or sample less often (--sample-interval-ms)",
+        )
+    ]
+
+
+def _finish(options: SamplerOptions, findings: list[Finding]) -> Done | None:
+    """The file, of what a sampler that died had written; imported here, for the numeric libraries are seldom needed."""
+    from perfharness.telemetry.spool import finish_spool
+
+    try:
+        return finish_spool(options.spool, options.target)
+    except (PerfHarnessError, OSError) as error:
+        options.spool.unlink(missing_ok=True)
+        findings.append(Finding("telemetry-lost", Severity.WARNING, f"the run has no telemetry: {error}"))
+        return None
