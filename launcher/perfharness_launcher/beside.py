@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from perfharness.model.plan import LaunchOptions
 from perfharness_launcher.companions import Companion
+from perfharness_launcher.exclusive import ExclusiveGpus
 from perfharness_launcher.sampling import TelemetryCompanion
 
 
 def companions_for(options: LaunchOptions) -> list[Companion]:
     """The companions that the options ask for."""
-    companions: list[Companion] = []
+    companions: list[Companion] = [ExclusiveGpus(required=options.require_exclusive)]
     if options.telemetry:
         companions.append(TelemetryCompanion())
     return companions

@@ -36,6 +36,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         problems.append(error)
     if problems:
         _refuse(problems)
+    if options.require_exclusive and not gpus:
+        raise UsageError(f"--require-exclusive: no GPU is used ({facts.gpu_problem or 'none is visible'})")
     return LaunchPlan(
         options=options,
         tracer=decision.record,

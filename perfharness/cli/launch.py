@@ -101,6 +101,10 @@ def launch_verb(
             "--barrier-timeout", metavar="SECONDS", help="How long the first process there waits for the last."
         ),
     ] = DEFAULT_BARRIER_TIMEOUT_S,
+    require_exclusive: Annotated[
+        bool,
+        typer.Option("--require-exclusive", help="Start only on GPUs that nobody else uses; fail where they come."),
+    ] = False,
     domain: Domain = None,
     batch_pattern: BatchPattern = None,
     annotate: Annotated[
@@ -161,6 +165,7 @@ def launch_verb(
         telemetry=telemetry,
         sample_interval_ms=sample_interval_ms,
         measure_idle_s=measure_idle,
+        require_exclusive=require_exclusive,
     )
     raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 

@@ -39,6 +39,7 @@ class LaunchOptions:
         annotate: TOML file that annotates the script from outside.
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
+        require_exclusive: whether a GPU on which others are is an error.
         annotate_torch: PyTorch modules down to this depth become stages; None: none do.
         telemetry: whether the GPUs and the host are sampled beside the run.
         sample_interval_ms: how often.
@@ -67,6 +68,7 @@ class LaunchOptions:
     telemetry: bool = True
     sample_interval_ms: float = DEFAULT_SAMPLE_INTERVAL_MS
     measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
+    require_exclusive: bool = False
 
     @property
     def is_python_script(self) -> bool:

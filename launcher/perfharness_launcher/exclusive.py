@@ -1,0 +1,351 @@
+"""Is the GPU ours? Other processes on it, before the run and while it lasts, as a companion of the launch.
+
+NVML lists who has a context on a GPU, by pid. Whether a pid is of this run is told by the run's id in its environment,
+read under /proc. In a container NVML may speak of pids as the host counts them, which mean nothing under the /proc of
+the container (and `NSpid` there leads inwards only); then the most that can be said is how many there are, and that is
+what is said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfharness.errors import LaunchError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import GpuRecord
+from perfharness.telemetry.nvml import Device, Nvml, open_nvml
+from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.orphans import RUN_ID_VARIABLE, run_processes
+
+PERIOD_S = 0.5
+LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+SERVERS = frozenset({"nvidia-cuda-mps-server"})
+"""They do no work of their own; whose work they pass on is listed beside them."""
+
+IDLE_UTILISATION_PERCENT = 5
+IDLE_MEMORY_BYTES = 256 << 20
+"""Above either, a GPU on which NVML shows nobody is in use all the same; the driver's own reserve is not counted."""
+
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the pid namespace that the machine started with (Linux, include/linux/proc_ns.h)."""
+
+
+@dataclass(frozen=True)
+class GpuUser:
+    """A process on a GPU, as NVML names it; name and memory are None where they cannot be told."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+    def __str__(self) -> str:
+        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**20:.0f} MiB"
+        return f"{self.pid} ({self.name or 'name unknown'}{memory})"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the manifest."""
+        return {"pid": self.pid, "name": self.name, "memory_bytes": self.memory_bytes}
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """What /proc tells. Injected by tests.
+
+    Args:
+        belongs: whether a pid carries this run's id; None: there is no such process here, or it cannot be looked into.
+        num_gpu_processes: how many processes of the run have the CUDA driver loaded.
+        sees_all: whether pids here are those of the whole machine, so that NVML and /proc mean the same by one.
+        name: of a process.
+    """
+
+    belongs: Callable[[int], bool | None]
+    num_gpu_processes: Callable[[], int]
+    sees_all: bool
+    name: Callable[[int], str | None]
+
+
+@dataclass
+class _Watched:
+    """What was seen on one GPU."""
+
+    gpu: GpuRecord
+    before: dict[int, GpuUser] = field(default_factory=dict)
+    during: dict[int, GpuUser] = field(default_factory=dict)
+    doubtful: dict[int, GpuUser] = field(default_factory=dict)
+    """Seen under pids that mean nothing here: perhaps ours, perhaps not."""
+
+    surplus: int = 0
+    """The most that were doubtful at once beyond the processes of ours that could have been meant."""
+
+    unknown_before: set[int] = field(default_factory=set)
+    """Pids that the last look could say nothing about."""
+
+    surplus_before: int = 0
+    refusal: str | None = None
+    looks: int = 0
+
+
+class ExclusiveGpus:
+    """Watches who else is on the GPUs of a launch.
+
+    Args:
+        required: whether a foreign process ends the launch before it begins, and makes it fail (exit code 3) where it
+            comes later; otherwise it is a warning.
+        nvml: `pynvml`, or one that answers like it; None: as `open_nvml` decides.
+        view: of the processes; None: this machine's, for the run.
+    """
+
+    name = "exclusive"
+
+    def __init__(
+        self,
+        *,
+        required: bool = False,
+        nvml: Any = None,
+        view: ProcessView | None = None,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.essential = required
+        self._required = required
+        self._module = nvml
+        self._view = view
+        self._period_s = period_s
+        self._watched: list[_Watched] = []
+        self._before: list[Finding] = []
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, context: CompanionContext) -> None:
+        """Look at the GPUs while none of ours runs, then go on looking from a thread; without a GPU, do nothing.
+
+        Raises:
+            LaunchError: exclusive GPUs are required, and one is in use or that cannot be told.
+        """
+        if self._view is None:
+            self._view = view_of_run(context.run_id)
+        self._watched = [_Watched(gpu) for gpu in context.plan.gpus]
+        if not self._watched:
+            return
+        with open_nvml(self._module) as nvml:
+            for watched in self._watched:
+                self._look_before(nvml, watched)
+                self._before += self._idle_findings(nvml, watched)
+        problems = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
+        if self._required and problems:
+            raise LaunchError(
+                "--require-exclusive: " + "; ".join(finding.message for finding in problems) + "\nnothing was started"
+            )
+        self._thread = threading.Thread(target=self._watch, name="perfharness-exclusive", daemon=True)
+        self._thread.start()
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """Nothing: whose a pid is, is told by the process itself."""
+
+    def stop(self) -> CompanionReport:
+        """What was seen."""
+        if self._thread is None:
+            return CompanionReport()
+        self._done.set()
+        self._thread.join()
+        findings = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
+        return CompanionReport(findings, {"period_s": self._period_s, "gpus": [_record(one) for one in self._watched]})
+
+    def _watch(self) -> None:
+        with open_nvml(self._module) as nvml:
+            while True:
+                for watched in self._watched:
+                    self.look(nvml, watched)
+                if self._done.wait(self._period_s):
+                    return
+
+    def _look_before(self, nvml: Nvml, watched: _Watched) -> None:
+        """None of ours runs yet, so whoever is there is foreign, whatever the pids mean."""
+        users = self._users(nvml, watched)
+        watched.before = {user.pid: user for user in users}
+
+    def look(self, nvml: Nvml, watched: _Watched) -> None:
+        """Who is there now. A process may end between two questions, so what rests on two of them must come twice."""
+        assert self._view is not None, "started"
+        watched.looks += 1
+        matched, unknown = 0, {}
+        for user in self._users(nvml, watched):
+            if user.pid in watched.before:
+                continue
+            belongs = self._view.belongs(user.pid)
+            if belongs:
+                matched += 1
+            elif self._view.sees_all and (belongs is False or user.pid in watched.unknown_before):
+                watched.during[user.pid] = user
+            else:
+                unknown[user.pid] = user
+        watched.unknown_before = set(unknown)
+        surplus = 0
+        if unknown and not self._view.sees_all:
+            watched.doubtful |= unknown
+            surplus = matched + len(unknown) - self._view.num_gpu_processes()
+        watched.surplus = max(watched.surplus, min(surplus, watched.surplus_before))
+        watched.surplus_before = surplus
+
+    def _users(self, nvml: Nvml, watched: _Watched) -> list[GpuUser]:
+        device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
+        if device is None:
+            watched.refusal = nvml.opened.reason or "NVML does not know this GPU"
+            return []
+        users: dict[int, GpuUser] = {}
+        for number, function in enumerate(LISTS):
+            answer = device.ask(function)
+            if not answer.ok and number == 0:
+                watched.refusal = answer.reason
+            for process in answer.value or ():
+                user = self._user(nvml, process)
+                if user.name is None or Path(user.name).name not in SERVERS:
+                    users[user.pid] = user
+        return list(users.values())
+
+    def _user(self, nvml: Nvml, process: Any) -> GpuUser:
+        assert self._view is not None, "started"
+        pid = int(process.pid)
+        name = self._view.name(pid) if self._view.sees_all else None
+        if name is None:
+            name = nvml.ask("nvmlSystemGetProcessName", pid).value
+        memory = getattr(process, "usedGpuMemory", None)
+        return GpuUser(pid, name, None if memory is None else int(memory))
+
+    def _idle_findings(self, nvml: Nvml, watched: _Watched) -> Iterator[Finding]:
+        """Signs of life on a GPU that shows nobody: another container's processes are in no list."""
+        device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
+        if device is None or watched.before:
+            return
+        signs = list(_signs_of_life(device))
+        if signs:
+            yield Finding(
+                "gpu-in-use-before",
+                self._severity,
+                f"{_called(watched.gpu)}: {' and '.join(signs)} before the run, though no process is listed on it",
+                "processes of other containers are not listed; see `nvidia-smi` on the host",
+            )
+
+    @property
+    def _severity(self) -> Severity:
+        return Severity.ERROR if self._required else Severity.WARNING
+
+    def _findings_of(self, watched: _Watched) -> Iterator[Finding]:
+        gpu = _called(watched.gpu)
+        if watched.before:
+            yield Finding(
+                "gpu-shared",
+                self._severity,
+                f"{gpu} was in use by others before the run: {_listed(watched.before)}",
+                "wait for them, take another GPU (--gpus), or read the times as those of a shared GPU",
+            )
+        if watched.during:
+            yield Finding(
+                "gpu-shared",
+                self._severity,
+                f"{gpu} was used by others while the run lasted: {_listed(watched.during)}",
+                "measure again when it is free; --require-exclusive keeps a launch from starting on a used GPU",
+            )
+        if watched.surplus > 0:
+            yield Finding(
+                "gpu-shared",
+                self._severity,
+                f"{gpu} had {watched.surplus} more processes on it than this run has that use CUDA",
+                "measure again when it is free",
+            )
+        if watched.refusal is not None:
+            yield self._unknown(f"{gpu}: who else used it is not known ({watched.refusal})")
+        elif watched.doubtful and watched.surplus <= 0:
+            yield self._unknown(
+                f"{gpu}: {len(watched.doubtful)} processes used it under pids of another pid namespace; there are no"
+                " more of them than processes of this run that use CUDA, so they are probably its own"
+            )
+
+    def _unknown(self, message: str) -> Finding:
+        return Finding(
+            "gpu-sharing-unknown",
+            Severity.NOTE,
+            message,
+            "run perfharness on the host, or the container with the host's pid namespace (docker run --pid=host)",
+        )
+
+
+def _signs_of_life(device: Device) -> Iterator[str]:
+    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    if rates.ok and rates.value.gpu >= IDLE_UTILISATION_PERCENT:
+        yield f"its utilisation was {rates.value.gpu} %"
+    version = getattr(device.nvml, "nvmlMemory_v2", None)
+    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version is not None else None
+    if memory is not None and memory.ok and memory.value.used >= IDLE_MEMORY_BYTES:
+        yield f"{memory.value.used / 2**20:.0f} MiB of its memory were taken"
+
+
+def _called(gpu: GpuRecord) -> str:
+    return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
+
+
+def _listed(users: Mapping[int, GpuUser]) -> str:
+    return ", ".join(str(user) for _, user in sorted(users.items()))
+
+
+def _record(watched: _Watched) -> dict[str, Any]:
+    def told(users: Mapping[int, GpuUser]) -> Sequence[dict[str, Any]]:
+        return [user.to_json() for _, user in sorted(users.items())]
+
+    return {
+        "uuid": watched.gpu.uuid,
+        "foreign_before": told(watched.before),
+        "foreign_during": told(watched.during),
+        "of_another_pid_namespace": told(watched.doubtful),
+        "looks": watched.looks,
+        "reason": watched.refusal,
+    }
+
+
+def view_of_run(run_id: str) -> ProcessView:
+    """The processes of this machine, those of the run told by its id."""
+    return ProcessView(
+        belongs=lambda pid: _belongs(pid, run_id),
+        num_gpu_processes=lambda: sum(_uses_cuda(process.pid) for process in run_processes(run_id)),
+        sees_all=_sees_all(),
+        name=_name,
+    )
+
+
+def _belongs(pid: int, run_id: str) -> bool | None:
+    try:
+        return psutil.Process(pid).environ().get(RUN_ID_VARIABLE) == run_id
+    except psutil.NoSuchProcess:  # a zombie included
+        return None
+    except (psutil.Error, OSError):
+        return False  # somebody else's: our own can be looked into
+
+
+def _uses_cuda(pid: int) -> bool:
+    try:
+        return "/libcuda.so" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _sees_all() -> bool:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _name(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return None

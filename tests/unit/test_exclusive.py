@@ -1,0 +1,220 @@
+"""Who else is on the GPU: before the run, during it, and where pids mean something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from perfharness.errors import LaunchError, UsageError
+from perfharness.model.environment import NVML_REPLAY
+from perfharness.model.findings import Finding
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
+from perfharness.telemetry.nvml import open_nvml
+from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, value
+from perfharness.testing.nvml_record import NvmlRecord
+from perfharness.testing.nvml_values import device
+from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness_launcher.companions import CompanionContext
+from perfharness_launcher.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
+from perfharness_launcher.orphans import RUN_ID_VARIABLE
+from perfharness_launcher.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+COMPUTE, GRAPHICS, MPS = LISTS
+OURS, FOREIGN, GONE = 100, 200, 300
+
+
+class Machine:
+    """An H100 whose processes the test moves, and what /proc tells of them."""
+
+    def __init__(self) -> None:
+        self.record = h100_machine()
+        self.gpu = device(gpu_uuid(0))
+        value(self.record, "nvmlDeviceGetUtilizationRates", self.gpu, result={"struct": {"gpu": 0, "memory": 0}})
+        self.put(COMPUTE)
+        self.put(GRAPHICS)
+        self.put(MPS)
+        self.belongs: dict[int, bool | None] = {OURS: True, FOREIGN: False, GONE: None}
+        self.num_gpu_processes = 1
+        self.sees_all = True
+        self.names = {OURS: "python", FOREIGN: "train.py"}
+
+    def put(self, function: str, *pids: int) -> None:
+        users = [{"struct": {"pid": pid, "usedGpuMemory": 64 << 20}} for pid in pids]
+        value(self.record, function, self.gpu, result=users)
+
+    def companion(self, *, required: bool = False) -> ExclusiveGpus:
+        return ExclusiveGpus(required=required, nvml=ReplayedNvml(self.record), view=self.view(), period_s=60)
+
+    def view(self) -> ProcessView:
+        return ProcessView(
+            lambda pid: self.belongs.get(pid), lambda: self.num_gpu_processes, self.sees_all, self.names.get
+        )
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    return make_plan(
+        LaunchOptions("true", output_dir=tmp_path, tracer="none"),
+        MachineFacts(gpus=(GpuRecord(index=0, uuid=gpu_uuid(0)),), interpreter=InterpreterFacts("python3")),
+    )
+
+
+def context(plan: LaunchPlan) -> CompanionContext:
+    return CompanionContext(plan, plan.options.output_dir, "run-1")
+
+
+def seen(machine: Machine, plan: LaunchPlan, *looks: Callable[[], None], **options: Any) -> list[Finding]:
+    """Findings after a start and so many looks, the machine changed before each."""
+    companion = machine.companion(**options)
+    companion.start(context(plan))
+    assert companion._thread is not None
+    for change in looks:
+        change()
+        with open_nvml(ReplayedNvml(machine.record)) as nvml:
+            companion.look(nvml, companion._watched[0])
+    return list(companion.stop().findings)
+
+
+def test_a_gpu_of_our_own(machine: Machine, plan: LaunchPlan) -> None:
+    assert seen(machine, plan, lambda: machine.put(COMPUTE, OURS)) == []
+
+
+@pytest.mark.parametrize("function", LISTS)
+def test_somebody_was_there_before(machine: Machine, plan: LaunchPlan, function: str) -> None:
+    machine.put(function, FOREIGN)
+    (finding,) = seen(machine, plan, lambda: machine.put(COMPUTE, OURS, FOREIGN))
+    assert (finding.code, finding.severity.value) == ("gpu-shared", "warning")
+    assert "before the run: 200 (train.py, 64 MiB)" in finding.message
+
+
+def test_somebody_comes_and_goes(machine: Machine, plan: LaunchPlan) -> None:
+    looks = (lambda: machine.put(COMPUTE, OURS, FOREIGN), lambda: machine.put(COMPUTE, OURS))
+    (finding,) = seen(machine, plan, *looks)
+    assert finding.code == "gpu-shared"
+    assert "while the run lasted: 200" in finding.message
+    machine.put(COMPUTE)
+    (finding,) = seen(machine, plan, *looks, required=True)
+    assert finding.severity.value == "error"
+
+
+def test_required_a_used_gpu_ends_the_launch(machine: Machine, plan: LaunchPlan) -> None:
+    machine.put(COMPUTE, FOREIGN)
+    companion = machine.companion(required=True)
+    assert companion.essential
+    with pytest.raises(LaunchError, match=r"--require-exclusive: GPU 0 .* in use by others before the run: 200"):
+        companion.start(context(plan))
+
+
+def test_the_server_of_mps_is_nobody_and_its_clients_are(machine: Machine, plan: LaunchPlan) -> None:
+    machine.names[400] = "nvidia-cuda-mps-server"
+    machine.put(COMPUTE, 400)
+    assert seen(machine, plan) == []
+    machine.put(MPS, FOREIGN)
+    assert [finding.code for finding in seen(machine, plan)] == ["gpu-shared"]
+
+
+def test_one_that_ended_between_two_questions_and_one_that_is_hidden(machine: Machine, plan: LaunchPlan) -> None:
+    gone = lambda: machine.put(COMPUTE, GONE)  # noqa: E731
+    assert seen(machine, plan, gone, lambda: machine.put(COMPUTE)) == []
+    assert [finding.code for finding in seen(machine, plan, gone, gone)] == ["gpu-shared"], (
+        "on the GPU, and not in /proc"
+    )
+
+
+def test_pids_of_the_host_in_a_container(machine: Machine, plan: LaunchPlan) -> None:
+    machine.sees_all = False
+    one = lambda: machine.put(COMPUTE, 70001)  # noqa: E731
+    (finding,) = seen(machine, plan, one, one)
+    assert (finding.code, finding.severity.value) == ("gpu-sharing-unknown", "note")
+    two = lambda: machine.put(COMPUTE, 70001, 70002)  # noqa: E731
+    machine.put(COMPUTE)
+    (finding,) = seen(machine, plan, two, one)
+    assert finding.code == "gpu-sharing-unknown", "one look may have met a process that was ending"
+    machine.put(COMPUTE)
+    (finding,) = seen(machine, plan, two, two)
+    assert finding.code == "gpu-shared"
+    assert "1 more processes" in finding.message
+    machine.put(COMPUTE, 70003)
+    found = seen(machine, plan, lambda: machine.put(COMPUTE, 70003, 70001))
+    assert [finding.code for finding in found] == ["gpu-shared", "gpu-sharing-unknown"], "70003 was there before us"
+
+
+def test_life_without_a_process(machine: Machine, plan: LaunchPlan) -> None:
+    value(machine.record, "nvmlDeviceGetUtilizationRates", machine.gpu, result={"struct": {"gpu": 37, "memory": 5}})
+    used = {"struct": {"used": 3 << 30}}
+    value(machine.record, "nvmlDeviceGetMemoryInfo", machine.gpu, int(pynvml.nvmlMemory_v2), result=used)
+    (finding,) = seen(machine, plan)
+    assert finding.code == "gpu-in-use-before"
+    assert "37 %" in finding.message
+    assert "3072 MiB" in finding.message
+
+
+def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, plan: LaunchPlan) -> None:
+    error(machine.record, COMPUTE, machine.gpu, code=pynvml.NVML_ERROR_NO_PERMISSION)
+    (finding,) = seen(machine, plan)
+    assert finding.code == "gpu-sharing-unknown"
+    with pytest.raises(LaunchError, match="not known"):
+        machine.companion(required=True).start(context(plan))
+
+
+def test_without_a_gpu_none_can_be_ours_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--require-exclusive: no GPU"):
+        make_plan(LaunchOptions("true", tracer="none", require_exclusive=True), MachineFacts())
+
+
+def test_whose_a_process_is_stands_in_its_environment() -> None:
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, RUN_ID_VARIABLE: "run-1"}) as process:
+        view = view_of_run("run-1")
+        while view.belongs(process.pid) is False:  # until it has become another program
+            pass
+        assert view.belongs(process.pid) is True
+        assert view_of_run("run-2").belongs(process.pid) is False
+        assert view.num_gpu_processes() == 0
+        process.communicate(b"\n")
+    assert view.belongs(process.pid) is None
+
+
+@pytest.fixture
+def busy_machine(tmp_path: Path) -> NvmlRecord:
+    machine = Machine()
+    machine.put(COMPUTE, os.getpid())  # this very process, which is not of the run
+    machine.record.write(tmp_path / "nvml.json")
+    return machine.record
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--require-exclusive"], 1)])
+def test_a_launch_says_so(busy_machine: NvmlRecord, tmp_path: Path, options: list[str], code: int) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
+    command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "-o", str(tmp_path / "out")]
+    done = subprocess.run(
+        [*command, *options, "true"],
+        env={**os.environ, "PYTHONPATH": path, NVML_REPLAY: str(tmp_path / "nvml.json"), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    if code == 0:
+        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+        assert "gpu-shared" in {finding["code"] for finding in manifest["findings"]}
+        assert manifest["companions"]["exclusive"]["gpus"][0]["foreign_before"][0]["pid"] == os.getpid()
+    else:
+        assert "--require-exclusive" in done.stderr
+        assert not (tmp_path / "out" / "manifest.json").exists()
