@@ -101,9 +101,11 @@ class ParquetFolder:
         return {name: values[wanted] for name, values in found.items()}
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
-        """Columns of a small table as text, a tuple a row; NULL is the empty text."""
-        found = [self._texts(table, column) for column in columns]
-        return list(zip(*([text or "" for text in column.to_pylist()] for column in found), strict=True))
+        """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""
+        there = self.columns(table)
+        rows = self._opened(table).metadata.num_rows
+        found = [self._texts(table, column).to_pylist() if column in there else [None] * rows for column in columns]
+        return list(zip(*([text or "" for text in column] for column in found), strict=True))
 
     def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
         """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.

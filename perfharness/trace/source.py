@@ -51,7 +51,7 @@ class TraceSource(Protocol):
         """
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
-        """Columns of a small table as text, a tuple a row; NULL is the empty text."""
+        """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""
 
     def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
         """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.

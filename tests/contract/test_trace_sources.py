@@ -16,6 +16,7 @@ from perfharness.report.run import TABLES
 from perfharness.testing.parquet_export import ROWS_A_GROUP, export_parquet
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from perfharness.trace.open_source import open_source
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(path.stem for path in GOLDEN.glob("*.sqlite"))
@@ -97,3 +98,13 @@ def test_open_run_gives_the_same_tables(tmp_path: Path) -> None:
     for name in TABLES:
         assert one.table(name).equals(other.table(name)), name
     assert one.benchmark is other.benchmark is None
+
+
+def test_texts_of_columns_that_a_version_lacks(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.row("TARGET_INFO_GPU", id=1, name=None)
+    builder.row("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2024.2.3.38")
+    path = builder.write(tmp_path / "t.sqlite")
+    for source in (path, export_parquet(path, tmp_path / "t_pqtdir")):
+        with open_source(source) as opened:
+            assert opened.texts("TARGET_INFO_GPU", ["name", "uuid"]) == [("Test GPU", ""), ("", "")]
