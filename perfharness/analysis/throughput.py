@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.concurrency import concurrency
 from perfharness.model.result import BatchLoop
 
 NS_PER_S = 1e9
@@ -53,11 +54,12 @@ def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dic
         clock_is_utc: whether the processes' times can be compared with each other.
 
     Items processed inside the window in which all processes were in their steady state, divided by its length; never
-    processes divided by mean latency. Null, with the reason, where there is no such window.
+    processes divided by mean latency. Null, with the reason, where there is no such window. Beside it, of the same
+    window: how many processes were inside a measured batch at once, and each process's share of the items.
     """
     answer: dict[str, Any] = {"items_per_second": None, "unit": "items/s", "window_ms": None, "items": None}
     own: dict[str, Any] = {}
-    windows: list[tuple[BatchLoop, Window]] = []
+    windows: dict[str, tuple[BatchLoop, Window]] = {}
     reason = None if processes else "no process has a result"
     for name, loops in processes.items():
         loop, problem = _the_loop(loops)
@@ -69,21 +71,57 @@ def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dic
             own[name] = {**answer, "reason": problem}
             continue
         own[name] = _rate(loop.path, [(loop, window)], window)
-        windows.append((loop, window))
-    common: dict[str, Any] = {**answer, "reason": reason}
-    if reason is None:
-        common = _common(windows, clock_is_utc, answer)
-    return {**common, "processes": own}
+        windows[name] = (loop, window)
+    window, reason = (None, reason) if reason is not None else _common_window(windows, clock_is_utc)
+    if window is None:
+        nothing = {"share": None, "in_window": None}
+        alone = {name: {**rate, **nothing} for name, rate in own.items()}
+        return {**answer, "reason": reason, "concurrency": None, "processes": alone}
+    pairs = list(windows.values())
+    common = _rate(pairs[0][0].path, pairs, window)
+    return {
+        **common,
+        "concurrency": _concurrency([loop for loop, _ in pairs], window),
+        "processes": {name: {**rate, **_part(windows[name][0], window, common["items"])} for name, rate in own.items()},
+    }
 
 
-def _common(windows: list[tuple[BatchLoop, Window]], clock_is_utc: bool, answer: dict[str, Any]) -> dict[str, Any]:
+def _common_window(
+    windows: dict[str, tuple[BatchLoop, Window]], clock_is_utc: bool
+) -> tuple[Window | None, str | None]:
+    """When all were in their steady state, or why that is not known."""
     if len(windows) > 1 and not clock_is_utc:
-        return {**answer, "reason": "a trace does not tell when it began, so the processes cannot be laid side by side"}
-    begin = max(window.begin_ns for _, window in windows)
-    end = min(window.end_ns for _, window in windows)
+        return None, "a trace does not tell when it began, so the processes cannot be laid side by side"
+    begin = max(window.begin_ns for _, window in windows.values())
+    end = min(window.end_ns for _, window in windows.values())
     if end <= begin:
-        return {**answer, "reason": "the processes were never in their steady state at the same time"}
-    return _rate(windows[0][0].path, windows, Window(begin, end))
+        return None, "the processes were never in their steady state at the same time"
+    return Window(begin, end), None
+
+
+def _concurrency(loops: list[BatchLoop], window: Window) -> dict[str, Any]:
+    achieved = concurrency(
+        [loop.start_ns[~loop.warmup] for loop in loops],
+        [loop.end_ns[~loop.warmup] for loop in loops],
+        window.begin_ns,
+        window.end_ns,
+    )
+    return {
+        "processes": len(loops),
+        "mean_processes": round(achieved.mean_processes, 6),
+        "all_processes_share": round(achieved.all_processes_share, 6),
+    }
+
+
+def _part(loop: BatchLoop, window: Window, total: float | None) -> dict[str, Any]:
+    """What one process did in the window of all."""
+    items = items_inside(loop, window)
+    return {
+        "share": round(items / total, 6) if items is not None and total else None,
+        "in_window": None
+        if items is None
+        else {"items": round(items, 6), "items_per_second": round(items / window.seconds, 6)},
+    }
 
 
 def _rate(path: tuple[str, ...], windows: list[tuple[BatchLoop, Window]], window: Window) -> dict[str, Any]:

@@ -70,6 +70,16 @@ class BatchLoop:
     end_ns: Int64
     items: Float64
     warmup: Bool
+    throttled: Bool | None = None
+    """Batches during which the GPU's clocks were kept down; None where that is not known."""
+
+    rejected: Bool | None = None
+    """Those of them, warm-up apart, that were set apart for it: they are in `warmup` too."""
+
+    @property
+    def only_warmup(self) -> Bool:
+        """Those that are set apart as warm-up."""
+        return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
     @property
     def count(self) -> int:

@@ -102,7 +102,14 @@ def _cells(statistics: Tree) -> list[str]:
 def _throughput_line(throughput: Tree) -> str:
     if throughput["items_per_second"] is None:
         return f"Throughput: not measured ({escape(throughput['reason'])})"
-    return (
+    line = (
         f"Throughput: {throughput['items_per_second']:.3f} items/s "
         f"({throughput['items']:.4g} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"
+    )
+    achieved = throughput.get("concurrency")
+    if achieved is None or achieved["processes"] < 2:
+        return line
+    return (
+        f"{line}; {achieved['mean_processes']:.2f} of {achieved['processes']} processes inside a batch on average, "
+        f"all of them {achieved['all_processes_share']:.0%} of the time"
     )

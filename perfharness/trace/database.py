@@ -113,7 +113,12 @@ class Database:
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
         """Columns of a small table as text, a tuple a row; NULL is the empty text."""
-        wanted = ", ".join(f"ifnull(CAST(\"{column}\" AS TEXT), '') AS {column}" for column in columns)
+        # A name in quotes that is no column's is a literal to sqlite.
+        there = self._layout[table]
+        wanted = ", ".join(
+            f"ifnull(CAST(\"{column}\" AS TEXT), '') AS {column}" if column in there else f"'' AS {column}"
+            for column in columns
+        )
         answer = self._query(f"SELECT {wanted} FROM {table}")
         return list(zip(*(column.to_pylist() for column in answer.columns), strict=True)) if answer.num_rows else []
 

@@ -63,7 +63,7 @@ def _nsys_coverage(source: TraceSource, has_cuda_rows: bool) -> tuple[GpuCoverag
     collected = [value for name, values in capture.items() if "COLLECT_CUDA_TRACE" in name for value in values]
     if "Cuda" in capture.get("CAPTURE_EVENT_TYPE", []) or "true" in collected:
         return "traced", "CUDA was traced, and nothing was recorded"
-    if _export_values(source) and not _device_names(source):
+    if (capture or _export_values(source)) and not _device_names(source):
         return "no_gpu_work", "nsys saw no GPU on the machine"
     if not capture:
         return "untraced", "the trace does not say whether CUDA was traced"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.energy.attribution import WAITING, Attribution, attribute, in_step
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import Readings, Steps, counter_steps
+from perfharness.analysis.energy.sensors import Readings, Steps, counter_steps, power_steps
 from perfharness.model.trace import Int64
 from perfharness.testing.simulated_sensors import Load, Sensor
 
@@ -103,6 +103,24 @@ def test_what_the_sensor_looked_at_is_found_from_the_log(lag_ms: int, duty: floa
     for one in found.classes:
         assert one.method == "regression"
         assert one.joules == pytest.approx(truth[one.name], rel=0.04)
+
+
+@pytest.mark.parametrize(("period_ms", "averaged_ms"), [(20, 20), (20, 100), (100, 100)])
+def test_power_samples_that_average_over_more_than_their_period(period_ms: int, averaged_ms: int) -> None:
+    """The driver's buffer has a value every 20 ms; what it reaches back over is not documented."""
+    pipeline = Pipeline({"matmul": (370, 550), "copy": (290, 250), "wait": (210, 110)}, spread=0.3, seconds=60)
+    load, names, shares, window = pipeline.run()
+    sensor = Sensor(period_ns=period_ms * MS, duty=averaged_ms / period_ms, noise=0.01)
+    times = np.arange(T0, window[1] + S, period_ms * MS, dtype=np.int64)
+    readings = Readings(times, sensor.power_mw(load, times), np.ones(len(times), dtype=np.bool_), period_ms * 1e6)
+    steps = power_steps(readings, averaged_ms * 1e6, edge_error_ns=1e6)
+    found = attribute(steps, names, shares, window, idle_w=IDLE_W, limit_w=LIMIT_W)
+    assert found.duty == averaged_ms / period_ms
+    for one, (_, watts) in zip(found.classes, pipeline.stages.values(), strict=True):
+        assert one.joules == pytest.approx(watts * one.busy_s, rel=0.04)
+        assert one.low_j is not None
+        assert one.high_j is not None
+        assert one.low_j <= watts * one.busy_s <= one.high_j
 
 
 def test_the_classes_add_up_to_the_counter() -> None:

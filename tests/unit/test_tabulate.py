@@ -333,6 +333,9 @@ def test_throughput_is_items_in_the_common_window(tmp_path: Path) -> None:
     assert (run["items"], run["window_ms"]) == (6.6, 22.0)
     assert run["items_per_second"] == pytest.approx(300)
     assert run["processes"]["b"]["items_per_second"] == pytest.approx(3 / 0.030)
+    assert run["processes"]["a"]["share"] == pytest.approx(4.4 / 6.6, abs=1e-6)
+    assert run["processes"]["b"]["in_window"] == {"items": 2.2, "items_per_second": 100.0}
+    assert run["concurrency"] == {"processes": 2, "mean_processes": 2.0, "all_processes_share": 1.0}
 
 
 def test_no_common_window_is_null_with_the_reason(tmp_path: Path) -> None:
@@ -345,6 +348,8 @@ def test_no_common_window_is_null_with_the_reason(tmp_path: Path) -> None:
     run = combine(results)["throughput"]
     assert run["items_per_second"] is None
     assert "never in their steady state at the same time" in run["reason"]
+    assert run["concurrency"] is None
+    assert [run["processes"][name]["share"] for name in "ab"] == [None, None]
 
 
 def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:

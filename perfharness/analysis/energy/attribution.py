@@ -10,6 +10,7 @@ share by busy time, between the bounds that the GPU's power limit leaves. docs/e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,10 +30,14 @@ RELIABLE = 0.95
 the rest pulls its power towards the mean of all by about that share (attenuation; Fuller, Measurement Error Models,
 1987), which is added to the interval."""
 
-DUTIES = (1.0, 0.5, 0.25)
-"""Parts of each period that the sensor may look at: 0.25 is what Yang et al. found on A100 and H100."""
+DUTIES = (1.0, 0.25, 0.5, 2.0, 5.0, 10.0)
+"""How much of its period each value of the sensor may speak of: 0.25 is what Yang et al. found on A100 and H100; more
+than 1 is an average that reaches back beyond the update before."""
 
 LAG_PERIODS = np.arange(-0.5, 2.01, 0.1)
+BETTER = 1.1
+"""How much better any other part than the whole must explain the steps, for it says that some of the load was never
+seen, or was seen twice."""
 MERGES = (1, 2, 4, 8, 16)
 BOOTSTRAPS = 400
 SMEAR = 0.05
@@ -160,7 +165,7 @@ def attribute(
     lag, duty, design = _observed(steps, inside, busy, present)
     group, design, reliability = _group(design, steps)
     power = design.powers()
-    spread = _bootstrap(design, seed)
+    spread = _bootstrap(design, math.ceil(duty), seed)
     pull = (1 - reliability) * float(np.ptp(power)) if len(power) > 1 else np.zeros(1)
     group_busy = np.bincount(group, weights=total[present], minlength=len(power))
     half = (spread + pull) * group_busy
@@ -227,15 +232,12 @@ def _design(
 def _observed(
     steps: Steps, inside: Int64, busy: BusyShares, present: np.typing.NDArray[np.bool_]
 ) -> tuple[float, float, _Design]:
-    """How late the sensor is and which part of a period it looks at: what explains its steps best.
-
-    A part of less than the whole has to explain them better by far, for it says that the rest was never seen.
-    """
+    """How late the sensor is and which part of a period it looks at: what explains its steps best."""
     best: tuple[float, float, float, _Design] | None = None
     for duty in DUTIES:
         for lag in LAG_PERIODS * steps.period_ns:
             design = _design(steps, inside, busy, present, float(lag), duty)
-            misfit = design.misfit() * (1.0 if duty == 1.0 else 1.1)
+            misfit = design.misfit() * (1.0 if duty == 1.0 else BETTER)
             if best is None or misfit < best[0] * (1 - 1e-6):
                 best = (misfit, float(lag), duty, design)
     assert best is not None
@@ -294,14 +296,14 @@ def _join(group: Int64, design: _Design, weak: int) -> Int64:
     return np.unique(joined, return_inverse=True)[1].astype(np.int64).ravel()
 
 
-def _bootstrap(design: _Design, seed: int) -> Float64:
+def _bootstrap(design: _Design, reach: int, seed: int) -> Float64:
     """Half-width of the 95 % interval of each power, from blocks of steps drawn again and again.
 
-    Blocks, because neighbours share the error of the edge between them (Künsch 1989: moving blocks); widened as
-    Student's t is against the normal distribution, for there may be few steps.
+    Blocks, because neighbours share the error of the edge between them, and `reach` of them what they are an average
+    of (Künsch 1989: moving blocks); widened as Student's t is against the normal distribution, for steps may be few.
     """
     count, rows = len(design.energy_j), len(design.classes)
-    block = max(2, round(count ** (1 / 3)))
+    block = max(2, reach, round(count ** (1 / 3)))
     random = np.random.default_rng(seed)
     starts = random.integers(0, count, size=(BOOTSTRAPS, -(-count // block)))
     drawn = (starts[:, :, None] + np.arange(block)).reshape(BOOTSTRAPS, -1)[:, :count] % count

@@ -129,15 +129,16 @@ def _place_updates(lower: Int64, upper: Int64, period_ns: float | None) -> tuple
     return middle, gap / np.sqrt(12)
 
 
-def power_steps(readings: Readings, window_ns: float | None = None) -> Steps | str:
+def power_steps(readings: Readings, window_ns: float | None = None, edge_error_ns: float | None = None) -> Steps | str:
     """Power readings in mW as steps: each new value stands for the time since the one before; or why there are none.
 
     Args:
         readings: of one power metric.
         window_ns: what the driver averages over, where that is longer than the period.
+        edge_error_ns: where the driver itself says when it read; else it is the polling's.
     """
     at = np.flatnonzero(readings.is_new)
-    at = at[at > 0] if len(at) < len(readings.value) else at
+    at = at[at > 0] if edge_error_ns is None else at
     if len(at) < 3:
         return "power was not seen to change often enough"
     time, value = readings.time_ns[at], readings.value[at]
@@ -146,7 +147,8 @@ def power_steps(readings: Readings, window_ns: float | None = None) -> Steps | s
     seconds = np.diff(time) / NS_PER_S
     period = readings.period_ns or float(np.median(np.diff(time)))
     gap = float(np.median(np.diff(readings.time_ns)))
-    return Steps(time, value[1:] / 1e3 * seconds, period, min(gap, period) / np.sqrt(12), window_ns or period)
+    error = min(gap, period) / np.sqrt(12) if edge_error_ns is None else edge_error_ns
+    return Steps(time, value[1:] / 1e3 * seconds, period, error, window_ns or period)
 
 
 def energy_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:

@@ -1,0 +1,53 @@
+"""How many processes were at it at once: inside a measured batch, over a window of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.model.trace import Int64
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """Over one window: mean number of processes inside a batch, and the share of it in which all of them were."""
+
+    mean_processes: float
+    all_processes_share: float
+
+
+def concurrency(starts: Sequence[Int64], ends: Sequence[Int64], begin_ns: int, end_ns: int) -> Concurrency:
+    """Achieved concurrency of processes that each have batches, in any order and perhaps overlapping (threads).
+
+    Args:
+        starts, ends: of the batches, one array a process.
+        begin_ns, end_ns: the window, not empty. What lies outside of it does not count.
+    """
+    inside = [
+        _union(np.clip(s, begin_ns, end_ns), np.clip(e, begin_ns, end_ns)) for s, e in zip(starts, ends, strict=True)
+    ]
+    # A process's intervals do not touch, so that each border changes the number of processes inside by one.
+    times = np.concatenate([border for pair in inside for border in pair])
+    steps = np.concatenate([np.full(len(pair[0]), sign) for pair in inside for sign in (1, -1)])
+    order = np.argsort(times, kind="stable")
+    length = np.diff(times[order])
+    count = np.cumsum(steps[order])[:-1]
+    window = end_ns - begin_ns
+    return Concurrency(
+        mean_processes=float((length * count).sum() / window),
+        all_processes_share=float(length[count == len(inside)].sum() / window),
+    )
+
+
+def _union(start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """The same stretch of time as intervals that neither overlap nor touch."""
+    some = end > start
+    order = np.argsort(start[some], kind="stable")
+    start, end = start[some][order], end[some][order]
+    if not len(start):
+        return start, end
+    reached = np.maximum.accumulate(end)
+    first = np.r_[True, start[1:] > reached[:-1]]
+    return start[first], reached[np.r_[first[1:], True]]

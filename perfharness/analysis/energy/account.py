@@ -1,0 +1,278 @@
+"""The energy of a run: each GPU's by every sensor, its idle part, each stage's and each process's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfharness.analysis.energy.attribution import ClassEnergy, attribute, in_step
+from perfharness.analysis.energy.busy import BusyShares
+from perfharness.analysis.energy.gpu_sensors import (
+    COUNTER,
+    NS_PER_MS,
+    POWER_INSTANT,
+    POWERS,
+    GpuSensors,
+    Window,
+    rounded,
+)
+from perfharness.analysis.energy.sensors import Energy, Steps, disagreement, idle_power
+from perfharness.analysis.energy.shares import process_energies
+from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
+from perfharness.model.energy import (
+    GpuEnergy,
+    IdlePower,
+    JointEnergy,
+    ProcessEnergy,
+    RunEnergy,
+    SensorEnergy,
+    StageAttribution,
+    StageEnergy,
+)
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.telemetry import SampleLog
+from perfharness.model.trace import Int64
+
+
+def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
+    """Energy of a run, from what the sensors saw and what the traces say that the GPUs did."""
+    uuids = list(dict.fromkeys(process.sensor_uuid for process in processes if process.sensor_uuid))
+    gpus: list[GpuEnergy] = []
+    shares: dict[str, ProcessEnergy] = {}
+    findings: list[Finding] = []
+    for uuid in uuids:
+        mine = [process for process in processes if process.sensor_uuid == uuid]
+        sensors = GpuSensors(log, uuid)
+        gpu = _gpu(sensors, mine, _idle_window(log))
+        gpus.append(gpu)
+        shares |= process_energies(sensors, gpu, mine)
+        findings += _findings(sensors, gpu, mine)
+    return _run(gpus, shares), findings
+
+
+def _idle_window(log: SampleLog) -> Window | None:
+    start, end = log.meta.idle_start_unix_ns, log.meta.idle_end_unix_ns
+    return None if start is None or end is None else (start, end)
+
+
+def _gpu(sensors: GpuSensors, processes: list[MeasuredProcess], idle_window: Window | None) -> GpuEnergy:
+    window = union_window([process.window for process in processes])
+    lifetime = union_window([process.lifetime for process in processes])
+    idle = _idle(sensors, idle_window)
+    reason = None if window else no_window(processes)
+    counter = sensors.best(window)[1] if window else Energy(None, reason=reason)
+    power = next(
+        (found for metric in POWERS if (found := sensors.within(metric, window)).joules is not None), Energy(None)
+    )
+    seconds = (window[1] - window[0]) / 1e9 if window else None
+    idle_j = None if idle.power_mean_w is None or seconds is None else idle.power_mean_w * seconds
+    above = None if idle_j is None or counter.joules is None else counter.joules - idle_j
+    return GpuEnergy(
+        uuid=sensors.uuid,
+        run=[_sensor(sensors, metric, lifetime) for metric in (COUNTER, *POWERS)],
+        window=[_sensor(sensors, metric, window) for metric in (COUNTER, *POWERS)],
+        disagreement_j=rounded(disagreement(sensors.within(COUNTER, window), power)),
+        idle=idle,
+        idle_j=rounded(idle_j),
+        energy_above_idle_j=rounded(above),
+        attribution=_attribution(sensors, processes, window, idle.power_mean_w),
+        reason=reason or (counter.reason if counter.joules is None else None),
+    )
+
+
+def _sensor(sensors: GpuSensors, metric: str, window: Window | None) -> SensorEnergy:
+    energy, period = sensors.within(metric, window), sensors.period_ns(metric)
+    return SensorEnergy(
+        source=metric,
+        energy_j=rounded(energy.joules),
+        error_j=rounded(energy.error_j),
+        power_mean_w=rounded(energy.mean_power_w),
+        seconds=rounded(energy.seconds),
+        update_period_ms=None if period is None else period / NS_PER_MS,
+        reason=energy.reason,
+    )
+
+
+def _idle(sensors: GpuSensors, window: Window | None) -> IdlePower:
+    utilization = sensors.readings("gpu_utilization_percent")
+    known = None if isinstance(utilization, str) else utilization
+    reason = None
+    for metric in (COUNTER, *POWERS):
+        energy = idle_power(sensors.steps[metric], window, known)
+        reason = reason or energy.reason
+        if energy.joules is not None and energy.seconds and energy.error_j is not None:
+            return IdlePower(
+                metric, rounded(energy.mean_power_w), rounded(energy.error_j / energy.seconds), energy.seconds, None
+            )
+    return IdlePower(None, None, None, None, reason)
+
+
+def _attribution(
+    sensors: GpuSensors, processes: list[MeasuredProcess], window: Window | None, idle_w: float | None
+) -> StageAttribution:
+    if window is None:
+        return _no_attribution(no_window(processes))
+    unknown = next((process for process in processes if process.work.reason), None)
+    if unknown is not None:
+        return _no_attribution(f"what {unknown.folder} did on the GPU is not known: {unknown.work.reason}")
+    metric = sensors.finest(window)
+    if metric is None:
+        return _no_attribution(sensors.best(window)[1].reason or "no sensor can tell")
+    steps = sensors.steps[metric]
+    assert isinstance(steps, Steps)
+    names, busy = _classes(processes)
+    if any(_in_step(sensors, process) for process in processes):
+        return _no_attribution(IN_STEP_REASON)
+    found = attribute(steps, names, BusyShares(busy), window, idle_w=idle_w, limit_w=sensors.limit_w())
+    batches, items = _counts(processes)
+    return StageAttribution(
+        source=metric,
+        energy_j=rounded(found.joules),
+        seconds=rounded(found.seconds),
+        steps=found.steps,
+        sensor_lag_ms=None if found.lag_ns is None else round(found.lag_ns / NS_PER_MS, 3),
+        sensor_window_ms=None if found.duty is None else round(found.duty * steps.period_ns / NS_PER_MS, 3),
+        stages=[_stage(one, idle_w, batches, items) for one in found.classes],
+        joint=[
+            JointEnergy(
+                list(joint.names),
+                *(round(value, 6) for value in (joint.busy_s, joint.joules, joint.low_j, joint.high_j)),
+            )
+            for joint in found.joint
+        ],
+        reason=found.reason,
+    )
+
+
+IN_STEP_REASON = (
+    "the batches begin in step with the power sensor, so it may see the same part of each and never the rest "
+    "(docs/energy.md)"
+)
+
+
+def _in_step(sensors: GpuSensors, process: MeasuredProcess) -> bool:
+    """By the slowest sensor that energies come from: the buffer of samples is filled by the same hardware."""
+    period = sensors.period_ns(COUNTER) or sensors.period_ns(POWER_INSTANT)
+    return period is not None and in_step(process.batches.start_ns[process.batches.kept], period)
+
+
+def _no_attribution(reason: str) -> StageAttribution:
+    return StageAttribution(None, None, None, 0, None, None, [], [], reason)
+
+
+def _classes(processes: list[MeasuredProcess]) -> tuple[list[str], list[tuple[Int64, Int64]]]:
+    """Stages of one path are one class, whichever process they are of."""
+    gathered: dict[str, list[tuple[Int64, Int64]]] = {}
+    for process in processes:
+        for name, spans in zip(process.work.stages, process.work.busy, strict=True):
+            gathered.setdefault(name, []).append(spans)
+    busy = [
+        (np.concatenate([start for start, _ in spans]), np.concatenate([end for _, end in spans]))
+        for spans in gathered.values()
+    ]
+    return list(gathered), busy
+
+
+def _counts(processes: list[MeasuredProcess]) -> tuple[int, float | None]:
+    items = [process.batches.kept_items for process in processes]
+    known = [count for count in items if count is not None]
+    return sum(process.batches.kept_count for process in processes), sum(known) if len(known) == len(items) else None
+
+
+def _stage(one: ClassEnergy, idle_w: float | None, batches: int, items: float | None) -> StageEnergy:
+    above = None if one.joules is None or idle_w is None else one.joules - idle_w * one.busy_s
+    return StageEnergy(
+        stage=one.name,
+        busy_s=round(one.busy_s, 6),
+        method=one.method,
+        energy_j=rounded(one.joules),
+        energy_j_low=rounded(one.low_j),
+        energy_j_high=rounded(one.high_j),
+        energy_above_idle_j=rounded(above),
+        power_mean_w=rounded(one.joules / one.busy_s) if one.joules is not None and one.busy_s else None,
+        energy_per_batch_j=rounded(one.joules / batches) if one.joules is not None and batches else None,
+        energy_per_item_j=rounded(one.joules / items) if one.joules is not None and items else None,
+        together=[name for name in one.together if name != one.name],
+        reason=one.reason,
+    )
+
+
+def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnergy:
+    """Sums over the GPUs; None where one of them is not known."""
+
+    def best(parts: list[SensorEnergy]) -> SensorEnergy | None:
+        return next((part for part in parts if part.energy_j is not None), None)
+
+    window = [best(gpu.window) for gpu in gpus]
+    run = [best(gpu.run) for gpu in gpus]
+    batches = sum(process.batches for process in processes.values())
+    items = [process.items for process in processes.values()]
+    known_items = [count for count in items if count is not None]
+    total = _sum([part.energy_j if part else None for part in window])
+    errors = [part.error_j for part in window if part and part.error_j is not None]
+    every_item = sum(known_items) if len(known_items) == len(items) else None
+    reason = next((gpu.reason for gpu in gpus if gpu.reason), None)
+    return RunEnergy(
+        energy_j=rounded(total),
+        error_j=rounded(float(np.sqrt(np.sum(np.square(errors))))) if total is not None else None,
+        energy_per_batch_j=rounded(total / batches) if total is not None and batches else None,
+        energy_per_item_j=rounded(total / every_item) if total is not None and every_item else None,
+        energy_run_j=rounded(_sum([part.energy_j if part else None for part in run])),
+        gpus=gpus,
+        processes=processes,
+        reason=reason if gpus else "no process of this run has a GPU",
+    )
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if values and len(known) == len(values) else None
+
+
+def _findings(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess]) -> list[Finding]:
+    found = []
+    if gpu.disagreement_j:
+        said = {one.source: one for one in gpu.window if one.energy_j is not None}
+        parts = ", ".join(f"{name} {one.energy_j:.1f} ± {one.error_j:.1f} J" for name, one in said.items())
+        found.append(
+            Finding(
+                "energy-sensors-disagree",
+                Severity.WARNING,
+                f"GPU {sensors.uuid}: the energy counter and integrated power are {gpu.disagreement_j:.1f} J further "
+                f"apart than their errors allow ({parts}).",
+                "Take the larger difference as the error of every energy here; docs/energy.md says what may cause it.",
+            )
+        )
+    if gpu.idle.power_mean_w is None:
+        found.append(
+            Finding(
+                "energy-idle-unknown",
+                Severity.NOTE,
+                f"GPU {sensors.uuid}: idle power is not known ({gpu.idle.reason}), so it is not told apart.",
+                "Wait before the run on a GPU that nobody else uses: `perfharness launch --idle-seconds 5`.",
+            )
+        )
+    found += [
+        Finding(
+            "energy-in-step-with-sensor",
+            Severity.WARNING,
+            f"Energies may be wrong: {IN_STEP_REASON}.",
+            "Change the batch size, or let batches vary in length, and compare.",
+            process.folder,
+        )
+        for process in processes
+        if process.window is not None and _in_step(sensors, process)
+    ]
+    instances = sorted({process.gpu_uuid or "" for process in processes if process.gpu_uuid != process.sensor_uuid})
+    if instances:
+        found.append(
+            Finding(
+                "energy-of-whole-gpu",
+                Severity.WARNING,
+                f"Energy and power are those of the whole GPU {sensors.uuid}, of which the run used "
+                f"{', '.join(instances)}; what other MIG instances did is in them.",
+                "Leave the GPU's other instances idle while energy is measured.",
+            )
+        )
+    return found

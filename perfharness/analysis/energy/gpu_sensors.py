@@ -1,0 +1,100 @@
+"""The energy sensors of one GPU in a log, and which of them to believe for what."""
+
+from __future__ import annotations
+
+from perfharness.analysis.energy.sensors import (
+    Energy,
+    Readings,
+    Steps,
+    counter_steps,
+    energy_within,
+    power_steps,
+)
+from perfharness.model.telemetry import SampleLog, Series
+
+COUNTER = "energy_total_mj"
+POWER_SAMPLES = "power_sample_mw"
+POWER_INSTANT = "power_instant_mw"
+POWER_AVERAGE = "power_average_mw"
+POWERS = (POWER_SAMPLES, POWER_INSTANT, POWER_AVERAGE)
+"""What power can be integrated from, the best first: the driver's own buffer is the finest, and has its own times."""
+
+AVERAGED_NS = 1e9
+"""`nvmlDeviceGetPowerUsage` and NVML_FI_DEV_POWER_AVERAGE on Ampere (except GA100) and later (NVML's reference)."""
+
+DRIVER_TIMES_ERROR_NS = 1e6
+"""Times of the driver's buffer come in microseconds; its rhythm is taken to be kept to a millisecond."""
+
+NS_PER_MS = 1e6
+Window = tuple[int, int]
+
+
+class GpuSensors:
+    """The energy sensors of one GPU in a log, as steps, or why there are none."""
+
+    def __init__(self, log: SampleLog, uuid: str) -> None:
+        self.uuid = uuid
+        self._log = log
+        self.steps: dict[str, Steps | str] = {COUNTER: self._counter()}
+        for metric in POWERS:
+            self.steps[metric] = self._power(metric)
+
+    def readings(self, metric: str) -> Readings | str:
+        """Good readings of a metric, or why there are none."""
+        series = self._log.get(self.uuid, metric)
+        if series is None or not series.is_read.any():
+            return self._why(metric, series)
+        read = series.select(series.is_read)
+        period = self._log.meta.update_period_ns(self.uuid, metric)
+        return Readings(read.time_unix_ns, read.value, read.is_new, None if period is None else float(period))
+
+    def limit_w(self) -> float | None:
+        """The highest power limit read."""
+        readings = self.readings("power_limit_mw")
+        return None if isinstance(readings, str) else float(readings.value.max()) / 1e3
+
+    def period_ns(self, metric: str) -> float | None:
+        """Update period of a sensor."""
+        steps = self.steps[metric]
+        return None if isinstance(steps, str) else steps.period_ns
+
+    def within(self, metric: str, window: Window | None) -> Energy:
+        """Energy of a window by one sensor."""
+        return (
+            Energy(None, reason="there is no such window")
+            if window is None
+            else energy_within(self.steps[metric], *window)
+        )
+
+    def best(self, window: Window) -> tuple[str, Energy]:
+        """What the first sensor says that says anything of a window."""
+        found = {metric: self.within(metric, window) for metric in (COUNTER, *POWERS)}
+        metric = next((metric for metric, energy in found.items() if energy.joules is not None), COUNTER)
+        return metric, found[metric]
+
+    def finest(self, window: Window) -> str | None:
+        """The sensor whose steps say most of what happened when: the finest that was read over all of a window."""
+        usable = [metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.within(metric, window).joules]
+        return usable[0] if usable else None
+
+    def _counter(self) -> Steps | str:
+        readings = self.readings(COUNTER)
+        return readings if isinstance(readings, str) else counter_steps(readings)
+
+    def _power(self, metric: str) -> Steps | str:
+        readings = self.readings(metric)
+        if isinstance(readings, str):
+            return readings
+        error = DRIVER_TIMES_ERROR_NS if metric == POWER_SAMPLES else None
+        return power_steps(readings, AVERAGED_NS if metric == POWER_AVERAGE else None, error)
+
+    def _why(self, metric: str, series: Series | None) -> str:
+        for failure in self._log.meta.failures:
+            if failure.subject == self.uuid and failure.metric == metric:
+                return failure.reason
+        return "it was not sampled" if series is None else "every reading failed"
+
+
+def rounded(value: float | None) -> float | None:
+    """As figures stand in the files."""
+    return None if value is None else round(float(value), 6)

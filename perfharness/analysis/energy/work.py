@@ -1,0 +1,147 @@
+"""What a process did on its GPU, on UTC: busy times by stage, and its batches; all that energy needs of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.attribution import stage_of_calls
+from perfharness.analysis.diagnosis.timeline import merge
+from perfharness.analysis.measures import name_paths
+from perfharness.analysis.projection import find_launches
+from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.stages import StageTable
+from perfharness.analysis.tabulate import path_names
+from perfharness.model.result import BatchLoop, Float64
+from perfharness.model.trace import Bool, Int64, Trace
+
+OUTSIDE = "outside of stages"
+"""Traced GPU work that no stage started."""
+
+PATH_SEPARATOR = "/"
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """Busy times of a process's GPU by stage, UTC ns, merged; `stages` are the paths of benchmark.json.
+
+    `reason` says why they are not known.
+    """
+
+    stages: tuple[str, ...] = ()
+    busy: tuple[tuple[Int64, Int64], ...] = ()
+    reason: str | None = None
+
+    def all_busy(self) -> tuple[Int64, Int64]:
+        """All of it, as starts and ends."""
+        starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
+        ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
+        return np.concatenate(starts), np.concatenate(ends)
+
+
+def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
+    """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times."""
+    utc = trace.meta.session_start_unix_ns
+    if utc is None:
+        return GpuWork(reason="the trace does not tell when it began, so it cannot be laid beside the sensors")
+    if trace.meta.gpu_coverage == "untraced":
+        return GpuWork(reason=trace.meta.gpu_coverage_reason)
+    if len(stages) and not table.gpu_known[stages.index].all():
+        return GpuWork(reason="the trace lost GPU work of some ranges (see the findings)")
+    paths, first, code = np.unique(name_paths(stages), return_index=True, return_inverse=True)
+    names = [PATH_SEPARATOR.join(path_names(stages, int(row))) for row in first]
+    launches = find_launches(trace.api, trace.operations)
+    row = stage_of_calls(stages, trace.ranges, trace.api, launches.call)
+    group = np.full(len(trace.operations), len(paths), dtype=np.int64)
+    inside = row >= 0
+    group[launches.operation[inside]] = code.ravel()[row[inside]]
+    busy = []
+    for number in range(len(paths) + 1):
+        mine = group == number
+        start, end = merge(trace.operations.start_ns[mine], trace.operations.end_ns[mine])
+        busy.append((start + utc, end + utc))
+    return GpuWork((*names, OUTSIDE), tuple(busy))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The outermost batches of a process in order of start, UTC ns.
+
+    `kept` are those in the statistics: neither warm-up nor, where that was asked for, throttled.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    items: Float64
+    kept: Bool
+    warmup: Bool
+
+    @classmethod
+    def of(cls, loops: list[BatchLoop]) -> Batches:
+        """All loops of a process together."""
+        if not loops:
+            nothing = np.empty(0, dtype=np.int64)
+            none = np.empty(0, dtype=np.bool_)
+            return cls(nothing, nothing, np.empty(0), none, none)
+        start = np.concatenate([loop.start_ns for loop in loops])
+        order = np.argsort(start, kind="stable")
+        return cls(
+            start[order],
+            np.concatenate([loop.end_ns for loop in loops])[order],
+            np.concatenate([loop.items for loop in loops])[order],
+            ~np.concatenate([loop.warmup for loop in loops])[order],
+            np.concatenate([loop.only_warmup for loop in loops])[order],
+        )
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """From the start of the first batch that is kept to the end of the last; None where there is none."""
+        if not self.kept.any():
+            return None
+        start, end = int(self.start_ns[self.kept].min()), int(self.end_ns[self.kept].max())
+        return (start, end) if end > start else None
+
+    @property
+    def kept_count(self) -> int:
+        """How many are kept."""
+        return int(self.kept.sum())
+
+    @property
+    def kept_items(self) -> float | None:
+        """Items in those that are kept; None where one counted none."""
+        total = float(self.items[self.kept].sum())
+        return None if np.isnan(total) or not self.kept.any() else total
+
+
+@dataclass(frozen=True)
+class MeasuredProcess:
+    """One process of a run, as the sensors' side needs it.
+
+    `gpu_uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` the whole GPU, where power and clocks are.
+    `lifetime` is from its start to its end, UTC ns, where known. `reason`: why its times are not on UTC.
+    """
+
+    folder: str
+    gpu_uuid: str | None
+    sensor_uuid: str | None
+    batches: Batches
+    work: GpuWork
+    lifetime: tuple[int, int] | None
+    reason: str | None = None
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Its measured window on UTC, or None."""
+        return None if self.reason is not None else self.batches.window
+
+
+def union_window(windows: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """From the earliest start to the latest end of those that there are."""
+    known = [window for window in windows if window is not None]
+    return (min(start for start, _ in known), max(end for _, end in known)) if known else None
+
+
+def no_window(processes: list[MeasuredProcess]) -> str:
+    """Why there is no measured window."""
+    return next((process.reason for process in processes if process.reason), "no batch is left without the warm-up")

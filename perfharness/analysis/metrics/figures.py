@@ -1,0 +1,126 @@
+"""One metric over a window: every value holds until the source was updated again, and counts for as long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.statistics import min_count
+from perfharness.model.gpu_metrics import MetricFigures
+from perfharness.model.result import Float64
+from perfharness.model.telemetry import Series
+from perfharness.model.trace import Int64
+
+MIN_KNOWN = 0.5
+"""Part of a window for which values must be known; of less, a mean would be that of another window."""
+
+HOLD_READINGS = 3.0
+"""How many of the usual times between readings a value holds beyond the last one, where the log ends or stops."""
+
+Window = tuple[int, int]
+"""UTC nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A metric as steps: `value[i]` from `start_ns[i]` to `end_ns[i]`; what failed is left out."""
+
+    start_ns: Int64
+    end_ns: Int64
+    value: Float64
+
+    def within(self, window: Window) -> Held:
+        """What of it lies in a window."""
+        start, end = np.maximum(self.start_ns, window[0]), np.minimum(self.end_ns, window[1])
+        some = end > start
+        return Held(start[some], end[some], self.value[some])
+
+    @property
+    def weight(self) -> Float64:
+        """Lengths, ns."""
+        return (self.end_ns - self.start_ns).astype(np.float64)
+
+
+def held(series: Series) -> Held:
+    """The readings of a metric as steps. A reading that failed ends what was known before it."""
+    if not len(series):
+        nothing = np.empty(0, dtype=np.int64)
+        return Held(nothing, nothing, np.empty(0))
+    at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
+    usual = float(np.median(np.diff(series.time_unix_ns))) if len(series) > 1 else 0.0
+    last = int(series.time_unix_ns[-1] + HOLD_READINGS * usual)
+    start = series.time_unix_ns[at]
+    end = np.append(start[1:], last)
+    # Where nothing was read for long, the value before is not known to have held.
+    longest = np.append(series.time_unix_ns[at[1:] - 1], series.time_unix_ns[-1]) + round(HOLD_READINGS * usual)
+    end = np.minimum(end, np.maximum(longest, start))
+    known = ~np.isnan(series.value[at])
+    return Held(start[known], end[known], series.value[at][known])
+
+
+def window_figures(
+    series: Series | None, window: Window | None, *, scale: float = 1.0, period_ns: int | None = None,
+    reason: str | None = None,
+) -> MetricFigures:  # fmt: skip
+    """Figures of a metric over a window.
+
+    Args:
+        series: None where it was not sampled.
+        window: None where there is no measured window.
+        scale: from the metric's unit to that of the figures.
+        period_ns: of the source's updates, where known.
+        reason: why there are no readings, where that is known.
+    """
+    if series is None or not series.is_read.any():
+        return _nothing(0, period_ns, reason or "it was not sampled")
+    if window is None:
+        return _nothing(0, period_ns, "there is no measured window")
+    inside = held(series).within(window)
+    count = len(series.updates().between(*window))
+    known = float(inside.weight.sum()) / (window[1] - window[0])
+    if known < MIN_KNOWN:
+        return _nothing(count, period_ns, f"it was read in {known:.0%} of the measured window only")
+    value, weight = inside.value * scale, inside.weight
+    return MetricFigures(
+        new_readings=count,
+        mean=_rounded(np.average(value, weights=weight)),
+        min=_rounded(value.min()),
+        p50=_rounded(weighted_quantile(value, weight, 0.5)),
+        p95=_rounded(weighted_quantile(value, weight, 0.95)) if count >= min_count(95) else None,
+        max=_rounded(value.max()),
+        update_period_ms=None if period_ns is None else period_ns / 1e6,
+        reason=None,
+    )
+
+
+def counter_total(series: Series | None, window: Window | None, scale: float = 1.0) -> float | None:
+    """How far a counter moved over a window, read on the straight line between readings; None: not known."""
+    if series is None or window is None:
+        return None
+    read = series.select(series.is_read)
+    if len(read) < 2 or read.time_unix_ns[0] > window[0] or read.time_unix_ns[-1] < window[1]:
+        return None
+    if (np.diff(read.value) < 0).any():
+        return None
+    first, last = np.interp(
+        np.asarray(window) - read.time_unix_ns[0], read.time_unix_ns - read.time_unix_ns[0], read.value
+    )
+    return _rounded((last - first) * scale)
+
+
+def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
+    """The smallest value that is not exceeded for this part of the time."""
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
+    return float(value[order][min(at, len(value) - 1)])
+
+
+def _nothing(count: int, period_ns: int | None, reason: str) -> MetricFigures:
+    period_ms = None if period_ns is None else period_ns / 1e6
+    return MetricFigures(count, None, None, None, None, None, period_ms, reason)
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,153 @@
+"""Energy as it stands in benchmark.json and benchmark_mean.json: joules, with 95 % intervals (docs/energy.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class SensorEnergy:
+    """What one sensor says of one stretch of time; None with the reason. `error_j` is half of the interval."""
+
+    source: str
+    """The metric of telemetry.parquet."""
+
+    energy_j: float | None
+    error_j: float | None
+    power_mean_w: float | None
+    seconds: float | None
+    update_period_ms: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class IdlePower:
+    """Power of the GPU before the run, while nothing ran on it; None with the reason where it was not idle."""
+
+    source: str | None
+    power_mean_w: float | None
+    error_w: float | None
+    seconds: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class StageEnergy:
+    """A stage's energy over the measured window: while its GPU work ran, idle power included.
+
+    `energy_above_idle_j` leaves the idle power out. `method` says what the number is: `regression`, told apart from all
+    others; `busy_time`, a share of what `together` spent, which the sensor cannot tell apart, the interval being all
+    that is possible; `no_gpu_work`, measured to be 0; `none`, not measured, with the reason.
+    """
+
+    stage: str
+    busy_s: float
+    method: Literal["regression", "busy_time", "no_gpu_work", "none"]
+    energy_j: float | None
+    energy_j_low: float | None
+    energy_j_high: float | None
+    energy_above_idle_j: float | None
+    power_mean_w: float | None
+    energy_per_batch_j: float | None
+    energy_per_item_j: float | None
+    together: list[str]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class JointEnergy:
+    """What stages spent together that the sensor cannot tell apart."""
+
+    stages: list[str]
+    busy_s: float
+    energy_j: float
+    energy_j_low: float
+    energy_j_high: float
+
+
+@dataclass(frozen=True)
+class StageAttribution:
+    """Energy of the window by stage; `waiting` is the time in which no traced GPU work ran. They add up to `energy_j`.
+
+    `sensor_lag_ms` and `sensor_window_ms`: how late the sensor is and how much time a value of it speaks of, as what
+    explains its steps best.
+    """
+
+    source: str | None
+    energy_j: float | None
+    seconds: float | None
+    steps: int
+    sensor_lag_ms: float | None
+    sensor_window_ms: float | None
+    stages: list[StageEnergy]
+    joint: list[JointEnergy]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class OccurrenceEnergy:
+    """Energy of single batches that are long enough for the sensor, in order of start, None for those that are not.
+
+    Empty, with the reason, where none is.
+    """
+
+    shortest_window_ms: float | None
+    measured_batches: int
+    batch_energy_j: list[float | None]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ProcessEnergy:
+    """A process's part of its GPU's energy over the measured window.
+
+    Alone on its GPU it has all of it. Of several, each has what is above idle by its share of the busy time, and the
+    idle energy in equal parts; `share_above_idle` is that share.
+    """
+
+    gpu_uuid: str
+    shared_with: list[str]
+    share_above_idle: float | None
+    energy_j: float | None
+    error_j: float | None
+    idle_j: float | None
+    energy_above_idle_j: float | None
+    energy_per_batch_j: float | None
+    energy_per_item_j: float | None
+    batches: int
+    items: float | None
+    occurrences: OccurrenceEnergy
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class GpuEnergy:
+    """One GPU's energy: over the run (first process started to last one ended) and over the measured window.
+
+    `disagreement_j` is how far integrated power is from the counter beyond both errors, over the measured window.
+    """
+
+    uuid: str
+    run: list[SensorEnergy]
+    window: list[SensorEnergy]
+    disagreement_j: float | None
+    idle: IdlePower
+    idle_j: float | None
+    energy_above_idle_j: float | None
+    attribution: StageAttribution
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class RunEnergy:
+    """`energy` of benchmark_mean.json. `energy_j` is that of all GPUs over the measured window."""
+
+    energy_j: float | None
+    error_j: float | None
+    energy_per_batch_j: float | None
+    energy_per_item_j: float | None
+    energy_run_j: float | None
+    gpus: list[GpuEnergy]
+    processes: dict[str, ProcessEnergy]
+    reason: str | None

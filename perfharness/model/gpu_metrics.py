@@ -1,0 +1,134 @@
+"""What GPUs and host did over the measured window, as it stands in benchmark_mean.json (docs/gpu-metrics.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MetricFigures:
+    """One metric over the window; all None, with the reason, where it was not measured.
+
+    Every value holds until the source was updated again, and counts for as long: repeats add nothing. `new_readings`
+    says how many updates there were. Percentiles are None where there are too few of them.
+    """
+
+    new_readings: int
+    mean: float | None
+    min: float | None
+    p50: float | None
+    p95: float | None
+    max: float | None
+    update_period_ms: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ClockEventTime:
+    """How long a reason kept the clocks down; `throttles` tells whether that counts as throttling."""
+
+    reason: str
+    seconds: float
+    throttles: bool
+
+
+@dataclass(frozen=True)
+class ClockHold:
+    """Whether a clock was held. `reference_mhz` is the request, or else the clock that the GPU ran at when it could.
+
+    `drop_percent` is from the first tenth of the window to the last; `low_s` how long the clock was more than 5 % below
+    the reference while the GPU was not idle.
+    """
+
+    reference_mhz: float | None
+    requested: bool
+    before_mhz: float | None
+    after_mhz: float | None
+    drop_percent: float | None
+    low_s: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope."""
+
+    peak_bytes: int | None
+    bytes_per_s: float | None
+    bytes_per_s_low: float | None
+    bytes_per_s_high: float | None
+    grows: bool | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class GpuMetrics:
+    """One GPU over the measured window. `figures` has units in its keys (`power_w`, `sm_clock_mhz`, …)."""
+
+    uuid: str
+    name: str | None
+    gpu_index: int | None
+    mig_uuids: list[str]
+    """MIG instances that processes of this run ran on: power, clocks and energy are the whole GPU's all the same."""
+
+    processes: list[str]
+    window_s: float | None
+    busy_share: float | None
+    """Part of the window in which traced GPU work of this run's processes ran."""
+
+    figures: dict[str, MetricFigures]
+    totals: dict[str, float | None]
+    """What counters moved over the window: `nvlink_rx_bytes`, …"""
+
+    clock_events: list[ClockEventTime] | None
+    sm_clock: ClockHold
+    memory_clock: ClockHold
+    throttled_batches: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class BatchPeak:
+    """Highest memory use among the batches in which it was read at all; None where the sampling is too slow."""
+
+    batches: int
+    mean_bytes: float | None
+    max_bytes: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ProcessMetrics:
+    """One measured process and all that it started, over its measured window."""
+
+    gpu_uuid: str | None
+    window_s: float | None
+    figures: dict[str, MetricFigures]
+    totals: dict[str, float | None]
+    gpu_memory: Growth
+    gpu_memory_per_batch: BatchPeak
+    resident_memory: Growth
+    resident_memory_per_batch: BatchPeak
+    throttled_batches: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class HostMetrics:
+    """The machine over the measured window."""
+
+    window_s: float | None
+    figures: dict[str, MetricFigures]
+    totals: dict[str, float | None]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """`gpu_metrics` of benchmark_mean.json."""
+
+    gpus: list[GpuMetrics]
+    processes: dict[str, ProcessMetrics]
+    host: HostMetrics
+    period_ms: float | None
+    reason: str | None

@@ -1,0 +1,298 @@
+"""What the samplers saw over a window: figures, clocks, throttling, memory, two GPUs and MIG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.analysis.energy.work import Batches, GpuWork, MeasuredProcess
+from perfharness.analysis.metrics.clocks import (
+    LOW_CLOCK,
+    Throttling,
+    clock_events,
+    clock_hold,
+    find_throttling,
+)
+from perfharness.analysis.metrics.figures import counter_total, held, weighted_quantile, window_figures
+from perfharness.analysis.metrics.findings import metric_findings
+from perfharness.analysis.metrics.memory import batch_peak, growth
+from perfharness.analysis.metrics.summary import RequestedClocks, summarise_metrics, throttling_of
+from perfharness.model.clock_events import CLOCK_EVENT_REASONS, reasons_in
+from perfharness.model.telemetry import SampleLog, Series, process_subject
+from perfharness.testing.sample_builder import SampleBuilder
+
+MS = 1_000_000
+S = 1_000 * MS
+T0 = 1_700_000_000 * S
+MIB = 1 << 20
+
+
+def series(values: Sequence[float | None], period_ms: float = 100, is_new: list[bool] | None = None) -> Series:
+    times = [T0 + round(place * period_ms * MS) for place in range(len(values))]
+    found = SampleBuilder().readings("GPU-a", "x", times, values, is_new=is_new).build().get("GPU-a", "x")
+    assert found is not None
+    return found
+
+
+def window(start_s: float, end_s: float) -> tuple[int, int]:
+    return T0 + round(start_s * S), T0 + round(end_s * S)
+
+
+def test_values_count_for_as_long_as_they_hold() -> None:
+    # 100 W for 0.3 s, 400 W for 0.1 s, then 200 W: the repeats add nothing to the count, and their time counts.
+    found = window_figures(
+        series([100, 100, 100, 400, 200, 200, 200], is_new=[True, False, False, True, True, False, False]),
+        window(0, 0.7),
+    )
+    assert (found.mean, found.min, found.max) == (pytest.approx((300 + 400 + 600) / 7), 100, 400)
+    assert found.new_readings == 3
+    assert found.p50 == 200
+    assert found.p95 is None  # of three updates
+
+
+def test_only_the_window_counts_and_what_held_when_it_began() -> None:
+    found = window_figures(series([100, 100, 500, 500, 900]), window(0.15, 0.35), scale=1e-3)
+    assert found.mean == pytest.approx((100 * 50 + 500 * 150) / 200 / 1e3)
+    assert found.new_readings == 2
+
+
+def test_a_clock_that_never_changes_is_known_without_a_new_reading() -> None:
+    found = window_figures(series([1980.0] * 50, is_new=[True] + [False] * 49), window(2, 4))
+    assert (found.mean, found.new_readings, found.reason) == (1980, 0, None)
+
+
+def test_failed_readings_are_not_zero() -> None:
+    found = window_figures(series([100, None, None, 300, 300]), window(0, 0.5))
+    assert found.mean == pytest.approx((100 + 2 * 300) / 3)
+    assert window_figures(series([100, None, None, None, None]), window(0, 0.5)).mean is None
+    assert "20%" in (window_figures(series([100, None, None, None, None]), window(0, 0.5)).reason or "")
+    assert window_figures(None, window(0, 1), reason="no permission").reason == "no permission"
+    assert window_figures(series([None, None]), window(0, 1)).mean is None
+    assert window_figures(series([1, 2]), None).reason == "there is no measured window"
+
+
+def test_a_gap_in_the_readings_is_not_filled() -> None:
+    times = [T0, T0 + 100 * MS, T0 + 200 * MS, T0 + 5 * S, T0 + 5 * S + 100 * MS]
+    log = SampleBuilder().readings("GPU-a", "x", times, [10, 10, 10, 90, 90]).build()
+    found = log.get("GPU-a", "x")
+    assert found is not None
+    assert held(found).within(window(0, 5.1)).weight.sum() == pytest.approx(0.5 * S + 0.1 * S, rel=0.01)
+
+
+def test_counters_are_read_on_a_straight_line() -> None:
+    assert counter_total(series([0, 10, 20, 30]), window(0.05, 0.25)) == pytest.approx(20)
+    assert counter_total(series([0, 10, 20, 5]), window(0.05, 0.25)) is None
+    assert counter_total(series([0, 10]), window(0.05, 0.25)) is None
+    assert counter_total(None, window(0, 1)) is None
+
+
+def test_quantiles_weigh_by_time() -> None:
+    assert weighted_quantile(np.asarray([5.0, 1.0]), np.asarray([1.0, 9.0]), 0.5) == 1
+    assert weighted_quantile(np.asarray([5.0, 1.0]), np.asarray([1.0, 9.0]), 0.95) == 5
+
+
+@pytest.mark.parametrize("reason", CLOCK_EVENT_REASONS, ids=lambda reason: reason.name)
+def test_which_reasons_are_throttling(reason: Any) -> None:
+    harmless = {"gpu_idle", "applications_clocks_setting", "display_clock_setting"}
+    assert reasons_in(reason.bit) == (reason,)
+    assert reason.throttles == (reason.name not in harmless)
+    assert reason.why
+
+
+def test_a_reason_that_is_not_known_yet_counts() -> None:
+    assert [(one.name, one.throttles) for one in reasons_in(0x1 | 0x800)] == [
+        ("gpu_idle", False),
+        ("unknown_0x800", True),
+    ]
+    assert reasons_in(0) == ()
+
+
+def test_seconds_of_each_reason() -> None:
+    # power cap for the readings 3, 4, 5 and hardware slowdown with the last of them; a state is seen in its middle
+    masks = series([0, 0, 0, 4, 4, 4 | 8, 0, 1, 1, 1])
+    events = clock_events(masks, window(0, 1))
+    assert events is not None
+    assert {(event.reason, event.throttles): event.seconds for event in events} == pytest.approx(
+        {("sw_power_cap", True): 0.3, ("hw_slowdown", True): 0.1, ("gpu_idle", False): 0.3 + 0.05 + 0.0}, abs=0.11
+    )
+    assert clock_events(None, window(0, 1)) is None
+
+
+def test_batches_that_a_reason_touched() -> None:
+    masks = series([0] * 20 + [4] * 10 + [0] * 20 + [1] * 10)
+    found = find_throttling(masks, None, None)
+    start = T0 + np.arange(10, dtype=np.int64) * 500 * MS
+    touched = found.touched(start, start + 400 * MS)
+    assert list(touched) == ["sw_power_cap"]
+    assert touched["sw_power_cap"].tolist() == [False, False, False, False, True, True, False, False, False, False]
+    assert found.within(window(2, 2.5)) == pytest.approx({"sw_power_cap": 0.5})
+
+
+def test_a_clock_below_the_request_marks_unless_the_gpu_idles() -> None:
+    clock = series([1980.0] * 20 + [1700.0] * 10 + [1980.0] * 10 + [345.0] * 20)
+    masks = series([0] * 40 + [1] * 20)
+    found = find_throttling(masks, clock, None, (1980.0, None))
+    assert found.within(window(0, 6)) == pytest.approx({LOW_CLOCK: 1.0})
+    # 4 % below is held
+    assert find_throttling(masks, series([1980.0] * 20 + [1901.0] * 40), None, (1980.0, None)).reasons == ()
+    # without a request the clock that it could run at is the measure
+    assert find_throttling(masks, clock, None, work=window(0, 6)).within(window(0, 6)) == pytest.approx(
+        {LOW_CLOCK: 1.0}
+    )
+
+
+def test_a_drop_from_before_to_after() -> None:
+    clock = series([1980.0] * 50 + [1800.0] * 50)
+    throttling = find_throttling(None, clock, None, (1980.0, None))
+    hold = clock_hold(clock, window(0, 10), throttling, LOW_CLOCK, 1980.0, None)
+    assert (hold.before_mhz, hold.after_mhz) == (1980, 1800)
+    assert hold.drop_percent == pytest.approx(9.091)
+    assert hold.low_s == pytest.approx(5, abs=0.2)
+    assert clock_hold(None, window(0, 10), throttling, LOW_CLOCK, None, None).reason == "the clock was not sampled"
+    assert "fewer than 10" in (clock_hold(clock, window(0, 0.5), throttling, LOW_CLOCK, None, None).reason or "")
+
+
+def test_a_leak_grows_to_the_end_and_a_cache_does_not() -> None:
+    random = np.random.default_rng(1)
+    ramp = np.linspace(0, 200, 300)
+    jitter = random.uniform(0, 30, 300)  # each batch's own, comes and goes
+    leak = growth(series((1000 * MIB + (ramp + jitter) * MIB).tolist()), window(0, 30))
+    assert leak.grows is True
+    assert leak.bytes_per_s is not None
+    assert leak.bytes_per_s_low is not None
+    assert leak.bytes_per_s_high is not None
+    assert leak.bytes_per_s_low <= 200 * MIB / 30 <= leak.bytes_per_s_high
+    cache = growth(series((1000 * MIB + (np.minimum(ramp * 4, 200) + jitter) * MIB).tolist()), window(0, 30))
+    assert cache.grows is False
+    assert growth(series((1000 * MIB + jitter * MIB).tolist()), window(0, 30)).grows is False
+    small = growth(series((1000 * MIB + ramp * MIB / 20).tolist()), window(0, 30))
+    assert small.grows is False
+    assert small.peak_bytes == 1010 * MIB
+
+
+def test_what_cannot_be_told_of_memory_is_null() -> None:
+    few = growth(series([1.0, 2.0, 3.0]), window(0, 0.3))
+    assert (few.peak_bytes, few.bytes_per_s) == (3, None)
+    assert "too seldom" in (few.reason or "")
+    assert growth(None, window(0, 1)).peak_bytes is None
+    assert growth(series([1.0]), None).peak_bytes is None
+
+
+def test_peaks_of_batches_long_enough() -> None:
+    readings = series([10, 20, 30, 40, 50, 60, 70, 80, 90, 100])
+    start = T0 + np.asarray([0, 300, 600], dtype=np.int64) * MS
+    found = batch_peak(readings, start, start + 290 * MS)
+    assert (found.batches, found.max_bytes, found.mean_bytes) == (3, 90, 60)
+    short = batch_peak(readings, start, start + 50 * MS)
+    assert short.max_bytes is None
+    assert "does not resolve batches of 50 ms" in (short.reason or "")
+    assert batch_peak(None, start, start).reason == "it was not sampled"
+
+
+def process(folder: str, gpu: str, sensor: str | None = None, shift_s: float = 0) -> MeasuredProcess:
+    start = T0 + np.arange(10, dtype=np.int64) * S + round(shift_s * S)
+    kept = np.asarray([False] + [True] * 8 + [False])
+    busy = (start, start + 500 * MS)
+    return MeasuredProcess(
+        folder, gpu, sensor or gpu, Batches(start, start + S, np.full(10, 4.0), kept, ~kept),
+        GpuWork(("toy/batch",), (busy,)), (T0 - S, T0 + 11 * S),
+    )  # fmt: skip
+
+
+def gpu_log(builder: SampleBuilder, uuid: str, load: float, **facts: Any) -> None:
+    times = (T0 - S + np.arange(0, 13_000, 100, dtype=np.int64) * MS).tolist()
+    builder.subject(uuid, "gpu", name="NVIDIA H200", **facts)
+    builder.readings(uuid, "gpu_utilization_percent", times, [load] * len(times))
+    builder.readings(uuid, "power_instant_mw", times, [70e3 + 5e3 * load] * len(times))
+    builder.readings(uuid, "sm_clock_mhz", times, [1980.0 if load else 345.0] * len(times))
+    builder.readings(uuid, "clock_event_reasons", times, [4 if load else 1] * len(times))
+
+
+def summary(log: SampleLog, *processes: MeasuredProcess) -> Any:
+    uuids = {uuid for one in processes if (uuid := one.sensor_uuid)}
+    throttling = {uuid: throttling_of(log, uuid, RequestedClocks(), None) for uuid in uuids}
+    return summarise_metrics(log, processes, throttling, {})
+
+
+def test_load_on_one_gpu_and_nothing_on_the_other() -> None:
+    builder = SampleBuilder()
+    gpu_log(builder, "GPU-busy", 95, gpu_index=1)
+    gpu_log(builder, "GPU-idle", 0, gpu_index=0)
+    metrics = summary(builder.build(), process("proc_0_gpu_1", "GPU-busy"))
+    by_uuid = {gpu.uuid: gpu for gpu in metrics.gpus}
+    busy, idle = by_uuid["GPU-busy"], by_uuid["GPU-idle"]
+    assert (busy.processes, busy.gpu_index, busy.figures["gpu_utilization_percent"].mean) == (["proc_0_gpu_1"], 1, 95)
+    assert (idle.processes, idle.gpu_index, idle.figures["gpu_utilization_percent"].mean) == ([], 0, 0)
+    assert busy.figures["power_instant_w"].mean == pytest.approx(545)
+    assert idle.figures["power_instant_w"].mean == pytest.approx(70)
+    assert busy.busy_share == pytest.approx(0.5)
+    assert idle.busy_share is None
+    assert busy.throttled_batches == 8
+    assert idle.throttled_batches == 0
+    assert busy.figures["temperature_c"].mean is None
+    assert busy.figures["temperature_c"].reason == "it was not sampled"
+    assert metrics.processes["proc_0_gpu_1"].throttled_batches == 8
+    codes = [finding.code for finding in metric_findings(metrics, rejected=False)]
+    assert codes == ["clocks-throttled"]
+
+
+def test_each_process_has_its_own_gpus_window() -> None:
+    builder = SampleBuilder()
+    times = (T0 + np.arange(0, 30_000, 100, dtype=np.int64) * MS).tolist()
+    for uuid in ("GPU-a", "GPU-b"):
+        builder.subject(uuid, "gpu")
+        builder.readings(uuid, "power_instant_mw", times, [100e3] * 150 + [300e3] * 150)
+    metrics = summary(builder.build(), process("proc_0_gpu_0", "GPU-a"), process("proc_0_gpu_1", "GPU-b", shift_s=15))
+    means = {gpu.uuid: gpu.figures["power_instant_w"].mean for gpu in metrics.gpus}
+    assert means == {"GPU-a": 100, "GPU-b": 300}
+    assert metrics.host.window_s == pytest.approx(23)
+
+
+def test_a_mig_instance_has_its_memory_and_its_gpu_the_rest() -> None:
+    builder = SampleBuilder()
+    gpu_log(builder, "GPU-whole", 50)
+    times = (T0 - S + np.arange(0, 13_000, 100, dtype=np.int64) * MS).tolist()
+    builder.subject("MIG-1", "mig", parent_uuid="GPU-whole", name="1g")
+    builder.readings("MIG-1", "memory_used_bytes", times, [3.0 * MIB] * len(times))
+    metrics = summary(builder.build(), process("proc_0_gpu_0", "MIG-1", "GPU-whole"))
+    by_uuid = {gpu.uuid: gpu for gpu in metrics.gpus}
+    assert by_uuid["GPU-whole"].mig_uuids == ["MIG-1"]
+    assert by_uuid["GPU-whole"].figures["power_instant_w"].mean == pytest.approx(320)
+    assert by_uuid["MIG-1"].figures["memory_used_bytes"].mean == 3 * MIB
+    assert by_uuid["MIG-1"].figures["power_instant_w"].mean is None
+    assert "those of its GPU, GPU-whole" in (by_uuid["MIG-1"].reason or "")
+    assert metrics.processes["proc_0_gpu_0"].throttled_batches == 8
+
+
+def test_host_and_process_figures() -> None:
+    builder = SampleBuilder()
+    times = (T0 - S + np.arange(0, 13_000, 200, dtype=np.int64) * MS).tolist()
+    subject = process_subject("proc_0_gpu_0")
+    builder.subject(subject, "process", pid=5, gpu_uuid="GPU-a").subject("host", "host")
+    builder.readings(subject, "cpu_percent", times, [150.0] * len(times))
+    builder.readings(subject, "rss_bytes", times, [2.0 * MIB] * len(times))
+    builder.readings(subject, "context_switches", times, [float(place * 20) for place in range(len(times))])
+    builder.readings("host", "cpu_percent", times, [30.0] * len(times))
+    metrics = summary(builder.build(), process("proc_0_gpu_0", "GPU-a"))
+    mine = metrics.processes["proc_0_gpu_0"]
+    assert mine.figures["cpu_percent"].mean == 150
+    assert mine.totals["context_switches"] == pytest.approx(8 * 100)
+    assert mine.totals["read_bytes"] is None
+    assert mine.resident_memory.peak_bytes == 2 * MIB
+    assert mine.resident_memory_per_batch.batches == 8
+    assert mine.gpu_memory.reason == "it was not sampled"
+    assert mine.throttled_batches is None
+    assert metrics.host.figures["cpu_percent"].mean == 30
+
+
+def test_nothing_on_utc_is_said() -> None:
+    lost = MeasuredProcess("p", "GPU-a", "GPU-a", process("p", "GPU-a").batches, GpuWork(), None, "no start time")
+    builder = SampleBuilder()
+    gpu_log(builder, "GPU-a", 50)
+    metrics = summary(builder.build(), lost)
+    assert (metrics.reason, metrics.gpus[0].reason) == ("no start time", "no start time")
+    assert metrics.gpus[0].figures["power_instant_w"].reason == "there is no measured window"
+    assert Throttling((), ()).within(window(0, 1)) == {}
