@@ -31,20 +31,25 @@ def read_devices(source: TraceSource) -> tuple[GpuDevice, ...]:
     if "id" not in source.columns(TABLE_GPU):
         return ()
     facts = source.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
-    texts = {gpu: (name, uuid) for gpu, name, uuid in reversed(source.texts(TABLE_GPU, ["id", "name", "uuid"]))}
+    there = source.columns(TABLE_GPU)
+    texts = {
+        column: dict(reversed(source.texts(TABLE_GPU, ["id", column])))
+        for column in ("name", "uuid")
+        if column in there
+    }
     place = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
     rows: list[tuple[int, int, int | None]] = [(gpu, gpu, None) for gpu in place]
     if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
         numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
         rows = list(zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True))
     return tuple(
-        _device(facts, place[gpu], number, pid, *texts.get(str(gpu), ("", "")))
+        _device(facts, place[gpu], number, pid, {column: of[str(gpu)] for column, of in texts.items()})
         for gpu, number, pid in dict.fromkeys(rows)
         if gpu in place
     )
 
 
-def _device(facts: dict[str, Int64], at: int, number: int, pid: int | None, name: str, uuid: str) -> GpuDevice:
+def _device(facts: dict[str, Int64], at: int, number: int, pid: int | None, texts: dict[str, str]) -> GpuDevice:
     def known(column: str) -> int | None:
         value = int(facts[column][at])
         return value if value > 0 else None  # MISSING is below 0, and nsys writes 0 where it could not ask
@@ -53,8 +58,8 @@ def _device(facts: dict[str, Int64], at: int, number: int, pid: int | None, name
     return GpuDevice(
         pid=pid,
         number=number,
-        name=name or None,
-        uuid=uuid.removeprefix("GPU-") or None,
+        name=texts.get("name") or None,
+        uuid=texts.get("uuid", "").removeprefix("GPU-") or None,
         compute_capability=None if major is None or minor == MISSING else (major, minor),
         **{ours: known(theirs) for ours, theirs in FACTS.items()},
     )
