@@ -10,6 +10,7 @@ import numpy as np
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import (
+    Bool,
     GpuOperationKind,
     GpuOperations,
     Int64,
@@ -22,6 +23,9 @@ from perfharness.trace.source import MISSING, TraceSource
 
 UNKNOWN = -1
 KEY_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
+
+FEW_KEY_COLUMNS = ["start", "correlationId"]
+"""Where these are those of the base columns, row by row, so is the order of rows."""
 
 KERNEL_COLUMNS = [
     "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
@@ -41,15 +45,18 @@ Columns = dict[str, Int64]
 def read_details(source: TraceSource, names: NameTable, operations: GpuOperations) -> TraceDetails:
     """Details of these operations, aligned with them, and the waits that the trace recorded."""
     count = len(operations)
-    kernel = _columns(source, schema.TABLE_KERNEL, GpuOperationKind.KERNEL, KERNEL_COLUMNS, operations)
-    copy = _columns(source, schema.TABLE_MEMCPY, GpuOperationKind.MEMCPY, COPY_COLUMNS, operations)
-    memset = _columns(source, schema.TABLE_MEMSET, GpuOperationKind.MEMSET, MEMSET_COLUMNS, operations)
-    graph = _columns(source, schema.TABLE_GRAPH, GpuOperationKind.GRAPH, GRAPH_COLUMNS, operations)
+    at = {kind: _rows_of(operations.kind == kind) for kind in GpuOperationKind}
+    kernel = _columns(source, schema.TABLE_KERNEL, KERNEL_COLUMNS, operations, at[GpuOperationKind.KERNEL])
+    copy = _columns(source, schema.TABLE_MEMCPY, COPY_COLUMNS, operations, at[GpuOperationKind.MEMCPY])
+    memset = _columns(source, schema.TABLE_MEMSET, MEMSET_COLUMNS, operations, at[GpuOperationKind.MEMSET])
+    graph = _columns(source, schema.TABLE_GRAPH, GRAPH_COLUMNS, operations, at[GpuOperationKind.GRAPH])
 
     def spread(*parts: tuple[GpuOperationKind, Int64]) -> Int64:
+        if len(parts) == 1 and len(parts[0][1]) == count:
+            return parts[0][1]
         column = np.full(count, UNKNOWN, dtype=np.int64)
         for kind, values in parts:
-            column[operations.kind == kind] = values
+            column[at[kind]] = values
         return column
 
     kernels, copies, memsets = GpuOperationKind.KERNEL, GpuOperationKind.MEMCPY, GpuOperationKind.MEMSET
@@ -75,14 +82,25 @@ def read_details(source: TraceSource, names: NameTable, operations: GpuOperation
     )
 
 
+def _rows_of(mask: Bool) -> slice | Int64:
+    """Where the mask is set, as a slice where that is one stretch, which is quicker to read and to write."""
+    at = np.flatnonzero(mask)
+    if len(at) and int(at[-1]) - int(at[0]) + 1 == len(at):
+        return slice(int(at[0]), int(at[-1]) + 1)
+    return at
+
+
 def _columns(
-    source: TraceSource, table: str, kind: GpuOperationKind, wanted: list[str], operations: GpuOperations
+    source: TraceSource, table: str, wanted: list[str], operations: GpuOperations, mine: slice | Int64
 ) -> Columns:
-    """These columns of a table in the order of `operations[kind]`, unknown values as -1."""
-    mine = np.flatnonzero(operations.kind == kind)
-    if not source.has(table) or not len(mine):
-        return {column: np.full(len(mine), UNKNOWN, dtype=np.int64) for column in wanted}
-    rows = source.integers(table, [*KEY_COLUMNS, *wanted])
+    """These columns of a table in the order of `operations[mine]`, unknown values as -1."""
+    start, correlation = operations.start_ns[mine], operations.correlation[mine]
+    if not source.has(table) or not len(start):
+        return {column: np.full(len(start), UNKNOWN, dtype=np.int64) for column in wanted}
+    rows = source.integers(table, [*FEW_KEY_COLUMNS, *wanted])
+    if all(np.array_equal(rows[name], own) for name, own in zip(FEW_KEY_COLUMNS, (start, correlation), strict=True)):
+        return {column: _known(rows[column]) for column in wanted}
+    rows |= source.integers(table, KEY_COLUMNS)
     keys = (
         operations.start_ns, operations.end_ns, operations.process, operations.correlation, operations.device,
         operations.stream,
@@ -92,16 +110,15 @@ def _columns(
 
 
 def _places(table_keys: list[Int64], keys: list[Int64]) -> Int64:
-    """Where in the table each row of `keys` stands. Both hold the same rows, usually in the same order."""
-    if all(np.array_equal(theirs, own) for theirs, own in zip(table_keys, keys, strict=True)):
-        return np.arange(len(keys[0]))
+    """Where in the table each row of `keys` stands. Both hold the same rows."""
     place = np.empty(len(keys[0]), dtype=np.int64)
     place[np.lexsort(keys)] = np.lexsort(table_keys)[: len(place)]
     return place
 
 
 def _known(values: Int64) -> Int64:
-    return np.where(values == MISSING, UNKNOWN, values)
+    missing = values == MISSING
+    return np.where(missing, UNKNOWN, values) if missing.any() else values
 
 
 def _synchronizations(source: TraceSource) -> Synchronizations:

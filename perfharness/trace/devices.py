@@ -31,19 +31,17 @@ def read_devices(source: TraceSource) -> tuple[GpuDevice, ...]:
     if "id" not in source.columns(TABLE_GPU):
         return ()
     facts = source.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
-    there = source.columns(TABLE_GPU)
-    texts = {
-        column: dict(reversed(source.texts(TABLE_GPU, ["id", column])))
-        for column in ("name", "uuid")
-        if column in there
-    }
+    there = [column for column in ("name", "uuid") if column in source.columns(TABLE_GPU)]
+    texts: dict[str, dict[str, str]] = {}
+    for gpu, *values in source.texts(TABLE_GPU, ["id", *there]):
+        texts.setdefault(gpu, dict(zip(there, values, strict=True)))
     place = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
     rows: list[tuple[int, int, int | None]] = [(gpu, gpu, None) for gpu in place]
     if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
         numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
         rows = list(zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True))
     return tuple(
-        _device(facts, place[gpu], number, pid, {column: of[str(gpu)] for column, of in texts.items()})
+        _device(facts, place[gpu], number, pid, texts.get(str(gpu), {}))
         for gpu, number, pid in dict.fromkeys(rows)
         if gpu in place
     )

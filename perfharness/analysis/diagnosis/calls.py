@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder
+from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.analysis.intervals import nest
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Trace
@@ -60,6 +62,16 @@ class CallTable:
     def __len__(self) -> int:
         return len(self.index)
 
+    @cached_property
+    def waits_before(self) -> Int64:
+        """How many blocking calls there are before each call; the last value is that of all."""
+        return np.asarray(np.r_[0, np.cumsum(self.is_blocking)], dtype=np.int64)
+
+    @cached_property
+    def waited_before_ns(self) -> Int64:
+        """How long the blocking calls before each call took; the last value is that of all."""
+        return np.asarray(np.r_[0, np.cumsum(np.where(self.is_blocking, self.own_ns, 0))], dtype=np.int64)
+
 
 def kinds_of_names(names: list[str]) -> Int64:
     """Kind of each name, as a place in `KINDS`."""
@@ -76,9 +88,9 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
     thread, start, end = api.thread[order], api.start_ns[order], api.end_ns[order]
-    used, name = np.unique(api.name[order], return_inverse=True)
-    kind_of_used = kinds_of_names([trace.names[code] if code >= 0 else "" for code in used])
-    kind = kind_of_used[name.ravel()] if len(used) else np.empty(0, dtype=np.int64)
+    names = group_rows(api.name)
+    used = api.name[names.first].tolist()
+    kind = kinds_of_names([trace.names[code] if code >= 0 else "" for code in used])[names.code[order]]
     parent = _parents(thread, start, end)
     last_end = np.full(len(api), -1, dtype=np.int64)
     np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
@@ -109,7 +121,7 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Int64:
     if not len(start):
         return parent
     # Threads one behind the other on one line, so that one running maximum serves them all.
-    rank = np.unique(thread, return_inverse=True)[1].ravel().astype(np.int64)
+    rank = np.r_[0, np.cumsum(thread[1:] != thread[:-1])]  # calls are ordered by thread
     shift = rank * (int(end.max()) - int(start.min()) + 1)
     s, e = start + shift, end + shift
     reached = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(e)[:-1]]
@@ -148,20 +160,25 @@ def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool)
     return np.asarray(np.where(matches & (scope < 0), waits.stream[row], scope), dtype=np.int64)
 
 
-def previous_end_on_stream(operations: GpuOperations) -> Int64:
-    """When the operations before each one on its stream had all ended; the smallest int64 for the first."""
+def previous_end_on_stream(operations: GpuOperations, stream: Int64) -> Int64:
+    """When the operations before each one on its stream had all ended; the smallest int64 for the first.
+
+    Args:
+        operations: in any order.
+        stream: number of the stream of each.
+    """
     count = len(operations)
     lowest = np.iinfo(np.int64).min
     if not count:
         return np.empty(0, dtype=np.int64)
-    keys = np.stack([operations.process, operations.device, operations.stream])
-    stream = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
-    order = np.lexsort((operations.end_ns, operations.start_ns, stream))
+    order = order_within(stream, operations.start_ns, operations.end_ns)
+    in_order = stream[order]
     origin = int(operations.start_ns.min())
     span = int(operations.end_ns.max()) - origin + 1
-    reached = np.maximum.accumulate(operations.end_ns[order] - origin + stream[order] * span)
-    previous = np.r_[lowest, reached[:-1]]
-    first = np.r_[True, stream[order][1:] != stream[order][:-1]]
+    shift = in_order * span - origin
+    reached = np.maximum.accumulate(operations.end_ns[order] + shift)
     found = np.empty(count, dtype=np.int64)
-    found[order] = np.where(first, lowest, previous - stream[order] * span + origin)
+    found[order[0]] = lowest
+    is_first = in_order[1:] != in_order[:-1]
+    found[order[1:]] = np.where(is_first, lowest, reached[:-1] - shift[1:])
     return found

@@ -90,7 +90,7 @@ def _launch_path(workload: Workload, events: StageEvents) -> float:
     call, group = events.call[is_launch], events.call_of[is_launch]
     if not len(call):
         return 0.0
-    waited = np.r_[0, np.cumsum(np.where(calls.is_blocking, calls.own_ns, 0))]
+    waited = calls.waited_before_ns
     following = np.r_[calls.start_ns[call[1:]], 0] - calls.start_ns[call]
     close = np.r_[group[1:] == group[:-1], False] & (following <= LAUNCH_PATH_NS)
     close &= np.r_[waited[call[1:]] == waited[call[:-1]], False]
@@ -104,8 +104,7 @@ def _for_other_stages(
     calls = workload.calls
     start, end = calls.start_ns[blocking], calls.end_ns[blocking]
     waits = workload.busy.within(start, end) - own.within(start, end)
-    _, first = np.unique(events.launch_of, return_index=True)
-    launch = events.launch[first]
+    launch = events.launch[np.r_[True, events.launch_of[1:] != events.launch_of[:-1]][: len(events.launch)]]
     called = workload.trace.api.start_ns[workload.launches.call[launch]]
     began = called + workload.latency_ns[launch]
     queued = np.minimum(workload.queued_ns[launch], workload.busy.within(called, began) - own.within(called, began))

@@ -10,6 +10,7 @@ from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.keys import group_rows
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
@@ -34,7 +35,6 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
     busy = own.length / NS_PER_MS * per_batch
     copies = at[kind == GpuOperationKind.MEMCPY]
     with_compute = workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
-    streams = np.unique(np.stack([operations.process[at], operations.device[at], operations.stream[at]]), axis=1)
     others = workload.others.busy
     return GpuWork(
         kernel_count=count[GpuOperationKind.KERNEL],
@@ -49,7 +49,7 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
         busy_ms=busy,
         projected_ms=float(projected) / NS_PER_MS * per_batch,
         operation_time_ms=total,
-        streams=streams.shape[1],
+        streams=int(np.count_nonzero(np.bincount(workload.gpus.stream_of[at]))),
         stream_overlap_ms=max(total - busy, 0.0),
         copy_with_compute_ms=float(with_compute) / NS_PER_MS * per_batch,
         shared_with_processes_ms=None
@@ -117,11 +117,11 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
     operations, details = workload.trace.operations, workload.details
     duration = operations.end_ns[at] - operations.start_ns[at]
     memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
-    keys, group = np.unique(np.stack([details.copy_kind[at], memory]), axis=1, return_inverse=True)
+    groups = group_rows(details.copy_kind[at], memory)
     found = []
-    for place in range(keys.shape[1]):
-        mine = group.ravel() == place
-        direction, host = int(keys[0, place]), int(keys[1, place])
+    for place, first in enumerate(groups.first.tolist()):
+        mine = groups.code == place
+        direction, host = int(details.copy_kind[at[first]]), int(memory[first])
         size, time = details.bytes[at[mine]], float(duration[mine].sum())
         known = bool((size >= 0).all())
         found.append(

@@ -12,10 +12,13 @@ from perfharness.model.trace import GpuDevice, GpuOperations, Int64, TraceMeta, 
 
 @dataclass(frozen=True)
 class Gpus:
-    """`of` is the place in `facts` of the GPU that each operation ran on."""
+    """`of` is the place in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, of all
+    GPUs' streams.
+    """
 
     of: Int64
     facts: list[GpuDevice]
+    stream_of: Int64
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -33,7 +36,8 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     place[order] = np.arange(len(order))
     pids = pid_of(process[order]).tolist()
     facts = [_facts(meta, pid, number) for pid, number in zip(pids, device[order].tolist(), strict=True)]
-    return Gpus(place[groups.code], facts)
+    of = place[groups.code]
+    return Gpus(of, facts, group_rows(of, operations.stream).code)
 
 
 def _facts(meta: TraceMeta, pid: int, number: int) -> GpuDevice:

@@ -71,7 +71,7 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
     kernel = at[kind == GpuOperationKind.KERNEL]
     group, time = groups.of[kernel], duration[kind == GpuOperationKind.KERNEL]
     fill, waves = groups.residency.fill[group], groups.residency.waves[group]
-    alone = np.where(fill <= FILL_SHARE, time - _beside_others(workload, kernel), 0.0)
+    alone = np.where(fill <= FILL_SHARE, time - workload.beside_kernels_ns[kernel], 0.0)
     short = np.where(time < SHORT_NS, time - alone, 0.0)
     named = np.bincount(groups.kind[group], weights=time - alone - short, minlength=len(KINDS_OF_KERNELS))
     by_name = {each: float(named[place]) for place, each in enumerate(KINDS_OF_KERNELS)}
@@ -107,16 +107,6 @@ def _work(workload: Workload, operation: Int64) -> Int64:
     is_copy = workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY
     inside = np.isin(workload.details.copy_kind[operation], INSIDE_GPU)
     return np.asarray(operation[~is_copy | inside], dtype=np.int64)
-
-
-def _beside_others(workload: Workload, kernel: Int64) -> Float64:
-    """How long each kernel ran beside another on its GPU, ns."""
-    operations, gpu = workload.trace.operations, workload.gpus.of[kernel]
-    beside = np.zeros(len(kernel), dtype=np.float64)
-    for place, line in enumerate(workload.several_kernels):
-        mine = np.flatnonzero(gpu == place)
-        beside[mine] = line.within(operations.start_ns[kernel[mine]], operations.end_ns[kernel[mine]])
-    return beside
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:

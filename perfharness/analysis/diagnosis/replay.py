@@ -9,6 +9,7 @@ for other stages' work stays. docs/diagnosis.md says what the model does not kno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,6 +45,12 @@ class Window:
     own_end: Int64
     stream: Int64
 
+    @cached_property
+    def as_it_was(self) -> int:
+        """Length of the loop when it is played with nothing taken away."""
+        nothing = np.empty(0, dtype=np.int64)
+        return _play(self, BusyLine(nothing, nothing))
+
 
 def find_window(workload: Workload, rows: Int64) -> Window | str:
     """The part of a loop that can be played, or why none can.
@@ -66,8 +73,7 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
     first_launch, last_launch = lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
     first_call, last_call = calls.lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
     launch_count = last_launch - first_launch
-    waits_before = np.r_[0, np.cumsum(calls.is_blocking)]
-    events = launch_count + waits_before[last_call] - waits_before[first_call]
+    events = launch_count + calls.waits_before[last_call] - calls.waits_before[first_call]
     count = int(np.searchsorted(events, MAX_EVENTS, side="right"))
     if not count:
         return f"one batch has {int(events[0])} launches and waits, more than the {MAX_EVENTS} that are played"
@@ -99,9 +105,8 @@ def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCos
     """What the stage whose ranges these are costs the loop of the window, per batch."""
     if isinstance(window, str):
         return StageCost(None, None, None, window)
-    nothing = np.empty(0, dtype=np.int64)
     measured = max(window.end_ns, int(window.own_end.max(initial=window.end_ns))) - window.start_ns
-    played = _play(window, BusyLine(nothing, nothing))
+    played = window.as_it_was
     if measured <= 0 or abs(played - measured) > MAX_ERROR * measured:
         reason = (
             f"the replay of the loop as it was takes {played / NS_PER_MS:.3f} ms instead of the measured "

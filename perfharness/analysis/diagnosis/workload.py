@@ -10,13 +10,14 @@ from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.measures import Measures, measure, name_paths
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
 from perfharness.model.diagnosis import Path
-from perfharness.model.trace import GpuOperationKind, Int64, OperationDetails, Trace
+from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, Trace
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Workload:
     """A trace, and what all stages share.
 
     `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `queued_ns` and `latency_ns`
-    are aligned with them; `several_kernels`: when at least two kernels (or graphs) ran at once, for each GPU.
+    are aligned with them; `beside_kernels_ns` is how long each kernel ran beside another (or a graph) on its GPU.
     """
 
     trace: Trace
@@ -51,7 +52,7 @@ class Workload:
     compute: BusyLine
     gpus: Gpus
     kernels: KernelGroups
-    several_kernels: list[BusyLine]
+    beside_kernels_ns: Int64
     others: OtherProcesses
 
     @property
@@ -84,7 +85,7 @@ def build_workload(
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     call_start = trace.api.start_ns[launches.call]
     latency = np.maximum(operations.start_ns[launches.operation] - call_start, 0)
-    previous = previous_end_on_stream(operations)[launches.operation]
+    previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
         trace=trace, details=trace.details.operations, table=table, stages=stages,
         measures=measure(stages, table, warmup_batches), paths=name_paths(stages), launches=launches,
@@ -93,12 +94,20 @@ def build_workload(
         calls=call_table(trace, launches, busy), busy=busy,
         compute=BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute]),
         gpus=gpus, kernels=group_kernels(trace, trace.details.operations, gpus),
-        several_kernels=[
-            BusyLine(*overlaps(operations.start_ns[mine], operations.end_ns[mine]))
-            for mine in (is_compute & (gpus.of == place) for place in range(len(gpus)))
-        ],
+        beside_kernels_ns=_beside_kernels(operations, is_compute, gpus),
         others=others,
     )  # fmt: skip
+
+
+def _beside_kernels(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Int64:
+    """How long each operation ran while two kernels, memsets or graphs, itself perhaps one of them, were on its GPU."""
+    beside = np.zeros(len(operations), dtype=np.int64)
+    for place in range(len(gpus)):
+        mine = np.flatnonzero(is_compute & (gpus.of == place))
+        line = BusyLine(*overlaps(operations.start_ns[mine], operations.end_ns[mine]))
+        if line.length:
+            beside[mine] = line.within(operations.start_ns[mine], operations.end_ns[mine])
+    return beside
 
 
 def stage_rows(workload: Workload) -> list[StageRows]:
@@ -108,21 +117,28 @@ def stage_rows(workload: Workload) -> list[StageRows]:
     eligible = measures.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
     kept = eligible & ~measures.warmup
     found = []
-    for number in _in_order(workload.paths[eligible]):
-        rows = np.flatnonzero(kept & (workload.paths == number))
-        first = int(np.flatnonzero(eligible & (workload.paths == number))[0])
-        batches = np.unique(measures.batch[rows]) if has_batches else rows
+    rows_of = np.argsort(workload.paths, kind="stable")
+    bounds = np.r_[0, np.cumsum(np.bincount(workload.paths))]
+    for number, first in _in_order(workload.paths, eligible):
+        rows = rows_of[bounds[number] : bounds[number + 1]]
+        rows = rows[kept[rows]]
+        batches = _distinct(measures.batch[rows], len(stages)) if has_batches else rows
         items = measures.items[batches] if has_batches else np.full(len(rows), np.nan)
         total = float(items.sum())
-        found.append(
-            StageRows(
-                path_names(stages, first), int(number), rows, len(batches), None if np.isnan(total) else int(total)
-            )
-        )
+        counted = None if np.isnan(total) else int(total)
+        found.append(StageRows(path_names(stages, first), number, rows, len(batches), counted))
     return found
 
 
-def _in_order(paths: Int64) -> list[int]:
-    """Path numbers as they first occur: rows are ordered by start, so a parent comes before its children."""
-    numbers, first = np.unique(paths, return_index=True)
-    return [int(number) for number in numbers[np.argsort(first)]]
+def _in_order(paths: Int64, eligible: Bool) -> list[tuple[int, int]]:
+    """Paths of eligible rows with the first such row of each, as they first occur: a parent comes before its children,
+    because rows are ordered by start.
+    """
+    rows = np.flatnonzero(eligible)
+    groups = group_rows(paths[rows])
+    return [(int(paths[row]), int(row)) for row in rows[groups.first]]
+
+
+def _distinct(values: Int64, count: int) -> Int64:
+    """Which of the numbers below `count` occur, in order."""
+    return np.flatnonzero(np.bincount(values, minlength=count))
