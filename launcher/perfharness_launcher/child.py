@@ -1,9 +1,10 @@
 """Stands between the tracer and the measured process and keeps the truth about it: pid, times, exit code or signal.
 
-Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK COMMAND…`), standard library only:
+Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK PLACEMENT COMMAND…`), standard library only:
 
 * tells that it is ready and waits for the word to go, so that all processes of a launch start at once;
-* starts the command in a session of its own, its output going straight to the two log files;
+* starts the command in a session of its own, its output going straight to the two log files, on the CPUs and with the
+  memory that PLACEMENT gives it (JSON; empty: as they are);
 * writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`;
 * then holds until it is released, so that no tracer starts to import while another process is still being measured;
 * ends the measured process when CONTROL is closed, that is when the launcher itself has died.
@@ -16,11 +17,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 GO = b"g"
@@ -28,10 +31,17 @@ RELEASE = b"r"
 EXIT_NOT_STARTED = 127
 ORPHAN_GRACE_S = 2.0
 
+SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+"""Number of the system call set_mempolicy (Linux: arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h)."""
+
+MPOL_DEFAULT, MPOL_PREFERRED = 0, 1
+MASK_WORD_BITS = 64
+MASK_WORDS = 16  # the kernel knows up to 1024 nodes
+
 
 def main(arguments: list[str]) -> int:
     """Run the command; returns its exit code, or 128 + signal number as a shell would."""
-    control_path, status_path, stdout_path, stderr_path, umask, *command = arguments
+    control_path, status_path, stdout_path, stderr_path, umask, placement, *command = arguments
     os.umask(int(umask, 8))  # nsys starts its application with 0
     with open(status_path, "a", buffering=1) as status:  # noqa: PTH123 - pathlib costs start-up time under a tracer
 
@@ -48,14 +58,15 @@ def main(arguments: list[str]) -> int:
             with open(stdout_path, "ab") as out, open(stderr_path, "ab") as err:  # noqa: PTH123
                 start_ns = time.perf_counter_ns()
                 start_unix_ns = time.time_ns()
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-                )
+                with _placed(placement) as problems:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                    )
         except OSError as error:
             tell("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
             return EXIT_NOT_STARTED
         _forward_signals(process.pid)
-        tell("started", pid=process.pid, start_unix_ns=start_unix_ns)
+        tell("started", pid=process.pid, start_unix_ns=start_unix_ns, cpus=_cpus_of(process.pid), problems=problems)
         wait_status, usage = _wait(process.pid, control, wakeup)
         duration_ns = time.perf_counter_ns() - start_ns
         process.returncode = code = os.waitstatus_to_exitcode(wait_status)
@@ -70,6 +81,59 @@ def main(arguments: list[str]) -> int:
         )
         os.read(control, 1)  # RELEASE, or the end
         return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _placed(placement: str) -> Iterator[list[str]]:
+    """While open, this process is where its child shall be, which a child takes over; gives what could not be done.
+
+    Only this thread moves, so whatever a tracer runs in this process stays where it is.
+    """
+    problems: list[str] = []
+    asked = json.loads(placement) if placement else {}
+    cpus, node = asked.get("cpus"), asked.get("memory_node")
+    before = os.sched_getaffinity(0)
+    if cpus:
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError as error:
+            problems.append(f"not bound to its CPUs ({error.strerror})")
+    if node is not None:
+        problems += _prefer_memory_of(node)
+    try:
+        yield problems
+    finally:
+        if cpus:
+            os.sched_setaffinity(0, before)
+        if node is not None:
+            _prefer_memory_of(None)
+
+
+def _prefer_memory_of(node: int | None) -> list[str]:
+    """Take memory from that node while it has any, None: as by default; returns what went wrong.
+
+    A call of the kernel itself, for libnuma is on few machines; children take the policy over.
+    """
+    import ctypes
+
+    number = SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        return [f"its memory is not bound: how to on {platform.machine()} is not known here"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if node is None:
+        failed = libc.syscall(number, MPOL_DEFAULT, None, 0)
+    else:
+        mask = (ctypes.c_ulong * MASK_WORDS)()
+        mask[node // MASK_WORD_BITS] = 1 << node % MASK_WORD_BITS
+        failed = libc.syscall(number, MPOL_PREFERRED, mask, MASK_WORDS * MASK_WORD_BITS)
+    return [f"its memory is not bound to node {node} ({os.strerror(ctypes.get_errno())})"] if failed else []
+
+
+def _cpus_of(pid: int) -> list[int] | None:
+    try:
+        return sorted(os.sched_getaffinity(pid))
+    except OSError:  # it has ended already
+        return None
 
 
 def _wake_on_child_end() -> int:

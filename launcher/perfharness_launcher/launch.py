@@ -142,6 +142,8 @@ def make_manifest(
         warmup_batches=options.warmup_batches,
         domain=options.domain,
         batch_pattern=options.batch_pattern,
+        cpu_bind=options.cpu_bind,
+        placement_reason=plan.placement_reason,
         tracer=plan.tracer,
         environment=environment,
         processes=list(records),

@@ -14,6 +14,7 @@ from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts
 from perfharness_launcher.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.discovery import find_nsys
 from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.topology import gpu_localities, read_topology
 from perfharness_launcher.tracers import Pair, pair
 from perfharness_launcher.trial import try_nsys
 
@@ -39,6 +40,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | 
     interpreter = ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python)
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
     annotations = _annotations(options, interpreter)
+    topology = read_topology() if options.cpu_bind != "none" else None
     return MachineFacts(
         gpus=gpus.gpus,
         gpu_problem=gpus.problem,
@@ -51,6 +53,8 @@ def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | 
         program=None if options.is_python_script else shutil.which(options.script),
         annotations=annotations.annotations,
         annotation_problems=annotations.problems,
+        topology=topology,
+        near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
     )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import ProcessRecord, TracerRecord
+from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
+from perfharness.model.placement import cpu_list
 from perfharness_launcher.collect import Collected
 from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG, TRACER_LOG
 from perfharness_launcher.supervise import Ending
@@ -41,6 +42,20 @@ def process_record(ending: Ending, collected: Collected, command: list[str]) -> 
         user_s=told.get("user_s"),
         system_s=told.get("system_s"),
         max_rss_bytes=told.get("max_rss_bytes"),
+        placement=_placement(ending),
+    )
+
+
+def _placement(ending: Ending) -> PlacementRecord | None:
+    status, wanted = ending.process.status, ending.process.spec.placement
+    if status.pid is None:
+        return None
+    return PlacementRecord(
+        cpus=cpu_list(status.cpus) if status.cpus is not None else None,
+        memory_node=wanted.memory_node,
+        bound=bool(wanted.cpus),
+        how=wanted.how,
+        problems=status.placement_problems,
     )
 
 
@@ -67,6 +82,14 @@ def process_findings(
     """What is to be said about how a process ended and about a trace that is not there."""
     if record.ended != "ok":
         yield _ended_badly(ending, record, timeout_s)
+    if record.placement is not None and record.placement.problems:
+        yield Finding(
+            "placement-failed",
+            Severity.WARNING,
+            f"The process is {' and '.join(record.placement.problems)}",
+            "a container may forbid it (Docker: --cap-add SYS_NICE); --cpu-bind none leaves it away",
+            record.folder,
+        )
     if tracer.kind == "nsys" and record.pid is not None and (died := _tracer_death(ending)):
         yield Finding(
             "tracer-died",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
+from perfharness.model.placement import Placement
 from perfharness.model.plan import LaunchOptions, LaunchPlan, MachineFacts, ProcessSpec
 from perfharness_launcher.gpus import choose_gpus
+from perfharness_launcher.placement import Placed, place
 from perfharness_launcher.tracers import choose_tracer
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
@@ -30,8 +32,10 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     if decision.problem is not None:
         problems.append(decision.problem)
     gpus: tuple[GpuRecord, ...] = ()
+    placed = Placed((), "")
     try:
         gpus = _gpus(options, facts)
+        placed = _placed(options, facts, gpus)
     except UsageError as error:
         problems.append(error)
     if problems:
@@ -43,9 +47,10 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         tracer=decision.record,
         nsys=decision.nsys,
         gpus=gpus,
-        processes=tuple(_processes(options, facts, gpus, decision.record.kind)),
+        processes=tuple(_processes(options, facts, gpus, decision.record.kind, placed.placements)),
         interpreter=facts.interpreter,
         traces_cuda=bool(gpus),
+        placement_reason=placed.reason,
         annotations=facts.annotations,
         findings=(*decision.findings, *_gpu_findings(options, facts)),
     )
@@ -154,8 +159,19 @@ def _gpu_findings(options: LaunchOptions, facts: MachineFacts) -> Iterator[Findi
         )
 
 
+def _placed(options: LaunchOptions, facts: MachineFacts, gpus: tuple[GpuRecord, ...]) -> Placed:
+    """In the order of `_processes`: GPU by GPU."""
+    devices: tuple[GpuRecord | None, ...] = gpus or (None,)
+    of_process = [gpu for gpu in devices for _ in range(options.num_processes)]
+    return place(of_process, options.cpu_bind, facts.topology, facts.near_gpus)
+
+
 def _processes(
-    options: LaunchOptions, facts: MachineFacts, gpus: tuple[GpuRecord, ...], tracer: str
+    options: LaunchOptions,
+    facts: MachineFacts,
+    gpus: tuple[GpuRecord, ...],
+    tracer: str,
+    placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
     devices: tuple[GpuRecord | None, ...] = gpus or (None,)
     on_gpu: Counter[int] = Counter()  # MIG instances of one GPU share its index
@@ -179,6 +195,7 @@ def _processes(
                     **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
                     **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
                 },
+                placement=placements[index],
             )
             on_gpu[gpu_index] += 1
 

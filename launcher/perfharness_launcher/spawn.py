@@ -15,6 +15,7 @@ from typing import Any
 
 from perfharness.errors import LaunchError
 from perfharness.model.environment import START_BARRIER
+from perfharness.model.placement import Placement
 from perfharness.model.plan import LaunchPlan, ProcessSpec
 from perfharness_launcher import child
 from perfharness_launcher.nsys_command import profile_command
@@ -32,6 +33,8 @@ class ChildStatus:
     ready: bool = False
     pid: int | None = None
     start_unix_ns: int | None = None
+    cpus: list[int] | None = None
+    placement_problems: list[str] = field(default_factory=list)
     ended: Mapping[str, Any] | None = None
     not_started: str | None = None
 
@@ -67,6 +70,8 @@ class RunningProcess:
         elif state == "started":
             self.status.pid = told["pid"]
             self.status.start_unix_ns = told["start_unix_ns"]
+            self.status.cpus = told["cpus"]
+            self.status.placement_problems = told["problems"]
         elif state == "ended":
             self.status.ended = told
         elif state == "not_started":
@@ -160,8 +165,15 @@ def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: P
         str(folder / STDOUT_LOG),
         str(folder / STDERR_LOG),
         f"{_umask():o}",
+        _placement_argument(spec.placement),
         *spec.command,
     ]
+
+
+def _placement_argument(placement: Placement) -> str:
+    if not placement.cpus and placement.memory_node is None:
+        return ""
+    return json.dumps({"cpus": list(placement.cpus), "memory_node": placement.memory_node})
 
 
 def _umask() -> int:

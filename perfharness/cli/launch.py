@@ -17,6 +17,7 @@ from perfharness.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
     BatchPattern,
+    CpuBindOption,
     Domain,
     LogLevelOption,
     TracerOption,
@@ -25,6 +26,7 @@ from perfharness.cli.options import (
 )
 from perfharness.errors import UsageError
 from perfharness.model.manifest import RunManifest
+from perfharness.model.placement import cpu_list
 from perfharness.model.plan import (
     DEFAULT_BARRIER_TIMEOUT_S,
     DEFAULT_MEASURE_IDLE_S,
@@ -101,6 +103,14 @@ def launch_verb(
             "--barrier-timeout", metavar="SECONDS", help="How long the first process there waits for the last."
         ),
     ] = DEFAULT_BARRIER_TIMEOUT_S,
+    cpu_bind: Annotated[
+        CpuBindOption,
+        typer.Option(
+            "--cpu-bind",
+            case_sensitive=False,
+            help="CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
+        ),
+    ] = CpuBindOption.AUTO,
     require_exclusive: Annotated[
         bool,
         typer.Option("--require-exclusive", help="Start only on GPUs that nobody else uses; fail where they come."),
@@ -166,6 +176,7 @@ def launch_verb(
         sample_interval_ms=sample_interval_ms,
         measure_idle_s=measure_idle,
         require_exclusive=require_exclusive,
+        cpu_bind=cpu_bind.value,
     )
     raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 
@@ -220,14 +231,26 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
     from perfharness.report.terminal import print_findings
 
     run_dir = plan.options.output_dir.absolute()
-    lines = [headline(plan), f"output: {run_dir}"]
+    lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
+    lines.append(f"CPUs: {plan.placement_reason}")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
+        if spec.placement.cpus:
+            node = "" if spec.placement.memory_node is None else f", memory of node {spec.placement.memory_node}"
+            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}{node}: {spec.placement.how}")
         lines.append(f"  {shlex.join(planned_command(spec, plan, run_dir))}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     print_findings(console, plan.findings)
+
+
+def _barrier_in_words(plan: LaunchPlan) -> str:
+    if len(plan.processes) < 2:
+        return "none, there is one process"
+    if not plan.options.barrier:
+        return "none (--no-barrier)"
+    return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"
 
 
 def conclude(outcome: LaunchOutcome, summary: RunSummary, console: Console) -> int:

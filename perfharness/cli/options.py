@@ -68,6 +68,15 @@ class TracerOption(str, Enum):
     NONE = "none"
 
 
+class CpuBindOption(str, Enum):
+    """Words of --cpu-bind."""
+
+    AUTO = "auto"
+    NONE = "none"
+    NUMA = "numa"
+    CORES = "cores"
+
+
 class LogLevelOption(str, Enum):
     """Words of --log-level."""
 

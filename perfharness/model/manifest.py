@@ -71,6 +71,23 @@ class EnvironmentRecord(_Model):
     gpus: list[GpuRecord] = Field(default_factory=list)
 
 
+class PlacementRecord(_Model):
+    """Where a process ran."""
+
+    cpus: str | None = None
+    """CPUs that it could run on when it began, as the kernel writes them (`0-7,16-23`); None: it was gone too soon."""
+
+    memory_node: int | None = None
+    """Node that its memory comes from while there is any; None: as the kernel chooses."""
+
+    bound: bool = False
+    """Whether the launch bound it; otherwise these are the launcher's own CPUs."""
+
+    how: str = ""
+    problems: list[str] = Field(default_factory=list)
+    """What could not be done."""
+
+
 class ProcessRecord(_Model):
     """One measured process."""
 
@@ -103,6 +120,7 @@ class ProcessRecord(_Model):
     """CPU time of the process and of the children it waited for."""
 
     max_rss_bytes: int | None = None
+    placement: PlacementRecord | None = None
 
 
 class StartBarrierRecord(_Model):
@@ -133,6 +151,10 @@ class RunManifest(_Model):
     warmup_batches: int
     domain: str | None = None
     batch_pattern: str | None = None
+    cpu_bind: str | None = None
+    placement_reason: str | None = None
+    """Why the processes were bound to CPUs, or were not."""
+
     tracer: TracerRecord
     environment: EnvironmentRecord
     processes: list[ProcessRecord]

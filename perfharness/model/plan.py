@@ -11,6 +11,7 @@ from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord, TracerRecord
+from perfharness.model.placement import CpuBind, CpuTopology, GpuLocality, Placement
 
 TracerChoice = Literal["auto", "nsys", "embedded", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -39,6 +40,7 @@ class LaunchOptions:
         annotate: TOML file that annotates the script from outside.
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
+        cpu_bind: what CPUs the processes are bound to; `auto`: those near their GPUs where that can only help.
         require_exclusive: whether a GPU on which others are is an error.
         annotate_torch: PyTorch modules down to this depth become stages; None: none do.
         telemetry: whether the GPUs and the host are sampled beside the run.
@@ -69,6 +71,7 @@ class LaunchOptions:
     sample_interval_ms: float = DEFAULT_SAMPLE_INTERVAL_MS
     measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
     require_exclusive: bool = False
+    cpu_bind: CpuBind = "auto"
 
     @property
     def is_python_script(self) -> bool:
@@ -139,6 +142,8 @@ class MachineFacts:
         program: SCRIPT as a path, where it is a program that was found.
         annotations: what `--annotate` and `--annotate-torch` ask for.
         annotation_problems: why they cannot be done, one sentence each.
+        topology: the CPUs; None where nobody asked.
+        near_gpus: what is near each GPU, by UUID.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
@@ -152,6 +157,8 @@ class MachineFacts:
     program: str | None = None
     annotations: Annotations | None = None
     annotation_problems: tuple[str, ...] = ()
+    topology: CpuTopology | None = None
+    near_gpus: Mapping[str, GpuLocality] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,6 +171,7 @@ class ProcessSpec:
         folder: its name inside the run folder, `proc_X_gpu_Y`.
         command: the measured command, the embedded tracer included.
         environment: what is added to, or set over, the launcher's own environment.
+        placement: CPUs and memory of the measured process, its tracer's own processes left out.
     """
 
     index: int
@@ -172,6 +180,7 @@ class ProcessSpec:
     folder: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
 
     def environment_in(self, run_dir: Path) -> dict[str, str]:
         """The environment, the folder of the process included."""
@@ -189,5 +198,6 @@ class LaunchPlan:
     processes: tuple[ProcessSpec, ...]
     interpreter: InterpreterFacts
     traces_cuda: bool
+    placement_reason: str = ""
     annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()

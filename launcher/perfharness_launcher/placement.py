@@ -1,0 +1,140 @@
+"""Which CPUs and which memory node each process of a plan gets. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from perfharness.errors import UsageError
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.placement import CpuBind, CpuTopology, GpuLocality, Placement, cpu_list
+
+UNBOUND = Placement()
+
+LEAST_PART_OF_AN_EVEN_SHARE = 0.5
+"""By default a process is bound to the CPUs near its GPU only where the allowed ones among them are at least this part
+of what an even division over the nodes would give: a cgroup may leave us two CPUs there and sixteen elsewhere."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The placements of a plan's processes, in their order, and why they are so."""
+
+    placements: tuple[Placement, ...]
+    reason: str
+
+
+def place(
+    gpus: Sequence[GpuRecord | None], bind: CpuBind, topology: CpuTopology | None, near: Mapping[str, GpuLocality]
+) -> Placed:
+    """Place processes.
+
+    Args:
+        gpus: of each process; None: it has none.
+        bind: `none`; `numa`: all CPUs near the GPU; `cores`: these divided among the processes that share them, in
+            whole physical cores; `auto`: `numa` where that can only help, else `none`.
+        topology: None where it could not be read.
+        near: by UUID.
+
+    Raises:
+        UsageError: what was asked for by name cannot be done.
+    """
+    if bind == "none" or topology is None:
+        return Placed(
+            (UNBOUND,) * len(gpus), "asked for" if bind == "none" else "the CPUs of this machine are not known"
+        )
+    if bind == "auto":
+        reason = _why_not(gpus, topology, near)
+        if reason is not None:
+            return Placed((UNBOUND,) * len(gpus), f"not bound: {reason}")
+        return Placed(_by_node(gpus, topology, near), "bound to the CPUs near the GPUs, for there are several nodes")
+    if bind == "numa":
+        problem = _unknown(gpus, topology, near)
+        if problem is not None:
+            raise UsageError(f"--cpu-bind numa: {problem}; leave it away, or take --cpu-bind cores")
+        return Placed(_by_node(gpus, topology, near), "asked for")
+    return Placed(_by_cores(gpus, topology, near), "asked for")
+
+
+def _why_not(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+    """Why `auto` leaves the processes alone; None where it binds them."""
+    nodes = [node for node, cpus in topology.nodes.items() if cpus & topology.allowed]
+    if not any(gpus):
+        return "there is no GPU to be near to"
+    if len(nodes) < 2:
+        return "all CPUs that may be used are of one memory node"
+    problem = _unknown(gpus, topology, near)
+    if problem is not None:
+        return problem
+    even_share = len(topology.cores) / len(nodes)
+    for gpu in gpus:
+        cores = topology.cores_in(_local(gpu, topology, near))
+        if gpu is not None and len(cores) < LEAST_PART_OF_AN_EVEN_SHARE * even_share:
+            return f"of the CPUs near GPU {gpu.index} only {len(cores)} cores may be used"
+    return None
+
+
+def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+    for gpu in gpus:
+        if gpu is None:
+            return "there is no GPU to be near to"
+        locality = near.get(gpu.uuid, GpuLocality(problem="nobody was asked"))
+        if not locality.cpus:
+            return f"which CPUs are near GPU {gpu.index} is not known ({locality.problem})"
+        if not topology.cores_in(locality.cpus & topology.allowed):
+            return f"none of the CPUs near GPU {gpu.index} ({cpu_list(locality.cpus)}) may be used here"
+    return None
+
+
+def _local(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> frozenset[int]:
+    """Allowed CPUs near the GPU; all allowed ones where there is none, or it is not known, or none is allowed."""
+    locality = near.get(gpu.uuid, GpuLocality()) if gpu is not None else GpuLocality()
+    return (locality.cpus & topology.allowed) or topology.allowed
+
+
+def _memory_node(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> int | None:
+    node = near[gpu.uuid].node if gpu is not None and gpu.uuid in near else None
+    return node if node in topology.memory_nodes and len(topology.nodes) > 1 else None
+
+
+def _by_node(
+    gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]
+) -> tuple[Placement, ...]:
+    return tuple(
+        Placement(
+            cpus=tuple(sorted(_local(gpu, topology, near))),
+            memory_node=_memory_node(gpu, topology, near),
+            how=f"all CPUs near its GPU ({near[gpu.uuid].source})" if gpu is not None else "all CPUs",
+        )
+        for gpu in gpus
+    )
+
+
+def _by_cores(
+    gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]
+) -> tuple[Placement, ...]:
+    """Equal parts: processes with more cores than others would be no fair comparison; what is left over stays free."""
+    local = [_local(gpu, topology, near) for gpu in gpus]
+    sharers = Counter(local)
+    taken: Counter[frozenset[int]] = Counter()
+    found = []
+    for gpu, cpus in zip(gpus, local, strict=True):
+        cores = topology.cores_in(cpus)
+        each = len(cores) // sharers[cpus]
+        if each == 0:
+            raise UsageError(
+                f"--cpu-bind cores: {sharers[cpus]} processes share {len(cores)} physical cores"
+                f" (CPUs {cpu_list(cpus)}), which is less than one each; take fewer processes (-np) or --cpu-bind numa"
+            )
+        first = each * taken[cpus]
+        taken[cpus] += 1
+        where = "near its GPU" if gpu is not None and near.get(gpu.uuid, GpuLocality()).cpus else "of this machine"
+        found.append(
+            Placement(
+                cpus=tuple(sorted(cpu for core in cores[first : first + each] for cpu in core)),
+                memory_node=_memory_node(gpu, topology, near),
+                how=f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes",
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,124 @@
+"""Which CPUs there are, which of them we may use, and which are near a GPU: from /sys, /proc and NVML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from perfharness.model.placement import CpuTopology, GpuLocality, parse_cpu_list
+from perfharness.telemetry.nvml import Answer, Device, open_nvml
+
+ROOT = Path("/")
+WORD_BITS = 64
+
+
+def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> CpuTopology:
+    """The CPUs of this machine.
+
+    Args:
+        root: where /sys and /proc are.
+        allowed: CPUs that this process may run on; None: asked of the kernel, which knows cgroups and taskset.
+    """
+    usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
+    cpus = root / "sys/devices/system/cpu"
+    online = parse_cpu_list(_read(cpus / "online")) or usable
+    nodes = {}
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
+        nodes[int(folder.name.removeprefix("node"))] = parse_cpu_list(_read(folder / "cpulist"))
+    return CpuTopology(
+        allowed=usable,
+        online=online,
+        cores=tuple(_cores(cpus, usable)),
+        nodes=nodes,
+        memory_nodes=_memory_nodes(root) or frozenset(nodes),
+    )
+
+
+def _cores(cpus: Path, usable: Iterable[int]) -> Iterable[tuple[int, ...]]:
+    """The usable CPUs of each physical core; a CPU that does not tell its siblings is a core of its own."""
+    seen: set[int] = set()
+    for cpu in sorted(usable):
+        if cpu in seen:
+            continue
+        folder = cpus / f"cpu{cpu}" / "topology"
+        siblings = parse_cpu_list(_read(folder / "core_cpus_list") or _read(folder / "thread_siblings_list")) or {cpu}
+        core = tuple(sorted({cpu, *siblings} & set(usable)))
+        seen.update(core)
+        yield core
+
+
+def _memory_nodes(root: Path) -> frozenset[int]:
+    for line in _read(root / "proc/self/status").splitlines():
+        if line.startswith("Mems_allowed_list:"):
+            return parse_cpu_list(line.partition(":")[2].strip())
+    return frozenset()
+
+
+def gpu_localities(
+    uuids: Collection[str], topology: CpuTopology, *, nvml: Any = None, root: Path = ROOT
+) -> dict[str, GpuLocality]:
+    """What is near each of these GPUs (or MIG instances); never fails, see `GpuLocality.problem`."""
+    with open_nvml(nvml) as opened:
+        found = {}
+        for uuid in uuids:
+            device = opened.device(uuid) if opened.opened.ok else None
+            if device is None:
+                found[uuid] = GpuLocality(problem=opened.opened.reason or "NVML does not know this GPU")
+            else:
+                found[uuid] = _locality(device.gpu, topology, root)
+        return found
+
+
+def _locality(gpu: Device, topology: CpuTopology, root: Path) -> GpuLocality:
+    words = max(topology.online, default=0) // WORD_BITS + 1
+    by_nvml = gpu.ask("nvmlDeviceGetCpuAffinity", words)
+    pci = _pci_folder(gpu, root)
+    cpus, source = _bits(by_nvml), "NVML"
+    if not cpus and pci is not None:
+        cpus, source = parse_cpu_list(_read(pci / "local_cpulist")), "/sys/bus/pci"
+    if not cpus:
+        return GpuLocality(problem=f"neither NVML ({by_nvml.reason or 'no CPU'}) nor /sys/bus/pci tells its CPUs")
+    return GpuLocality(cpus=cpus, node=_node(gpu, topology, pci, cpus), source=source)
+
+
+def _node(gpu: Device, topology: CpuTopology, pci: Path | None, cpus: frozenset[int]) -> int | None:
+    """The memory node nearest the GPU; None where there are several, or nobody knows."""
+    words = max(topology.nodes, default=0) // WORD_BITS + 1
+    nodes = _bits(gpu.ask("nvmlDeviceGetMemoryAffinity", words, gpu.nvml.NVML_AFFINITY_SCOPE_NODE))
+    if len(nodes) == 1:
+        return next(iter(nodes))
+    told = _read(pci / "numa_node") if pci is not None else ""
+    if told.isdigit():  # -1 where the firmware does not say
+        return int(told)
+    around = [node for node, members in topology.nodes.items() if cpus & members]
+    return around[0] if len(around) == 1 else None
+
+
+def _bits(answer: Answer) -> frozenset[int]:
+    if not answer.ok:
+        return frozenset()
+    return frozenset(
+        number * WORD_BITS + bit
+        for number, word in enumerate(answer.value)
+        for bit in range(WORD_BITS)
+        if word >> bit & 1
+    )
+
+
+def _pci_folder(gpu: Device, root: Path) -> Path | None:
+    answer = gpu.ask("nvmlDeviceGetPciInfo")
+    if not answer.ok:
+        return None
+    bus_id = answer.value.busId
+    text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
+    domain, _, rest = text.lower().partition(":")
+    return root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}"  # NVML writes eight digits of domain, the kernel four
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

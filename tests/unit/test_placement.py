@@ -1,0 +1,293 @@
+"""Which CPUs and which memory a process gets: from machines drawn by hand, and with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.errors import UsageError
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.placement import CpuTopology, GpuLocality, Placement, cpu_list, parse_cpu_list
+from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
+from perfharness.testing.nvml_values import device
+from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness_launcher import child
+from perfharness_launcher.placement import Placed, place
+from perfharness_launcher.topology import gpu_localities, read_topology
+
+ROOT = Path(__file__).parents[2]
+GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
+
+
+def cpus(text: str) -> frozenset[int]:
+    return parse_cpu_list(text)
+
+
+def two_sockets(allowed: str = "0-31") -> CpuTopology:
+    """Two nodes of eight cores with two threads each: core n is CPUs n and n + 16; node 1 begins at core 8."""
+    usable = cpus(allowed)
+    pairs = [tuple(sorted({n, n + 16} & usable)) for n in range(16)]
+    return CpuTopology(
+        allowed=usable,
+        online=cpus("0-31"),
+        cores=tuple(pair for pair in pairs if pair),
+        nodes={0: cpus("0-7,16-23"), 1: cpus("8-15,24-31")},
+        memory_nodes=frozenset({0, 1}),
+    )
+
+
+NEAR = {
+    "GPU-a": GpuLocality(cpus("0-7,16-23"), 0, "NVML"),
+    "GPU-b": GpuLocality(cpus("8-15,24-31"), 1, "NVML"),
+}
+
+
+def shown(placed: Placed) -> list[tuple[str, int | None]]:
+    return [(cpu_list(one.cpus), one.memory_node) for one in placed.placements]
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_a_list_of_cpus_is_written_and_read(numbers: set[int]) -> None:
+    assert parse_cpu_list(cpu_list(numbers)) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "none", "3-", "-1", "a-b"])
+def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
+    assert parse_cpu_list(text) == (frozenset() if text != "3-" else frozenset({3}))
+
+
+def test_numa_binds_each_process_to_the_side_of_its_gpu() -> None:
+    placed = place([GPU_0, GPU_1, GPU_1], "numa", two_sockets(), NEAR)
+    assert shown(placed) == [("0-7,16-23", 0), ("8-15,24-31", 1), ("8-15,24-31", 1)]
+
+
+def test_cores_are_divided_among_processes_whole() -> None:
+    placed = place([GPU_0, GPU_0, GPU_0, GPU_1], "cores", two_sockets(), NEAR)
+    assert shown(placed) == [("0-1,16-17", 0), ("2-3,18-19", 0), ("4-5,20-21", 0), ("8-15,24-31", 1)]
+    assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
+
+
+def test_two_gpus_of_one_side_share_its_cores() -> None:
+    near = {**NEAR, "GPU-b": NEAR["GPU-a"]}
+    assert shown(place([GPU_0, GPU_1], "cores", two_sockets(), near)) == [("0-3,16-19", 0), ("4-7,20-23", 0)]
+
+
+def test_only_cpus_that_we_are_allowed() -> None:
+    topology = two_sockets("0-3,8-9,16-17")  # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
+    assert shown(place([GPU_0, GPU_0], "cores", topology, NEAR)) == [("0-1,16-17", 0), ("2-3", 0)]
+    assert shown(place([GPU_1], "numa", topology, NEAR)) == [("8-9", 1)]
+
+
+def test_fewer_cores_than_processes_is_refused() -> None:
+    with pytest.raises(UsageError, match="9 processes share 8 physical cores"):
+        place([GPU_0] * 9, "cores", two_sockets(), NEAR)
+
+
+@given(st.lists(st.sampled_from([GPU_0, GPU_1]), min_size=1, max_size=8), st.sets(st.integers(0, 31), min_size=1))
+def test_nobody_shares_a_core_and_all_parts_on_one_side_are_equal(gpus: list[GpuRecord], allowed: set[int]) -> None:
+    topology = two_sockets(cpu_list(allowed))
+    try:
+        placed = place(gpus, "cores", topology, NEAR)
+    except UsageError:
+        return
+    taken = [cpu for one in placed.placements for cpu in one.cpus]
+    assert set(taken) <= allowed
+    assert len({cpu % 16 for cpu in taken}) == sum(len({cpu % 16 for cpu in one.cpus}) for one in placed.placements)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "topology", "near", "reason"),
+    [
+        ([None], two_sockets(), {}, "no GPU"),
+        (
+            [GPU_0],
+            CpuTopology(cpus("0-3"), cpus("0-3"), ((0,), (1,), (2,), (3,)), {0: cpus("0-3")}),
+            NEAR,
+            "one memory",
+        ),
+        ([GPU_0], two_sockets(), {"GPU-a": GpuLocality(problem="no driver")}, "not known (no driver)"),
+        ([GPU_1], two_sockets("0-15"), {**NEAR, "GPU-b": GpuLocality(cpus("24-31"), 1, "NVML")}, "may be used here"),
+        ([GPU_1], two_sockets("0-8"), NEAR, "only 1 cores may be used"),
+        ([GPU_0], None, NEAR, "not known"),
+    ],
+)
+def test_by_default_nothing_is_bound_where_it_may_do_harm(
+    gpus: list[GpuRecord | None], topology: CpuTopology | None, near: dict[str, GpuLocality], reason: str
+) -> None:
+    placed = place(gpus, "auto", topology, near)
+    assert placed.placements == (Placement(),)
+    assert reason in placed.reason
+
+
+def test_by_default_processes_are_bound_to_their_side_where_there_are_two() -> None:
+    assert shown(place([GPU_0, GPU_1], "auto", two_sockets(), NEAR)) == [("0-7,16-23", 0), ("8-15,24-31", 1)]
+
+
+def test_numa_that_cannot_be_had_is_refused_and_cores_need_no_gpu() -> None:
+    with pytest.raises(UsageError, match="no GPU to be near to"):
+        place([None], "numa", two_sockets(), {})
+    assert shown(place([None, None], "cores", two_sockets(), {})) == [("0-7,16-23", None), ("8-15,24-31", None)]
+
+
+# ---- what a machine tells ----
+
+
+def machine(tmp_path: Path) -> Path:
+    """The files of `two_sockets`."""
+    files = {"sys/devices/system/cpu/online": "0-31", "proc/self/status": "Name:\tx\nMems_allowed_list:\t0-1\n"}
+    for cpu in range(32):
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"] = f"{cpu % 16},{cpu % 16 + 16}"
+    files["sys/devices/system/node/node0/cpulist"] = "0-7,16-23"
+    files["sys/devices/system/node/node1/cpulist"] = "8-15,24-31"
+    files["sys/bus/pci/devices/0000:3b:00.0/local_cpulist"] = "8-15,24-31"
+    files["sys/bus/pci/devices/0000:3b:00.0/numa_node"] = "1"
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return tmp_path
+
+
+def test_the_topology_is_read(tmp_path: Path) -> None:
+    assert read_topology(machine(tmp_path), range(32)) == two_sockets()
+    assert read_topology(machine(tmp_path), parse_cpu_list("0-3,16-17")) == two_sockets("0-3,16-17")
+
+
+def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
+    topology = read_topology(tmp_path, {0, 1})
+    assert topology.cores == ((0,), (1,))
+    assert topology.nodes == {}
+
+
+def test_this_machine() -> None:
+    topology = read_topology()
+    assert topology.allowed == os.sched_getaffinity(0)
+    assert {cpu for core in topology.cores for cpu in core} == topology.allowed
+
+
+def near_of(record: Any, uuid: str, root: Path) -> GpuLocality:
+    return gpu_localities([uuid], two_sockets(), nvml=ReplayedNvml(record), root=root)[uuid]
+
+
+def test_nvml_tells_what_is_near(tmp_path: Path) -> None:
+    record = h100_machine(2, mig_instances={1: 1})
+    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-15"), 0, "NVML")
+    assert near_of(record, mig_uuid(1, 0), tmp_path).node == 1, "a MIG instance is where its GPU is"
+    assert near_of(record, "GPU-none", tmp_path).problem == "NVML does not know this GPU"
+
+
+@pytest.mark.parametrize("bus_id", ["00000000:3B:00.0"])
+def test_the_bus_tells_where_nvml_does_not(tmp_path: Path, bus_id: str) -> None:
+    record, gpu = h100_machine(), device(gpu_uuid(0))
+    error(record, "nvmlDeviceGetCpuAffinity", gpu, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    error(record, "nvmlDeviceGetMemoryAffinity", gpu, pynvml.NVML_AFFINITY_SCOPE_NODE, code=3)
+    value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": bus_id}})
+    assert near_of(record, gpu_uuid(0), machine(tmp_path)) == GpuLocality(cpus("8-15,24-31"), 1, "/sys/bus/pci")
+    value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": "00000000:FF:00.0"}})
+    assert "neither NVML" in (near_of(record, gpu_uuid(0), tmp_path).problem or "")
+
+
+def test_a_gpu_near_all_nodes_has_no_node_of_its_own(tmp_path: Path) -> None:
+    record, gpu = h100_machine(), device(gpu_uuid(0))
+    value(record, "nvmlDeviceGetCpuAffinity", gpu, result=[0xFFFFFFFF])
+    value(record, "nvmlDeviceGetMemoryAffinity", gpu, pynvml.NVML_AFFINITY_SCOPE_NODE, result=[3])
+    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-31"), None, "NVML")
+
+
+# ---- real processes ----
+
+TELL = """
+import json, os, psutil
+print(json.dumps({"cpus": psutil.Process().cpu_affinity()}))
+"""
+NSYS, SITE = os.environ.get("PERFHARNESS_TEST_NSYS"), os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+
+def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    script = tmp_path / "tell.py"
+    script.write_text(TELL)
+    path = os.pathsep.join(part for part in (site, str(ROOT), str(ROOT / "launcher")) if part)
+    command = [sys.executable, "-m", "perfharness", "launch", "-np", "2", "-o", str(tmp_path / "out"), *options]
+    done = subprocess.run(
+        [*command, str(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (tmp_path / "out" / "manifest.json").exists(), done.stdout + done.stderr
+    told = [json.loads((tmp_path / "out" / f"proc_{n}_gpu_0" / "stdout.log").read_text()) for n in range(2)]
+    return told, json.loads((tmp_path / "out" / "manifest.json").read_text())
+
+
+@pytest.mark.skipif(len(read_topology().cores) < 2, reason="needs two cores")
+@pytest.mark.parametrize(
+    "tracer",
+    [
+        "none",
+        "embedded",
+        pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not NSYS, reason="no nsys")]),
+    ],
+)
+def test_the_measured_process_itself_is_bound(tmp_path: Path, tracer: str) -> None:
+    options = ["--cpu-bind", "cores", "--tracer", tracer, *(["--nsys", str(NSYS)] if tracer == "nsys" else [])]
+    told, manifest = launched(tmp_path, *options, site=(SITE or "") if tracer == "nsys" else "")
+    topology = read_topology()
+    each = len(topology.cores) // 2
+    for number, one in enumerate(told):
+        wanted = [cpu for core in topology.cores[number * each : (number + 1) * each] for cpu in core]
+        assert one["cpus"] == sorted(wanted)
+        record = manifest["processes"][number]["placement"]
+        assert (record["cpus"], record["bound"], record["problems"]) == (cpu_list(wanted), True, [])
+    assert psutil.Process().cpu_affinity() == sorted(topology.allowed), "and this one is where it was"
+
+
+def test_left_alone_it_runs_where_the_launcher_runs(tmp_path: Path) -> None:
+    told, manifest = launched(tmp_path, "--tracer", "none")
+    assert told[0]["cpus"] == psutil.Process().cpu_affinity()
+    assert manifest["processes"][0]["placement"]["bound"] is False
+    assert manifest["placement_reason"].startswith("not bound: ")
+
+
+def test_memory_of_a_node_that_is_not_there_is_told_and_one_that_is_is_preferred() -> None:
+    if platform.machine() not in child.SET_MEMPOLICY:
+        pytest.skip("no number of set_mempolicy for this architecture")
+    code = (
+        "import json, sys; from perfharness_launcher import child\n"
+        "print(json.dumps([child._prefer_memory_of(0), child._prefer_memory_of(None), child._prefer_memory_of(900)]))"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    there, default, absent = json.loads(done.stdout)
+    if any("not permitted" in text or "not implemented" in text for text in there + absent):
+        pytest.skip("this kernel or container lets nobody choose memory")
+    assert (there, default) == ([], [])
+    assert "node 900" in absent[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/numa_maps").exists(), reason="this kernel does not tell memory policies")
+def test_the_memory_policy_reaches_the_measured_process_and_not_what_comes_after(tmp_path: Path) -> None:
+    code = (
+        "import sys, subprocess; from perfharness_launcher import child\n"
+        "tell = ['sh', '-c', 'head -n 1 /proc/self/numa_maps']\n"
+        'with child._placed(\'{"cpus": [], "memory_node": 0}\') as problems:\n'
+        "    print(problems, subprocess.check_output(tell, text=True).split()[1])\n"
+        "print(subprocess.check_output(tell, text=True).split()[1])\n"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[] prefer:0", "default"]
