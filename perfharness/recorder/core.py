@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
@@ -14,6 +15,8 @@ from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
+
+CLOCK_MARKS = 8
 
 _HELD = object()
 """Marks the key of a batch that is kept from being found, so that each push of it comes by the start barrier."""
@@ -190,10 +193,27 @@ class RecorderCore:
             if new:
                 category = conventions.category_name(self.name)
                 channel.mark(channel.attributes(conventions.MARK_RECORDER, color_to_argb(None, ""), category))
+                if domain == self.domain:
+                    self._mark_clock_on(channel)
             if stack.lane:
                 channel = lane_of(channel)
         stack.channels[domain] = channel
         return channel
+
+    def mark_clock(self) -> None:
+        """Tie the trace's clock to the machine's once more: clocks may drift over a run."""
+        stack: RangeStack | None = getattr(self.local, "stack", None)
+        channel = None if stack is None else self._channel(stack, self.domain)
+        if channel is not None:
+            self._mark_clock_on(channel)
+
+    def _mark_clock_on(self, channel: Channel) -> None:
+        """Each mark lies between the reading before it and that of the next: the shortest of some tells best."""
+        category, color = conventions.category_name(self.name), color_to_argb(None, "")
+        attributes = channel.attributes_with_value(conventions.MARK_CLOCK, color, category)
+        mark, clock = channel.mark_value, time.monotonic_ns
+        for _ in range(CLOCK_MARKS):
+            mark(attributes, clock())
 
     # ---- push ----
 

@@ -149,6 +149,7 @@ class PerfRecorder:
                 f"recorder {self.name!r} cannot be finalized, for these are still open: {', '.join(still_open)}; "
                 "pop them first"
             )
+        self._core.mark_clock()
         self._entry.finalized = True
         journal.write()
 

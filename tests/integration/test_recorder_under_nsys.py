@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from perfharness.model.conventions import MARK_CLOCK
 from perfharness.model.nsys_schema import (
     NVTX_CATEGORY_EVENT,
     NVTX_MARK_EVENT,
     NVTX_PUSH_POP_RANGE,
     NVTX_START_END_RANGE,
 )
+from perfharness.recorder.core import CLOCK_MARKS
 
 ROOT = Path(__file__).parents[2]
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
@@ -89,6 +91,9 @@ def rows(path: Path) -> Iterator[Row]:
 
 def test_toy_pipeline(tmp_path: Path) -> None:
     events, journal = trace(tmp_path, ROOT / "samples" / "toy_pipeline.py", "--stage-ms", "20")
+    clocks = [row for row in events if row.text == MARK_CLOCK]
+    events = [row for row in events if row.text != MARK_CLOCK]
+    assert len(clocks) == 2 * CLOCK_MARKS
     ranges = [row for row in events if row.kind == NVTX_PUSH_POP_RANGE]
     marks = [row for row in events if row.kind == NVTX_MARK_EVENT]
     batch = ["batch", "stage_1", "stage_2"]

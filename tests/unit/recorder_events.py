@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from perfharness.model import range_log
+from perfharness.model.conventions import MARK_CLOCK
 from perfharness.model.range_log import HAS_PAYLOAD, OP_BITS, RECORD_WIDTH, RangeLog
 
 OP_NAMES = {
@@ -43,8 +44,11 @@ def recording() -> Iterator[RangeLog]:
         range_log.install(None)
 
 
-def events(log: RangeLog, thread_id: int | None = None) -> list[Event]:
-    """The events of one thread, by default the calling one, in the order in which they were written."""
+def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = False) -> list[Event]:
+    """The events of one thread, by default the calling one, in the order in which they were written.
+
+    Marks that tie the clocks come at the beginning and the end of every recorder, and are left out unless asked for.
+    """
     wanted = threading.get_native_id() if thread_id is None else thread_id
     decoded = []
     for written_by, buffer in log.buffers:
@@ -52,7 +56,7 @@ def events(log: RangeLog, thread_id: int | None = None) -> list[Event]:
             assert len(buffer) % RECORD_WIDTH == 0
             records = zip(*(buffer[i::RECORD_WIDTH] for i in range(RECORD_WIDTH)), strict=True)
             decoded += [_decode(log, *record) for record in records]
-    return decoded
+    return [event for event in decoded if clock_marks or event.message != MARK_CLOCK]
 
 
 def _decode(log: RangeLog, head: int, time_ns: int, payload: int, range_id: int) -> Event:
