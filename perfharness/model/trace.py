@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.model.findings import Finding
+from perfharness.model.trace_clock import TraceClock
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -245,6 +246,12 @@ class TraceMeta:
     gpu_coverage_reason: str
     session_start_unix_ns: int | None
     """UTC time of trace time 0, or None where the trace does not tell."""
+
+    monotonic_origin_ns: int | None = None
+    """CLOCK_MONOTONIC at trace time 0, where the tracer itself stamps with that clock and says so."""
+
+    clock: TraceClock | None = None
+    """How UTC was found, where more than the trace's own word was at hand; `session_start_unix_ns` is then by it."""
 
     device_names: tuple[str, ...] = ()
     devices: tuple[GpuDevice, ...] = ()

@@ -42,6 +42,7 @@ def process_meta(
         "total_batches": {"/".join(loop.path): loop.count for loop in result.loops},
         "total_batches_minus_warmup": {"/".join(loop.path): loop.count_minus_warmup for loop in result.loops},
         "tracer": _tracer(trace),
+        "clock": None if trace.clock is None else trace.clock.to_json(),
         "sources": {"trace": process.trace, "recorder": JOURNAL_NAME if journal else None},
         "versions": {**_versions(manifest), "nvtx": journal.nvtx_version if journal else manifest.environment.nvtx},
     }

@@ -16,12 +16,15 @@ from perfharness.analysis.journal_check import check_journal
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
 from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import TraceMeta
+from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.meta import mean_meta, process_meta
@@ -155,7 +158,9 @@ def _analyze_process(
         return None, _no_trace(manifest, process)
     journal, findings = _read_journal(folder)
     try:
-        result, trace_meta = analyze_trace(folder / process.trace, options, journal, others=sharing.others_of(process))
+        result, trace_meta = analyze_trace(
+            folder / process.trace, options, journal, others=sharing.others_of(process), machine=machine_clock(manifest)
+        )
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
@@ -168,18 +173,21 @@ def analyze_trace(
     options: ReadOptions,
     journal: RecorderJournal | None = None,
     others: OtherProcesses | None = ALONE,
+    machine: ClockTieRecord | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
     """The result of one trace file, checked against the recorder's counts where they are there.
 
     `others` are the run's other processes on the same GPU; None: leave the diagnosis out, which takes time of its own.
+    `machine` is UTC against the monotonic clock beside the run, where it was sampled.
     """
-    trace = open_trace(path, details=others is not None)
+    trace = on_utc(open_trace(path, details=others is not None), machine)
     table = build_range_table(trace)
     stages = find_stages(trace, options.domain, options.batch_pattern)
     result = tabulate(trace, table, stages, options.warmup_batches)
     checked = check_journal(journal, stages, trace) if journal is not None else []
     diagnosis = None if others is None else diagnose(trace, table, stages, options.warmup_batches, others)
-    return replace(result, findings=[*result.findings, *checked], diagnosis=diagnosis), trace.meta
+    findings = [*result.findings, *checked, *clock_findings(trace.meta.clock)]
+    return replace(result, findings=findings, diagnosis=diagnosis), trace.meta
 
 
 def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:

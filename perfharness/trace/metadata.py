@@ -33,6 +33,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
         session_start_unix_ns=_session_start(source),
+        monotonic_origin_ns=_monotonic_origin(own),
         device_names=_device_names(source),
         devices=read_devices(source),
         driver=environment.get("NvDriverVersion", [None])[0],
@@ -115,6 +116,11 @@ def _session_start(source: TraceSource) -> int | None:
         return None
     times = source.integers("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])["utcEpochNs"]
     return int(times[0]) if len(times) and times[0] != MISSING else None
+
+
+def _monotonic_origin(own: dict[str, list[str]]) -> int | None:
+    text = own.get(schema.META_CLOCK_ORIGIN_NS, [""])[0]
+    return int(text) if text.isdigit() else None
 
 
 def _device_names(source: TraceSource) -> tuple[str, ...]:

@@ -1,0 +1,129 @@
+"""A trace's clock tied to the machine's monotonic clock, from what is in the trace, with the error of that tie.
+
+A recorder reads CLOCK_MONOTONIC and then makes a mark that carries the reading, some times in a row. So each mark was
+made after the reading that it carries and before that of the next: every pair bounds the offset between the two clocks
+from both sides, and the tightest bounds of a row are less than a microsecond apart (docs/telemetry.md has figures).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.model import conventions
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.telemetry import ClockTieRecord
+from perfharness.model.trace import Int64, Trace
+from perfharness.model.trace_clock import ClockSource, TraceClock
+
+ROW_GAP_NS = 10_000_000
+"""Readings further apart than this belong to different rows of marks."""
+
+TRACER_ERROR_NS = 1_000
+"""The embedded tracer's stamps are of that clock; CUPTI's are within this, at a guess."""
+
+SESSION_START_ERROR_NS = 1_000_000
+"""What is stated where nothing was measured. (Where it was, nsys's session start was less than 1 µs off.)"""
+
+
+WORTH_A_WORD_NS = 1_000_000
+"""A drift or a wrong session start beyond this is told."""
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """One row of marks: at `trace_ns` the monotonic clock was `trace_ns + offset_ns`, give or take `error_ns`."""
+
+    trace_ns: int
+    offset_ns: int
+    error_ns: int
+
+
+def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
+    """UTC of a trace's moments, as well as it can be known; None where the trace does not tell the time at all.
+
+    Args:
+        trace: with the marks of a recorder or without.
+        machine: UTC against the monotonic clock beside the run (`TelemetryMeta.clock`), or None: without it only the
+            session start is left, for the monotonic clock alone tells no time of day.
+    """
+    start = trace.meta.session_start_unix_ns
+    anchors = _anchors(trace)
+    if machine is not None and anchors:
+        return _tied("marks", anchors, machine, start)
+    if machine is not None and trace.meta.monotonic_origin_ns is not None:
+        anchor = _Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)
+        return _tied("tracer", [anchor], machine, start)
+    if start is None:
+        return None
+    zero = np.zeros(1, dtype=np.int64)
+    return TraceClock("session_start", zero, zero + start, SESSION_START_ERROR_NS)
+
+
+def clock_findings(clock: TraceClock | None) -> list[Finding]:
+    """What a reader of times of day has to know."""
+    if clock is None:
+        return []
+    findings = []
+    if clock.drift_ns is not None and abs(clock.drift_ns) > WORTH_A_WORD_NS:
+        findings.append(
+            Finding(
+                "trace-clock-drift",
+                Severity.WARNING,
+                f"the trace's clock moved by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
+                "durations are wrong by that share, and so are telemetry's times at its end",
+                "see whether the machine's clock was being set (chronyc tracking, timedatectl)",
+            )
+        )
+    off = clock.session_start_off_ns
+    if off is not None and abs(off) > WORTH_A_WORD_NS:
+        findings.append(
+            Finding(
+                "trace-session-start-off",
+                Severity.NOTE,
+                f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day are by the recorder's marks "
+                f"instead, to {clock.error_ns / 1e3:.1f} µs",
+            )
+        )
+    return findings
+
+
+def _tied(source: ClockSource, anchors: list[_Anchor], machine: ClockTieRecord, start: int | None) -> TraceClock:
+    trace_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64)
+    offset_ns = np.asarray([anchor.offset_ns + machine.offset_ns for anchor in anchors], dtype=np.int64)
+    return TraceClock(
+        source=source,
+        trace_ns=trace_ns,
+        unix_ns=trace_ns + offset_ns,
+        error_ns=max(anchor.error_ns for anchor in anchors) + machine.error_ns,
+        drift_ns=int(offset_ns[-1] - offset_ns[0]) if len(anchors) > 1 else None,
+        session_start_off_ns=None if start is None else start - int(offset_ns[0]),
+    )
+
+
+def _anchors(trace: Trace) -> list[_Anchor]:
+    """One for each row of clock marks, in order of time."""
+    marks = trace.marks
+    if conventions.MARK_CLOCK not in trace.names:
+        return []
+    codes = np.flatnonzero(np.asarray([name == conventions.MARK_CLOCK for name in trace.names]))
+    which = np.flatnonzero(np.isin(marks.name, codes) & marks.has_payload)
+    order = which[np.lexsort((marks.time_ns[which], marks.category[which], marks.thread[which]))]
+    thread, category = marks.thread[order], marks.category[order]
+    times, readings = marks.time_ns[order], marks.payload[order]
+    new_row = (np.diff(thread) != 0) | (np.diff(category) != 0) | (np.diff(readings) > ROW_GAP_NS)
+    rows = np.split(np.arange(len(order)), np.flatnonzero(new_row) + 1)
+    found = [_anchor(times[row], readings[row]) for row in rows if len(row) > 1]
+    return sorted(found, key=lambda anchor: anchor.trace_ns)
+
+
+def _anchor(times_ns: Int64, readings_ns: Int64) -> _Anchor:
+    """The offset (monotonic less trace) that all marks of a row agree on.
+
+    Mark k was made between its own reading and the next: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
+    """
+    least = int((readings_ns - times_ns).max())
+    most = int((readings_ns[1:] - times_ns[:-1]).min())
+    offset = (least + most) // 2
+    return _Anchor(int(times_ns[0]), offset, max(1, (abs(most - least) + 1) // 2))

@@ -1,0 +1,78 @@
+"""A trace's clock against the script's own stamps: real tracers, real sampler, two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.report.clocks import machine_clock, on_utc
+from perfharness.report.run_folder import read_manifest
+from perfharness.trace import open_trace
+
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+SCRIPT = """
+import json, os, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("toy")
+stamps = []
+with perf.range("pipeline"):
+    for i in range(6):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        perf.push_range("batch", batch_idx=i)
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        time.sleep(0.02)
+        perf.pop_range(total_items=1)
+        stamps.append((before, after))
+perf.finalize()
+with open(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "stamps.json"), "w") as file:
+    json.dump(stamps, file)
+"""
+
+nsys = pytest.param(
+    "nsys",
+    marks=[
+        pytest.mark.nsys,
+        pytest.mark.skipif(not (NSYS and SITE), reason="PERFHARNESS_TEST_NSYS is unset; scripts/test sets it"),
+    ],
+)
+
+
+@pytest.mark.parametrize("tracer", ["embedded", nsys])
+def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: str) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    site = f"{SITE}{os.pathsep}" if tracer == "nsys" else ""
+    options = ["--nsys", str(NSYS)] if tracer == "nsys" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "-np", "2", "-o", out, "--tracer", tracer, *options, script],
+        env={**os.environ, "PYTHONPATH": site + os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifest = read_manifest(out)
+    machine = machine_clock(manifest)
+    assert machine is not None
+    for process in manifest.processes:
+        trace = on_utc(open_trace(out / process.folder / "trace.sqlite"), machine)
+        clock = trace.meta.clock
+        assert clock is not None
+        assert clock.source == "marks"
+        assert clock.error_ns < 50_000
+        batches = np.flatnonzero(np.asarray(trace.names, dtype=object)[trace.ranges.name] == "batch")
+        starts = np.sort(clock.to_unix(trace.ranges.start_ns[batches])) - machine.offset_ns
+        stamps = np.asarray(json.loads((out / process.folder / "stamps.json").read_text()), dtype=np.int64)
+        assert (stamps[:, 0] - clock.error_ns <= starts).all()
+        assert (starts <= stamps[:, 1] + clock.error_ns).all()
+        meta: dict[str, Any] = json.loads((out / process.folder / "benchmark.json").read_text())["meta"]
+        assert meta["clock"] == clock.to_json()
