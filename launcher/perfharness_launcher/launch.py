@@ -144,6 +144,7 @@ def make_manifest(
         batch_pattern=options.batch_pattern,
         cpu_bind=options.cpu_bind,
         placement_reason=plan.placement_reason,
+        reject_throttled=options.reject_throttled,
         tracer=plan.tracer,
         environment=environment,
         processes=list(records),

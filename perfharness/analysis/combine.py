@@ -44,13 +44,18 @@ def mean_of_trees(trees: list[Tree]) -> Tree:
     mean: Tree = {}
     for key in keys:
         values = [tree[key] for tree in trees if key in tree]
-        mean[key] = mean_of_trees(values) if isinstance(values[0], dict) else _mean(values)
+        if key == "throttled":
+            mean[key] = any(values)
+        else:
+            mean[key] = mean_of_trees(values) if isinstance(values[0], dict) else _mean(values)
     return mean
 
 
 def _mean(values: list[Any]) -> Any:
     if any(value is None for value in values):
         return None
+    if isinstance(values[0], list):  # reasons
+        return sorted({reason for value in values for reason in value})
     if isinstance(values[0], bool):
         return all(values)
     mean = sum(values) / len(values)

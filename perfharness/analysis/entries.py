@@ -17,7 +17,8 @@ from perfharness.model.result import Float64, Tree
 from perfharness.model.trace import Bool, Int64
 
 RESERVED_KEYS = frozenset(
-    {"count", "total_items", "total_items_minus_warmup", "warmup", "batches", "start_barrier_wait"}
+    {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
+    | {"start_barrier_wait"}
     | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
 )
 """A range with such a name is written as `name (range)`, for its entry would be taken for a number."""
@@ -70,6 +71,8 @@ class Entries:
     warmup: Columns
     rootless: dict[int, Tree]
     negative: Int64
+    throttled: Mapping[str, Int64] | None = None
+    """Entries of batches that were throttled, by reason; None where that is not known."""
 
     def negative_names(self) -> list[str]:
         """Names of the ranges of `negative`."""
@@ -87,6 +90,8 @@ class Entries:
                     entries[place][key] = convert(value)
         for place in np.flatnonzero(self.warmup.applies).tolist():
             entries[place]["warmup"] = bool(self.warmup.values["warmup"][place])
+        if self.throttled is not None:
+            self._mark_throttled(entries, self.throttled)
         for place in self.order.tolist():
             row = int(self.first[place])
             owner = tree.setdefault(self.stages.owners[self.stages.owner[row]], {})
@@ -95,6 +100,14 @@ class Entries:
         for owner_number, totals in self.rootless.items():
             tree[self.stages.owners[owner_number]].update(totals)
         return tree
+
+    def _mark_throttled(self, entries: list[Tree], throttled: Mapping[str, Int64]) -> None:
+        for place in np.flatnonzero(self.warmup.applies).tolist():
+            entries[place]["throttled"] = False
+        for reason, places in throttled.items():
+            for place in places.tolist():
+                entries[place]["throttled"] = True
+                entries[place].setdefault("throttle_reasons", []).append(reason)
 
     def _key(self, row: int) -> str:
         name: str = self.stages.names[self.stages.name[row]]
@@ -113,7 +126,7 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
     is_batch = np.zeros(count, dtype=np.bool_)
     is_batch[node[stages.is_batch]] = True
     warm = np.ones(count)
-    warm[node[~measures.warmup]] = 0
+    warm[node[~measures.only_warmup]] = 0
     around, negative = _around_batches(stages, measures, node, sums)
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, start_ns)
@@ -134,6 +147,9 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
         warmup=Columns(is_batch, {"warmup": warm}),
         rootless=_rootless_totals(stages, measures),
         negative=negative,
+        throttled=None
+        if measures.throttled is None
+        else {reason: np.unique(node[touched]) for reason, touched in measures.throttled.items()},
     )
 
 

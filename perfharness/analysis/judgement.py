@@ -59,6 +59,26 @@ def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[
     return findings
 
 
+def judge_rejected(stages: StageTable, set_apart: Bool, rejected: Bool | None) -> list[Finding]:
+    """What leaving out throttled batches left; `rejected` is None where that was not asked for."""
+    if rejected is None:
+        return []
+    batches = np.flatnonzero(stages.is_batch)
+    count = int(rejected[batches].sum())
+    if not count:
+        return []
+    left = int((~set_apart[batches]).sum())
+    return [
+        Finding(
+            "throttled-batches-rejected",
+            Severity.WARNING if left else Severity.ERROR,
+            f"{count} of {len(batches)} batches were throttled and are left out of the statistics, beside the warm-up; "
+            + (f"{left} are left." if left else "none is left, so every number without them is null."),
+            "Cool the GPU or lock lower clocks, and measure again." if not left else "",
+        )
+    ]
+
+
 def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
     shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[waited]))
     return Finding(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +34,17 @@ class Measures:
     warmup: Bool
     loop: Int64
     """Which batches follow one another in one loop; -1 for what is in no batch."""
+
+    throttled: Mapping[str, Bool] | None = None
+    """By reason, batches during which the GPU's clocks were kept down; None where that is not known."""
+
+    rejected: Bool | None = None
+    """What is in `warmup` only because its batch was throttled."""
+
+    @property
+    def only_warmup(self) -> Bool:
+        """What is set apart as warm-up."""
+        return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
 
 def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measures:
@@ -137,3 +149,22 @@ def _warmup(stages: StageTable, loop: Int64, start_ns: Int64, warmup_batches: in
     place = np.arange(len(at)) - np.repeat(first, count)
     warm[at] = (place < warmup_batches) | (place >= np.repeat(count, count) - warmup_batches)
     return warm
+
+
+def with_throttled(measures: Measures, throttled: Mapping[str, Bool], *, reject: bool) -> Measures:
+    """The same with the batches marked that were throttled.
+
+    Args:
+        measures: of all stages.
+        throttled: by reason, which stages' times it touched.
+        reject: set the batches apart that it touched, with all that is inside them, like warm-up.
+    """
+    is_batch = measures.batch == np.arange(len(measures.batch))
+    marked = {reason: touched & is_batch for reason, touched in throttled.items()}
+    if not reject:
+        return replace(measures, throttled=marked)
+    any_reason = np.logical_or.reduce([*marked.values(), np.zeros_like(measures.warmup)])
+    inside = measures.batch >= 0
+    apart = np.zeros_like(measures.warmup)
+    apart[inside] = any_reason[measures.batch[inside]] | any_reason[measures.outer_batch[inside]]
+    return replace(measures, throttled=marked, warmup=measures.warmup | apart, rejected=apart & ~measures.warmup)

@@ -6,25 +6,52 @@ the index out. A name that occurs more than once under its parent is one entry w
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from perfharness.analysis.entries import divide, entry_key, make_entries, number
-from perfharness.analysis.judgement import judge_stages, negative_without_warmup
+from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
 from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
-from perfharness.analysis.measures import TIMES, Measures, measure, name_paths
+from perfharness.analysis.measures import TIMES, Measures, measure, name_paths, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
 from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
 from perfharness.model.trace import Trace
 
+if TYPE_CHECKING:
+    from perfharness.analysis.metrics.clocks import Throttling
 
-def tabulate(trace: Trace, table: RangeTable, stages: StageTable, warmup_batches: int) -> ProcessResult:
-    """The whole result of one process's trace. `meta` is left to the caller, who knows the rest of it."""
+
+def tabulate(
+    trace: Trace,
+    table: RangeTable,
+    stages: StageTable,
+    warmup_batches: int,
+    throttling: Throttling | None = None,
+    *,
+    reject_throttled: bool = False,
+) -> ProcessResult:
+    """The whole result of one process's trace. `meta` is left to the caller, who knows the rest of it.
+
+    Args:
+        trace, table, stages: the trace, its ranges, and those that results are made of.
+        warmup_batches: set apart at the front and at the end of each loop.
+        throttling: when the clocks of the process's GPU were kept down; None: not known.
+        reject_throttled: set the batches apart that it touched.
+    """
     measures = measure(stages, table, warmup_batches)
+    if throttling is not None and trace.meta.session_start_unix_ns is not None:
+        touched = throttling.touched(
+            trace.meta.session_start_unix_ns + table.ranges.start_ns[stages.index],
+            trace.meta.session_start_unix_ns + table.ranges.end_ns[stages.index],
+        )
+        measures = with_throttled(measures, touched, reject=reject_throttled)
     values = _values_per_batch(stages, measures)
     entries = make_entries(stages, measures, table.ranges.start_ns[stages.index])
-    findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.warmup, warmup_batches)]
+    findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
+    findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if len(entries.negative):
         findings.append(negative_without_warmup(entries.negative_names()))
     utc = trace.meta.session_start_unix_ns
@@ -102,6 +129,9 @@ def statistics_tree(values: dict[Path, dict[str, Float64]]) -> Tree:
 def _loops(stages: StageTable, measures: Measures, table: RangeTable, origin_ns: int) -> list[BatchLoop]:
     outermost = np.flatnonzero(stages.is_batch & (measures.outer_batch == np.arange(len(stages))))
     loops = measures.loop[outermost]
+    touched = None
+    if measures.throttled is not None:
+        touched = np.logical_or.reduce([*measures.throttled.values(), np.zeros_like(measures.warmup)])
     found = []
     for loop in np.unique(loops):
         rows = outermost[loops == loop]
@@ -114,6 +144,8 @@ def _loops(stages: StageTable, measures: Measures, table: RangeTable, origin_ns:
                 end_ns=origin_ns + end[order],
                 items=measures.items[rows][order],
                 warmup=measures.warmup[rows][order],
+                throttled=None if touched is None else touched[rows][order],
+                rejected=None if measures.rejected is None else measures.rejected[rows][order],
             )
         )
     return found

@@ -10,7 +10,14 @@ from rich.console import Console
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
-from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_with
+from perfharness.cli.options import (
+    BatchPatternOption,
+    DomainOption,
+    NsysOption,
+    RejectThrottledOption,
+    WarmupOption,
+    exit_with,
+)
 from perfharness.errors import UsageError
 from perfharness.inputs import trace_file
 from perfharness.model.findings import Finding
@@ -48,6 +55,7 @@ def analyze(
     nsys: NsysOption = None,
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
+    reject_throttled: RejectThrottledOption = None,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
@@ -56,12 +64,19 @@ def analyze(
     console = Console()
     folders = [run for run in runs if is_run_folder(run)]
     traces = [trace_file(run, nsys) for run in runs if not is_run_folder(run)]
+    if traces and reject_throttled:
+        raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
     if folders and output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     findings: list[Finding] = []
     for folder in folders:
         summary = analyze_run(
-            folder, read_manifest(folder), warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern
+            folder,
+            read_manifest(folder),
+            warmup_batches=warmup_batches,
+            domain=domain,
+            batch_pattern=batch_pattern,
+            reject_throttled=reject_throttled,
         )
         console.print(f"{folder / BENCHMARK_MEAN_NAME}", soft_wrap=True, highlight=False)
         print_result(console, summary.mean, summary.findings)

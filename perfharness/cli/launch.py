@@ -20,6 +20,7 @@ from perfharness.cli.options import (
     CpuBindOption,
     Domain,
     LogLevelOption,
+    RejectThrottled,
     TracerOption,
     exit_code,
     split_commas,
@@ -117,6 +118,7 @@ def launch_verb(
     ] = False,
     domain: Domain = None,
     batch_pattern: BatchPattern = None,
+    reject_throttled: RejectThrottled = False,
     annotate: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="Functions of the script and its packages that become ranges."),
@@ -168,6 +170,7 @@ def launch_verb(
         timeout_s=timeout,
         domain=domain,
         batch_pattern=batch_pattern,
+        reject_throttled=reject_throttled,
         annotate=annotate,
         annotate_torch=annotate_torch,
         barrier=barrier,

@@ -46,10 +46,26 @@ BatchPattern = Annotated[
 ]
 
 
+RejectThrottled = Annotated[
+    bool,
+    typer.Option(
+        "--reject-throttled", help="Leave batches out of the statistics that ran while the GPU's clocks were kept down."
+    ),
+]
+
+
 WarmupOption = Annotated[
     int | None, typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end.")
 ]
 NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
+RejectThrottledOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--reject-throttled/--keep-throttled",
+        help="Leave out batches that ran while the GPU's clocks were kept down. [default: as the run]",
+        show_default=False,
+    ),
+]
 DomainOption = Annotated[
     str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
 ]

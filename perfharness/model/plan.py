@@ -37,6 +37,7 @@ class LaunchOptions:
         nsys: the one nsys to use; None: look for it.
         python: the interpreter of a `.py` script.
         timeout_s: for each measured process, from its start; None: no limit.
+        reject_throttled: batches during which the GPU's clocks were kept down are left out of the statistics.
         annotate: TOML file that annotates the script from outside.
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
@@ -63,6 +64,7 @@ class LaunchOptions:
     timeout_s: float | None = None
     domain: str | None = None
     batch_pattern: str | None = None
+    reject_throttled: bool = False
     annotate: Path | None = None
     annotate_torch: int | None = None
     barrier: bool = True

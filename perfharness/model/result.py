@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
+from perfharness.model.gpu_work import GpuWork
 from perfharness.model.trace import Bool, Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -113,6 +114,9 @@ class ProcessResult:
     meta: dict[str, Any] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     """None where it was not asked for."""
+
+    gpu_work: GpuWork | None = None
+    """None where it was not asked for: it is what joins the trace to the sensors of a run."""
 
     @cached_property
     def data(self) -> Tree:

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
+from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.journal_check import check_journal
+from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
 from perfharness.analysis.tabulate import tabulate
@@ -28,6 +30,7 @@ from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.meta import mean_meta, process_meta
+from perfharness.report.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.parquet_folder import is_parquet_trace
 
@@ -42,6 +45,7 @@ class ReadOptions:
     warmup_batches: int = 0
     domain: str | None = None
     batch_pattern: str | None = None
+    reject_throttled: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ def analyze_run(
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
+    reject_throttled: bool | None = None,
 ) -> RunSummary:
     """Recompute both kinds of JSON files of a run; options left None are those of the run itself.
 
@@ -104,29 +109,37 @@ def analyze_run(
         warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
         domain=domain or manifest.domain,
         batch_pattern=batch_pattern or manifest.batch_pattern,
+        reject_throttled=manifest.reject_throttled if reject_throttled is None else reject_throttled,
     )
     findings = [record.to_finding() for record in manifest.findings]
-    results: dict[str, ProcessResult] = {}
+    all_analysed: dict[str, _Analysed] = {}
     sharing = GpuSharing(run_dir, manifest)
+    telemetry = RunTelemetry(run_dir, manifest)
     for process in manifest.processes:
-        benchmark = run_dir / process.folder / BENCHMARK_NAME
-        benchmark.unlink(missing_ok=True)
-        analysed, problems = _analyze_process(run_dir, manifest, process, options, sharing)
+        (run_dir / process.folder / BENCHMARK_NAME).unlink(missing_ok=True)
+        analysed, problems = _analyze_process(run_dir, manifest, process, options, sharing, telemetry)
         findings.extend(problems)
-        if analysed is None:
+        if analysed is not None:
+            all_analysed[process.folder] = analysed
+    results = {folder: analysed.result for folder, analysed in all_analysed.items()}
+    machine = telemetry.conclude(results, reject_throttled=options.reject_throttled)
+    findings.extend(machine.findings)
+    for process in manifest.processes:
+        if (analysed := all_analysed.get(process.folder)) is None:
             continue
         own = [finding for finding in findings if finding.process == process.folder]
         meta = process_meta(
             manifest, process, analysed.result, analysed.trace_meta, analysed.journal, options.warmup_batches, own
         )
-        result = replace(analysed.result, meta=meta)
-        write_json(benchmark, benchmark_tree(result))
-        results[process.folder] = result
+        results[process.folder] = replace(analysed.result, meta=meta)
+        body = {**benchmark_tree(results[process.folder]), **machine.process_tree(process.folder)}
+        write_json(run_dir / process.folder / BENCHMARK_NAME, body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
     mean = {
         **combine(included),
         **_pooled_diagnosis(included),
+        **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
     write_json(run_dir / BENCHMARK_MEAN_NAME, mean)
@@ -151,7 +164,12 @@ def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
 
 
 def _analyze_process(
-    run_dir: Path, manifest: RunManifest, process: ProcessRecord, options: ReadOptions, sharing: GpuSharing
+    run_dir: Path,
+    manifest: RunManifest,
+    process: ProcessRecord,
+    options: ReadOptions,
+    sharing: GpuSharing,
+    telemetry: RunTelemetry,
 ) -> tuple[_Analysed | None, list[Finding]]:
     folder = run_dir / process.folder
     if process.trace is None:
@@ -159,7 +177,13 @@ def _analyze_process(
     journal, findings = _read_journal(folder)
     try:
         result, trace_meta = analyze_trace(
-            folder / process.trace, options, journal, others=sharing.others_of(process), machine=machine_clock(manifest)
+            folder / process.trace,
+            options,
+            journal,
+            others=sharing.others_of(process),
+            machine=machine_clock(manifest),
+            throttling=telemetry.throttling(process),
+            with_gpu_work=telemetry.log is not None,
         )
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
@@ -174,20 +198,30 @@ def analyze_trace(
     journal: RecorderJournal | None = None,
     others: OtherProcesses | None = ALONE,
     machine: ClockTieRecord | None = None,
+    throttling: Throttling | None = None,
+    *,
+    with_gpu_work: bool = False,
 ) -> tuple[ProcessResult, TraceMeta]:
     """The result of one trace file, checked against the recorder's counts where they are there.
 
-    `others` are the run's other processes on the same GPU; None: leave the diagnosis out, which takes time of its own.
-    `machine` is UTC against the monotonic clock beside the run, where it was sampled.
+    Args:
+        path, options, journal: the trace, how to read it, what the recorder counted.
+        others: the run's other processes on the same GPU; None: leave the diagnosis out, which takes time of its own.
+        machine: UTC against the monotonic clock beside the run, where it was sampled.
+        throttling: when the clocks of the process's GPU were kept down; None: not known.
+        with_gpu_work: say what the GPU did when, for telemetry's sake.
     """
     trace = on_utc(open_trace(path, details=others is not None), machine)
     table = build_range_table(trace)
     stages = find_stages(trace, options.domain, options.batch_pattern)
-    result = tabulate(trace, table, stages, options.warmup_batches)
+    result = tabulate(
+        trace, table, stages, options.warmup_batches, throttling, reject_throttled=options.reject_throttled
+    )
     checked = check_journal(journal, stages, trace) if journal is not None else []
     diagnosis = None if others is None else diagnose(trace, table, stages, options.warmup_batches, others)
+    work = gpu_work(trace, table, stages) if with_gpu_work else None
     findings = [*result.findings, *checked, *clock_findings(trace.meta.clock)]
-    return replace(result, findings=findings, diagnosis=diagnosis), trace.meta
+    return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), trace.meta
 
 
 def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import Tree
+from perfharness.report.machine_lines import print_machine
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
@@ -54,6 +55,7 @@ def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> N
         console.print(_table(rows))
     if "throughput" in tree:
         console.print(_throughput_line(tree["throughput"]))
+    print_machine(console, tree)
     print_findings(console, findings)
 
 

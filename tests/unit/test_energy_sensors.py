@@ -170,6 +170,6 @@ def test_idle_power_is_measured_only_of_an_idle_gpu() -> None:
     busy = idle_power(steps, (T0 + 4 * S, T0 + 8 * S), idle)
     assert busy.joules is None
     assert "utilisation up to 99 %" in (busy.reason or "")
-    assert "--idle-seconds" in (idle_power(steps, None, idle).reason or "")
+    assert "--measure-idle" in (idle_power(steps, None, idle).reason or "")
     assert idle_power(steps, (T0 + S, T0 + 5 * S), None).joules is None
     assert "shorter" in (idle_power(steps, (T0 + S, T0 + 2 * S), idle).reason or "")

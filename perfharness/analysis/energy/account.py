@@ -250,7 +250,7 @@ def _findings(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProce
                 "energy-idle-unknown",
                 Severity.NOTE,
                 f"GPU {sensors.uuid}: idle power is not known ({gpu.idle.reason}), so it is not told apart.",
-                "Wait before the run on a GPU that nobody else uses: `perfharness launch --idle-seconds 5`.",
+                "Wait before the run on a GPU that nobody else uses: `perfharness launch --measure-idle 5`.",
             )
         )
     found += [

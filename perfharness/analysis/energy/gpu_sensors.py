@@ -22,6 +22,10 @@ POWERS = (POWER_SAMPLES, POWER_INSTANT, POWER_AVERAGE)
 AVERAGED_NS = 1e9
 """`nvmlDeviceGetPowerUsage` and NVML_FI_DEV_POWER_AVERAGE on Ampere (except GA100) and later (NVML's reference)."""
 
+PEAK_OVER_LIMIT = 1.3
+"""The power limit holds over some time only: an H200 limited to 700 W drew 880 W for 20 ms when a load began
+(tests/nvml/h200.json.gz)."""
+
 DRIVER_TIMES_ERROR_NS = 1e6
 """Times of the driver's buffer come in microseconds; its rhythm is taken to be kept to a millisecond."""
 
@@ -49,9 +53,10 @@ class GpuSensors:
         return Readings(read.time_unix_ns, read.value, read.is_new, None if period is None else float(period))
 
     def limit_w(self) -> float | None:
-        """The highest power limit read."""
-        readings = self.readings("power_limit_mw")
-        return None if isinstance(readings, str) else float(readings.value.max()) / 1e3
+        """More than this the GPU does not draw, not even for a moment; None where nothing tells."""
+        found = [self.readings(metric) for metric in ("power_limit_mw", *POWERS)]
+        highest = [float(readings.value.max()) / 1e3 for readings in found if not isinstance(readings, str)]
+        return PEAK_OVER_LIMIT * max(highest) if highest else None
 
     def period_ns(self, metric: str) -> float | None:
         """Update period of a sensor."""

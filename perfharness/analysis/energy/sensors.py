@@ -218,7 +218,7 @@ def idle_power(steps: Steps | str, window: tuple[int, int] | None, utilization: 
         utilization: share of time with a kernel, percent; what tells that nothing ran.
     """
     if window is None:
-        return Energy(None, reason="no idle time was waited for before the run (--idle-seconds)")
+        return Energy(None, reason="no idle time was waited for before the run (--measure-idle)")
     if utilization is None:
         return Energy(None, reason="the GPU does not tell its utilisation, so that it was idle cannot be known")
     inside = (utilization.time_ns >= window[0]) & (utilization.time_ns <= window[1])

@@ -13,6 +13,7 @@ from perfharness.analysis.projection import find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
+from perfharness.model.gpu_work import GpuWork
 from perfharness.model.result import BatchLoop, Float64
 from perfharness.model.trace import Bool, Int64, Trace
 
@@ -20,24 +21,6 @@ OUTSIDE = "outside of stages"
 """Traced GPU work that no stage started."""
 
 PATH_SEPARATOR = "/"
-
-
-@dataclass(frozen=True)
-class GpuWork:
-    """Busy times of a process's GPU by stage, UTC ns, merged; `stages` are the paths of benchmark.json.
-
-    `reason` says why they are not known.
-    """
-
-    stages: tuple[str, ...] = ()
-    busy: tuple[tuple[Int64, Int64], ...] = ()
-    reason: str | None = None
-
-    def all_busy(self) -> tuple[Int64, Int64]:
-        """All of it, as starts and ends."""
-        starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
-        ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
-        return np.concatenate(starts), np.concatenate(ends)
 
 
 def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:

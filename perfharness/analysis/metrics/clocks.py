@@ -8,9 +8,8 @@ import numpy as np
 
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.metrics.figures import Held, Window, held, weighted_quantile
-from perfharness.model.clock_events import reasons_in
 from perfharness.model.gpu_metrics import ClockEventTime, ClockHold
-from perfharness.model.telemetry import Series
+from perfharness.model.telemetry import CLOCK_EVENT_REASONS, Series, clock_event_names
 from perfharness.model.trace import Bool, Int64
 
 MAX_DROP = 0.05
@@ -24,6 +23,14 @@ MIN_READINGS = 10
 LOW_CLOCK = "sm_clock_low"
 LOW_MEMORY_CLOCK = "memory_clock_low"
 """What a batch is marked with where a clock fell and NVML gave no reason."""
+
+
+SLOWS = {reason.name: reason.slows for reason in CLOCK_EVENT_REASONS}
+
+
+def reasons_in(mask: int) -> list[tuple[str, bool]]:
+    """The reasons in a mask, and whether each is throttling. One that is not known yet is."""
+    return [(name, SLOWS.get(name, True)) for name in clock_event_names(mask)]
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,7 @@ def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEve
     inside = _around_readings(held(reasons), reasons).within(window)
     seconds: dict[tuple[str, bool], float] = {}
     for mask, weight in zip(inside.value.astype(np.int64).tolist(), inside.weight.tolist(), strict=True):
-        for reason in reasons_in(mask):
-            key = (reason.name, reason.throttles)
+        for key in reasons_in(mask):
             seconds[key] = seconds.get(key, 0.0) + weight / NS_PER_S
     return [ClockEventTime(name, round(length, 6), throttles) for (name, throttles), length in seconds.items()]
 
@@ -91,10 +97,10 @@ def find_throttling(
         masks = steps.value.astype(np.int64)
         for mask in np.unique(masks).tolist():
             at = masks == mask
-            for reason in reasons_in(mask):
-                if reason.throttles:
+            for reason, throttles in reasons_in(mask):
+                if throttles:
                     pairs = zip(steps.start_ns[at].tolist(), steps.end_ns[at].tolist(), strict=True)
-                    found.setdefault(reason.name, []).extend(pairs)
+                    found.setdefault(reason, []).extend(pairs)
         resting = (masks & IDLE_BIT) > 0
         idle = BusyLine(steps.start_ns[resting], steps.end_ns[resting])
     for name, clock, request in zip(

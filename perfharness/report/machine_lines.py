@@ -1,0 +1,97 @@
+"""Energy, clocks and memory for people: a line each, and a table of the stages' energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.model.result import Tree
+
+METHODS = {
+    "regression": "",
+    "busy_time": "by busy time",
+    "no_gpu_work": "no GPU work",
+    "none": "not measured",
+}
+NOT_MEASURED = "-"
+MIB = 1 << 20
+
+
+def print_machine(console: Console, tree: Tree) -> None:
+    """What telemetry adds to a run's results; nothing where the run was not sampled, or has no GPU."""
+    if "energy" in tree and tree["energy"]["gpus"]:
+        console.print(_energy_line(tree["energy"]), highlight=False, soft_wrap=True)
+        for gpu in tree["energy"]["gpus"]:
+            rows = [one for one in gpu["attribution"]["stages"] if one["busy_s"] or one["energy_j"] is None]
+            if rows:
+                console.print(_stage_table(rows))
+            elif gpu["attribution"]["reason"]:
+                reason = escape(gpu["attribution"]["reason"])
+                console.print(f"Energy by stage: not measured ({reason})", highlight=False, soft_wrap=True)
+    for gpu in tree.get("gpu_metrics", {}).get("gpus", []):
+        if gpu["processes"]:
+            console.print(_gpu_line(gpu), highlight=False, soft_wrap=True)
+
+
+def _energy_line(energy: Tree) -> str:
+    if energy["energy_j"] is None:
+        return f"Energy: not measured ({escape(energy['reason'] or 'see the results')})"
+    parts = [f"{energy['energy_j']:.1f} ± {energy['error_j']:.1f} J measured"]
+    per_item = energy["energy_per_item_j"]
+    if energy["energy_per_batch_j"] is not None:
+        parts.append(f"{energy['energy_per_batch_j']:.4g} J/batch")
+    if per_item is not None:
+        parts.append(f"{per_item:.4g} J/item")
+    idle = [gpu["idle"]["power_mean_w"] for gpu in energy["gpus"]]
+    told = [f"{watts:.1f} W" for watts in idle if watts is not None]
+    parts.append(f"idle {', '.join(told)}" if told else "idle power not known")
+    return f"Energy: {'; '.join(parts)}"
+
+
+def _stage_table(stages: list[Tree]) -> Table:
+    """Stages with their energy, its interval, and how it was told apart."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("stage", "busy s", "J", "95 %", "W", "J/batch", ""):
+        table.add_column(heading, justify="left" if heading in ("stage", "") else "right", no_wrap=True)
+    for one in stages:
+        interval = NOT_MEASURED
+        if one["energy_j_low"] is not None and one["energy_j_high"] is not None:
+            interval = f"{one['energy_j_low']:.1f} to {one['energy_j_high']:.1f}"
+        table.add_row(
+            escape(one["stage"]), f"{one['busy_s']:.3f}", _figure(one["energy_j"]), interval,
+            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), METHODS[one["method"]],
+        )  # fmt: skip
+    return table
+
+
+def _gpu_line(gpu: Tree) -> str:
+    return f"GPU {escape(str(gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']))}: " + (
+        ", ".join(_figures_of(gpu)) or "nothing was measured"
+    )
+
+
+def _figures_of(gpu: Tree) -> Iterator[str]:
+    power = next(
+        (gpu["figures"][name] for name in ("power_sample_w", "power_instant_w", "power_average_w")
+         if gpu["figures"][name]["mean"] is not None), None,
+    )  # fmt: skip
+    if power is not None:
+        yield f"{power['mean']:.0f} W (up to {power['max']:.0f})"
+    if gpu["busy_share"] is not None:
+        yield f"busy {gpu['busy_share']:.0%}"
+    for name, text in (("sm_clock_mhz", "{:.0f} MHz"), ("temperature_c", "{:.0f} °C")):
+        if gpu["figures"][name]["mean"] is not None:
+            yield text.format(gpu["figures"][name]["mean"])
+    memory = gpu["figures"]["memory_used_bytes"]["max"]
+    if memory is not None:
+        yield f"memory up to {memory / MIB:.0f} MiB"
+    if gpu["throttled_batches"]:
+        yield f"{gpu['throttled_batches']} batches throttled"
+
+
+def _figure(value: float | None, digits: int = 1) -> str:
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"

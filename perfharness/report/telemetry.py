@@ -1,0 +1,150 @@
+"""A run's telemetry, joined to its traces: throttled batches, `gpu_metrics`, `energy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from perfharness.analysis.energy.account import account
+from perfharness.analysis.energy.work import Batches, MeasuredProcess
+from perfharness.analysis.metrics.clocks import Throttling
+from perfharness.analysis.metrics.findings import metric_findings
+from perfharness.analysis.metrics.summary import (
+    RequestedClocks,
+    summarise_metrics,
+    throttling_known,
+    throttling_of,
+)
+from perfharness.errors import ResultError
+from perfharness.model.clocks import clocks_of
+from perfharness.model.energy import ProcessEnergy, RunEnergy
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.gpu_metrics import RunMetrics
+from perfharness.model.gpu_work import GpuWork
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import ProcessResult, Tree
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
+from perfharness.telemetry.store import read_sample_log
+
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class MachineSide:
+    """What telemetry says of a run; empty where the run was not sampled."""
+
+    metrics: RunMetrics | None = None
+    energy: RunEnergy | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def mean_tree(self) -> Tree:
+        """What it adds to benchmark_mean.json."""
+        if self.metrics is None or self.energy is None:
+            return {}
+        return {"gpu_metrics": asdict(self.metrics), "energy": {"unit": "joules", **asdict(self.energy)}}
+
+    def process_tree(self, folder: str) -> Tree:
+        """What it adds to a process's benchmark.json."""
+        if self.metrics is None or self.energy is None:
+            return {}
+        energy: ProcessEnergy | None = self.energy.processes.get(folder)
+        gpu = None if energy is None else next(one for one in self.energy.gpus if one.uuid == energy.gpu_uuid)
+        metrics = self.metrics.processes.get(folder)
+        return {
+            "process_metrics": None if metrics is None else asdict(metrics),
+            "energy": None
+            if energy is None or gpu is None
+            else {"unit": "joules", **asdict(energy), "attribution": asdict(gpu.attribution)},
+        }
+
+
+class RunTelemetry:
+    """The telemetry of a run folder, read once.
+
+    `log` is None where there is none, or it cannot be read: then `problems` says so, unless it was not sampled at all.
+    """
+
+    def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
+        self.log: SampleLog | None = None
+        self.problems: list[Finding] = []
+        self._manifest = manifest
+        if (run_dir / TELEMETRY_NAME).exists():
+            try:
+                self.log = read_sample_log(run_dir / TELEMETRY_NAME)
+            except ResultError as error:
+                message = f"There are no gpu_metrics and no energy: {error}."
+                self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
+        self._throttling: dict[str, Throttling] = {}
+
+    def sensor_uuid(self, process: ProcessRecord) -> str | None:
+        """The whole GPU of a process, where power and clocks are read; of a MIG instance, its parent."""
+        subjects = () if self.log is None else self.log.meta.subjects
+        record = next((one for one in subjects if one.subject == process.gpu_uuid), None)
+        return (record.parent_uuid if record else None) or process.gpu_uuid
+
+    def throttling(self, process: ProcessRecord) -> Throttling | None:
+        """When the clocks of the process's GPU were kept down; None where the GPU does not tell."""
+        uuid = self.sensor_uuid(process)
+        if self.log is None or uuid is None or not throttling_known(self.log, uuid):
+            return None
+        if uuid not in self._throttling:
+            on_it = [one for one in self._manifest.processes if self.sensor_uuid(one) == uuid]
+            work = [span for one in on_it if (span := _lifetime(one)) is not None]
+            lifetime = (min(start for start, _ in work), max(end for _, end in work)) if work else None
+            requested = self._requested().get(uuid, RequestedClocks())
+            self._throttling[uuid] = throttling_of(self.log, uuid, requested, lifetime)
+        return self._throttling[uuid]
+
+    def conclude(self, results: Mapping[str, ProcessResult], *, reject_throttled: bool) -> MachineSide:
+        """All that telemetry and traces say together.
+
+        Args:
+            results: of the processes that left one, by folder.
+            reject_throttled: whether throttled batches are already left out of them.
+        """
+        if self.log is None:
+            return MachineSide(findings=self.problems)
+        processes = [self._measured(record, results.get(record.folder)) for record in self._manifest.processes]
+        throttling = {
+            uuid: found
+            for record in self._manifest.processes
+            if (uuid := self.sensor_uuid(record)) is not None and (found := self.throttling(record)) is not None
+        }
+        metrics = summarise_metrics(self.log, processes, throttling, self._requested())
+        energy, findings = account(self.log, processes)
+        said = metric_findings(metrics, rejected=reject_throttled)
+        return MachineSide(metrics, energy, [*self.problems, *said, *findings])
+
+    def _requested(self) -> dict[str, RequestedClocks]:
+        clocks = clocks_of(self._manifest.companions)
+        if clocks is None:
+            return {}
+        return {
+            step.gpu_uuid: RequestedClocks(
+                clocks.requested_graphics_mhz(step.gpu_uuid), clocks.requested_memory_mhz(step.gpu_uuid)
+            )
+            for step in clocks.steps
+        }
+
+    def _measured(self, record: ProcessRecord, result: ProcessResult | None) -> MeasuredProcess:
+        reason = None
+        if result is None:
+            reason = f"{record.folder} left no trace that could be read"
+        elif not result.clock_is_utc:
+            reason = f"the trace of {record.folder} does not tell when it began"
+        return MeasuredProcess(
+            folder=record.folder,
+            gpu_uuid=record.gpu_uuid,
+            sensor_uuid=self.sensor_uuid(record),
+            batches=Batches.of(result.loops if result else []),
+            work=(result.gpu_work if result else None) or GpuWork(reason=reason or "it was not looked at"),
+            lifetime=_lifetime(record),
+            reason=reason,
+        )
+
+
+def _lifetime(record: ProcessRecord) -> tuple[int, int] | None:
+    if record.start_unix_ns is None or record.duration_s is None:
+        return None
+    return record.start_unix_ns, record.start_unix_ns + round(record.duration_s * NS_PER_S)

@@ -1,0 +1,349 @@
+"""Run folders with telemetry: what benchmark.json and benchmark_mean.json say of the machine, from made-up sensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from perfharness.cli.main import run
+from perfharness.model import conventions
+from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
+from perfharness.report.run_folder import RunSummary, analyze_run
+from perfharness.telemetry.store import write_sample_log
+from perfharness.testing.sample_builder import SampleBuilder
+from perfharness.testing.simulated_sensors import Load, Sensor
+from perfharness.testing.trace_builder import TraceBuilder
+
+MS = 1_000_000
+S = 1_000 * MS
+T0 = 1_700_000_000 * S
+IDLE_W, MATMUL_W, COPY_W, AWAKE_W = 75.0, 600.0, 250.0, 110.0
+BATCHES = 20
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
+IDLE_S = 4.0
+
+
+class MadeUpRun:
+    """Batches of 900 ms matmul, 600 ms copy and 500 ms without GPU work, after four idle seconds; sensors beside it.
+
+    Every part varies by a tenth, as real ones do: batches of exactly 2 s would be in step with the sensor.
+    """
+
+    def __init__(self, folder: Path, processes: tuple[tuple[str, str], ...] = (("proc_0_gpu_0", "GPU-a"),)) -> None:
+        self.folder = folder
+        self.processes = processes
+        random = np.random.default_rng(4)
+        parts = np.tile([900, 600, 500], (BATCHES, 1)) * random.uniform(0.9, 1.1, (BATCHES, 3))
+        lengths = np.round(parts * MS).astype(np.int64)
+        self.edges = np.r_[0, np.cumsum(lengths)] + T0 + S
+        self.truth = dict(
+            zip(("matmul", "copy", "waiting"), (lengths / S).sum(axis=0) * (MATMUL_W, COPY_W, AWAKE_W), strict=True)
+        )
+        power = np.tile([MATMUL_W, COPY_W, AWAKE_W], BATCHES)
+        self.load = Load(np.r_[T0 - 9 * S, self.edges, self.edges[-1] + 9 * S], np.r_[IDLE_W, power, IDLE_W])
+        self.log = SampleBuilder(idle_start_unix_ns=T0 - round(IDLE_S * S) - S // 2, idle_end_unix_ns=T0 - S // 2)
+
+    def write_traces(self) -> None:
+        for folder, _ in self.processes:
+            builder = TraceBuilder()
+            builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=T0)
+            builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
+            for index in range(BATCHES):
+                first, second, third, end = (int(edge) - T0 for edge in self.edges[3 * index : 3 * index + 4])
+                builder.range("batch", first, end - 1, domain="perfharness", category="toy", payload=index)
+                for name, start, stop in (
+                    ("matmul", first, second),
+                    ("copy", second, third),
+                    ("decode", third, end - 2),
+                ):
+                    builder.range(name, start + 1, stop - 1, domain="perfharness", category="toy")
+                    if name != "decode":
+                        builder.kernel((start + 2, start + 3), (start, stop))
+                builder.mark(conventions.MARK_ITEMS, end - 2, domain="perfharness", category="toy", payload=8)
+            (self.folder / folder).mkdir(parents=True)
+            builder.write(self.folder / folder / "trace.sqlite")
+
+    def sample(self, uuid: str, *, throttled_s: tuple[float, float] | None = None, busy: bool = True) -> None:
+        """Sensors of one GPU: a counter polled every 50 ms, power every 50 ms, the rest."""
+        polls = np.arange(T0 - 8 * S, self.edges[-1] + 4 * S, 50 * MS, dtype=np.int64)
+        load = self.load if busy else Load(self.load.edge_ns[[0, -1]], np.asarray([IDLE_W]))
+        sensor = Sensor(phase_ns=13 * MS, noise=0.005)
+        counter, power = sensor.counter_mj(load, polls), sensor.power_mw(load, polls)
+        updated = np.r_[True, np.diff((polls - T0 - sensor.phase_ns) // sensor.period_ns) > 0].tolist()
+        self.log.subject(uuid, "gpu", name="NVIDIA H200", gpu_index=0)
+        for metric, values in (("energy_total_mj", counter), ("power_instant_mw", power)):
+            self.log.readings(
+                uuid, metric, polls.tolist(), values.tolist(), is_new=updated, update_period_ns=sensor.period_ns
+            )
+        running = (polls > self.edges[0]) & (polls < self.edges[-1]) & busy
+        reasons = np.where(running, 0, 1)
+        clock = np.where(running, 1980.0, 345.0)
+        if throttled_s is not None:
+            inside = (polls > self.edges[0] + throttled_s[0] * S) & (polls < self.edges[0] + throttled_s[1] * S)
+            reasons, clock = np.where(inside, 4, reasons), np.where(inside, 1700.0, clock)
+        for name, column in (
+            ("gpu_utilization_percent", np.where(running, 80, 0)),
+            ("clock_event_reasons", reasons),
+            ("sm_clock_mhz", clock),
+            ("power_limit_mw", np.full(len(polls), 700e3)),
+        ):
+            self.log.readings(uuid, name, polls.tolist(), column.tolist())
+
+    def write(self, **changes: Any) -> RunManifest:
+        self.write_traces()
+        write_sample_log(self.folder / TELEMETRY_NAME, self.log.build())
+        uuids = list(dict.fromkeys(uuid for _, uuid in self.processes))
+        manifest = RunManifest(
+            run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
+            num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
+            environment=EnvironmentRecord(gpus=[GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]),
+            processes=[
+                ProcessRecord(
+                    index=index, gpu_index=0, gpu_uuid=uuid, folder=folder, command=["python"], pid=10, exit_code=0,
+                    ended="ok", trace="trace.sqlite", start_unix_ns=T0,
+                    duration_s=float(self.edges[-1] - T0) / S + 1,
+                )
+                for index, (folder, uuid) in enumerate(self.processes)
+            ],
+            **changes,
+        )  # fmt: skip
+        (self.folder / "manifest.json").write_text(manifest.model_dump_json())
+        return manifest
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def valid(folder: Path, processes: int = 1) -> Any:
+    """benchmark_mean.json, after it and each benchmark.json were checked against their schemas."""
+    mean = load(folder / "benchmark_mean.json")
+    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    own = sorted(folder.glob("proc_*/benchmark.json"))
+    assert len(own) == processes
+    for path in own:
+        jsonschema.validate(load(path), load(SCHEMAS / "benchmark.schema.json"))
+    return mean
+
+
+def codes(summary: RunSummary) -> list[str]:
+    return [finding.code for finding in summary.findings]
+
+
+def test_energy_of_a_run_with_its_idle_power_apart(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a")
+    analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path)["energy"]
+    gpu = energy["gpus"][0]
+    truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
+    assert energy["energy_j"] == pytest.approx(truth, abs=energy["error_j"])
+    assert energy["energy_j"] == pytest.approx(truth, rel=0.01)
+    assert energy["energy_per_batch_j"] == pytest.approx(truth / (BATCHES - 2), rel=0.01)
+    assert energy["energy_per_item_j"] == pytest.approx(truth / (BATCHES - 2) / 8, rel=0.01)
+    assert gpu["idle"]["power_mean_w"] == pytest.approx(IDLE_W, abs=1)
+    seconds = (made.edges[-4] - made.edges[3]) / S
+    assert gpu["idle_j"] == pytest.approx(IDLE_W * seconds, rel=0.01)
+    assert gpu["energy_above_idle_j"] == pytest.approx(truth - IDLE_W * seconds, rel=0.02)
+    by_source = {one["source"]: one for one in gpu["window"]}
+    assert by_source["power_instant_mw"]["energy_j"] == pytest.approx(
+        truth, abs=by_source["power_instant_mw"]["error_j"]
+    )
+    assert by_source["power_sample_mw"]["energy_j"] is None
+    assert by_source["power_sample_mw"]["reason"] == "it was not sampled"
+    assert gpu["disagreement_j"] == 0
+    assert energy["energy_run_j"] > energy["energy_j"]
+
+
+def test_energy_of_stages_adds_up(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a")
+    summary = analyze_run(tmp_path, made.write())
+    gpu = valid(tmp_path)["energy"]["gpus"][0]
+    stages = {one["stage"]: one for one in gpu["attribution"]["stages"]}
+    inner = slice(3, -3)  # without the first and the last batch, which are warm-up
+    lengths = np.diff(made.edges).reshape(-1, 3)[1:-1].sum(axis=0) / S
+    assert inner
+    for name, place, watts in (
+        ("toy/batch/matmul", 0, MATMUL_W), ("toy/batch/copy", 1, COPY_W), ("waiting", 2, AWAKE_W)
+    ):  # fmt: skip
+        one = stages[name]
+        assert one["method"] == "regression"
+        assert one["busy_s"] == pytest.approx(lengths[place], rel=0.001)
+        assert one["energy_j_low"] <= lengths[place] * watts <= one["energy_j_high"]
+        assert one["energy_j"] == pytest.approx(lengths[place] * watts, rel=0.05)
+    assert stages["toy/batch/decode"]["method"] == "no_gpu_work"
+    assert stages["toy/batch/decode"]["energy_j"] == 0
+    total = sum(one["energy_j"] for one in stages.values())
+    assert total == pytest.approx(gpu["attribution"]["energy_j"], rel=1e-4)
+    assert total == pytest.approx(gpu["window"][0]["energy_j"], rel=0.01)
+    assert "energy-sensors-disagree" not in codes(summary)
+
+
+def test_batches_long_enough_have_energies_of_their_own(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a")
+    analyze_run(tmp_path, made.write())
+    valid(tmp_path)
+    one = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["energy"]["occurrences"]
+    assert one["shortest_window_ms"] == 2000
+    lengths = np.diff(made.edges[::3])
+    measured = [value is not None for value in one["batch_energy_j"]]
+    expected = (lengths - 1 >= 2 * S) & ~np.asarray([True, *[False] * (BATCHES - 2), True])
+    assert measured == expected.tolist()
+    for index in np.flatnonzero(expected):
+        truth = float(made.load.energy_j(int(made.edges[3 * index]), int(made.edges[3 * index + 3])))
+        assert one["batch_energy_j"][index] == pytest.approx(truth, rel=0.06)
+
+
+def test_two_processes_share_their_gpu_by_busy_time(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
+    made.sample("GPU-a")
+    analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path, 2)["energy"]
+    shares = energy["processes"]
+    assert shares["proc_0_gpu_0"]["shared_with"] == ["proc_1_gpu_0"]
+    assert shares["proc_0_gpu_0"]["share_above_idle"] == pytest.approx(0.5)
+    assert sum(one["energy_j"] for one in shares.values()) == pytest.approx(energy["energy_j"], rel=1e-6)
+    assert shares["proc_0_gpu_0"]["occurrences"]["batch_energy_j"] == []
+    assert "shared with proc_1_gpu_0" in shares["proc_0_gpu_0"]["occurrences"]["reason"]
+
+
+def test_without_idle_time_a_shared_gpu_cannot_be_shared_out(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
+    made.log = SampleBuilder()
+    made.sample("GPU-a")
+    summary = analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path, 2)["energy"]
+    assert energy["energy_j"] is not None
+    assert energy["processes"]["proc_0_gpu_0"]["energy_j"] is None
+    assert "--measure-idle" in energy["processes"]["proc_0_gpu_0"]["reason"]
+    assert "energy-idle-unknown" in codes(summary)
+
+
+def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a", throttled_s=(9.0, 12.0))
+    manifest = made.write()
+    hit = [
+        index
+        for index in range(BATCHES)
+        if made.edges[3 * index] < made.edges[0] + 12 * S and made.edges[3 * index + 3] > made.edges[0] + 9 * S
+    ]
+    summary = analyze_run(tmp_path, manifest)
+    mean = valid(tmp_path)
+    batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
+    assert [index for index in range(BATCHES) if batches[f"batch_{index}"]["throttled"]] == hit
+    assert batches[f"batch_{hit[0]}"]["throttle_reasons"] == ["sm_clock_low", "sw_power_cap"]
+    assert "throttle_reasons" not in batches["batch_0"]
+    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2
+    assert "clocks-throttled" in codes(summary)
+    message = next(finding.message for finding in summary.findings if finding.code == "clocks-throttled")
+    assert f"in {len(hit)} batches" in message
+    assert "they are in the statistics" in message
+
+    again = analyze_run(tmp_path, manifest, reject_throttled=True)
+    mean = valid(tmp_path)
+    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 - len(hit)
+    batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
+    assert [batches[f"batch_{index}"]["warmup"] for index in (0, hit[0])] == [True, False]
+    assert "throttled-batches-rejected" in codes(again)
+    rejected = next(finding.message for finding in again.findings if finding.code == "throttled-batches-rejected")
+    assert f"{len(hit)} of {BATCHES} batches" in rejected
+    assert "they are left out" in next(one.message for one in again.findings if one.code == "clocks-throttled")
+    assert mean["gpu_metrics"]["gpus"][0]["throttled_batches"] == len(hit)
+
+
+def test_all_batches_throttled_leaves_nothing(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a", throttled_s=(-1, 100))
+    made.write()
+    assert run(["analyze", "--reject-throttled", str(tmp_path)]) == 3
+    mean = valid(tmp_path)
+    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["mean"] is None
+    assert mean["energy"]["energy_j"] is None
+    assert mean["energy"]["reason"]
+
+
+def test_the_request_to_reject_is_the_runs_own(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a", throttled_s=(9.0, 12.0))
+    made.write(reject_throttled=True)
+    assert run(["analyze", str(tmp_path)]) == 0
+    fewer = valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"]
+    assert run(["analyze", "--keep-throttled", str(tmp_path)]) == 0
+    assert valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 > fewer
+
+
+def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
+    """Load on one, nothing on the other: by UUID, in whichever order the log has them."""
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_1", "GPU-b"),))
+    made.sample("GPU-a", busy=False)
+    made.sample("GPU-b")
+    analyze_run(tmp_path, made.write())
+    mean = valid(tmp_path)
+    by_uuid = {gpu["uuid"]: gpu for gpu in mean["gpu_metrics"]["gpus"]}
+    assert by_uuid["GPU-a"]["figures"]["power_instant_w"]["mean"] == pytest.approx(IDLE_W, abs=1)
+    assert by_uuid["GPU-b"]["figures"]["power_instant_w"]["mean"] > 300
+    assert by_uuid["GPU-a"]["processes"] == []
+    assert by_uuid["GPU-b"]["processes"] == ["proc_0_gpu_1"]
+    assert by_uuid["GPU-b"]["busy_share"] == pytest.approx(0.75, abs=0.03)
+    assert [gpu["uuid"] for gpu in mean["energy"]["gpus"]] == ["GPU-b"]
+
+
+def test_a_mig_instance_takes_its_gpus_sensors(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "MIG-1"),))
+    made.sample("GPU-a")
+    made.log.subject("MIG-1", "mig", parent_uuid="GPU-a")
+    summary = analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path)["energy"]
+    assert energy["gpus"][0]["uuid"] == "GPU-a"
+    assert energy["energy_j"] is not None
+    assert "energy-of-whole-gpu" in codes(summary)
+
+
+def test_memory_that_grows_is_a_finding(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a")
+    times = np.arange(T0 - S, made.edges[-1] + 2 * S, 100 * MS, dtype=np.int64)
+    grows = (1 << 30) + (times - times[0]) / S * (10 << 20)
+    made.log.subject(process_subject("proc_0_gpu_0"), "process", gpu_uuid="GPU-a", pid=10)
+    made.log.readings(process_subject("proc_0_gpu_0"), "rss_bytes", times.tolist(), grows.tolist())
+    summary = analyze_run(tmp_path, made.write())
+    mean = valid(tmp_path)
+    assert "memory-grows" in codes(summary)
+    memory = mean["gpu_metrics"]["processes"]["proc_0_gpu_0"]["resident_memory"]
+    assert memory["bytes_per_s_low"] <= 10 << 20 <= memory["bytes_per_s_high"]
+    message = next(finding.message for finding in summary.findings if finding.code == "memory-grows")
+    assert message.startswith("Resident memory grows by 10.0")
+
+
+def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path)
+    manifest = made.write()
+    (tmp_path / TELEMETRY_NAME).unlink()
+    summary = analyze_run(tmp_path, manifest)
+    mean = valid(tmp_path)
+    assert not {"energy", "gpu_metrics"} & set(mean)
+    assert "throttled" not in load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]["batch_0"]
+    assert "telemetry-unreadable" not in codes(summary)
+    (tmp_path / TELEMETRY_NAME).write_text("not parquet")
+    assert "telemetry-unreadable" in codes(analyze_run(tmp_path, manifest))
+    assert "energy" not in valid(tmp_path)
+
+
+def test_the_terminal_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeUpRun(tmp_path)
+    made.sample("GPU-a")
+    made.write()
+    assert run(["analyze", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Energy:" in out
+    assert "J/item" in out
+    assert "matmul" in out.split("Energy:")[1]
