@@ -154,6 +154,7 @@ class RunManifest(_Model):
     cpu_bind: str | None = None
     placement_reason: str | None = None
     """Why the processes were bound to CPUs, or were not."""
+
     reject_throttled: bool = False
     """Whether batches during which the GPU's clocks were kept down are left out of the statistics."""
 
