@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from perfharness.cli.live import LaunchView
+from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_FAILED,
@@ -39,7 +41,7 @@ from perfharness.model.plan import (
 )
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.environment import fingerprint
-from perfharness_launcher.gpus import find_gpus
+from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.launch import LaunchOutcome, launch
 from perfharness_launcher.machine import gather
 from perfharness_launcher.plan import make_plan
@@ -61,6 +63,12 @@ def launch_verb(
         typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
     ] = None,
     num_processes: Annotated[int, typer.Option("-np", "--num-processes", help="Processes per GPU.")] = 1,
+    np_sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--np-sweep", metavar="N,…", help="A launch with each number of processes, and the scaling curve."
+        ),
+    ] = None,
     num_gpus: Annotated[
         int | None, typer.Option("-ng", "--num-gpus", help="GPUs to use, one group of processes on each. [default: 1]")
     ] = None,
@@ -154,6 +162,10 @@ def launch_verb(
         raise UsageError(
             "-m/--maximize-clocks is not built yet; leave it away, or set the clocks with nvidia-smi before"
         )
+    if np_sweep is not None and num_processes != 1:
+        raise UsageError(
+            "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
+        )
     options = LaunchOptions(
         script=script,
         script_arguments=tuple(script_arguments or ()),
@@ -181,16 +193,34 @@ def launch_verb(
         require_exclusive=require_exclusive,
         cpu_bind=cpu_bind.value,
     )
-    raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
+    raise typer.Exit(
+        run_launch(options, Console(), show_output=show_output, dry_run=dry_run, np_sweep=parse_np_sweep(np_sweep))
+    )
 
 
-def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool) -> int:
-    """Plan and run; returns the exit code."""
+def run_launch(
+    options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool, np_sweep: Sequence[int] = ()
+) -> int:
+    """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
     gpu_facts = find_gpus()
-    plan = make_plan(options, gather(options, os.environ, gpu_facts))
+    facts = gather(options, os.environ, gpu_facts)
+    plans = [make_plan(each, facts) for each in (sweep_options(options, np_sweep) if np_sweep else [options])]
     if dry_run:
-        print_plan(plan, console)
+        for plan in plans:
+            print_plan(plan, console)
         return EXIT_OK
+    if np_sweep:
+        return run_np_sweep(
+            plans, options.output_dir, console, lambda plan: execute(plan, gpu_facts, console, show_output=show_output)
+        )
+    outcome, summary = execute(plans[0], gpu_facts, console, show_output=show_output)
+    return conclude(outcome, summary, console)
+
+
+def execute(
+    plan: LaunchPlan, gpu_facts: GpuFacts, console: Console, *, show_output: bool
+) -> tuple[LaunchOutcome, RunSummary]:
+    """Run one plan, with what runs beside it, and read its traces."""
     console.print(headline(plan), markup=False, highlight=False)
     summary: list[RunSummary] = []
     with LaunchView(console, show_output=show_output) as view:
@@ -200,9 +230,9 @@ def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, d
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
-            companions=companions_for(options),
+            companions=companions_for(plan.options),
         )
-    return conclude(outcome, summary[0], console)
+    return outcome, summary[0]
 
 
 def analyse(folder: Path, manifest: RunManifest) -> RunSummary:
@@ -235,7 +265,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
 
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
-    lines.append(f"CPUs: {plan.placement_reason}")
+    lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
