@@ -96,6 +96,9 @@ def launch_verb(
     ] = TracerOption.AUTO,
     nsys: Annotated[Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.")] = None,
     python: Annotated[str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one")] = sys.executable,
+    trace_os: Annotated[
+        bool, typer.Option("--trace-os", help="Record waits in the operating system too (nsys; costs time).")
+    ] = False,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
     ] = None,
@@ -179,6 +182,7 @@ def launch_verb(
         tracer=tracer.value,
         nsys=nsys,
         python=python,
+        trace_os=trace_os,
         timeout_s=timeout,
         domain=domain,
         batch_pattern=batch_pattern,

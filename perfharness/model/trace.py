@@ -200,12 +200,37 @@ class Synchronizations:
         return len(self.start_ns)
 
 
+class OsWaitKind(IntEnum):
+    """What a thread waits for in the operating system."""
+
+    LOCK = 0
+    SLEEP = 1
+    PROCESS = 2
+    FILE = 3
+
+
+@dataclass(frozen=True)
+class OsCalls:
+    """Calls of the operating system in which a thread waits; `kind` is an `OsWaitKind`. They may lie in each other."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    kind: Int64
+    name: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
 @dataclass(frozen=True)
 class TraceDetails:
     """What is read only when asked for (`open_trace(path, details=True)`)."""
 
     operations: OperationDetails
     synchronizations: Synchronizations
+    os_calls: OsCalls | None = None
+    """None: the operating system's calls were not recorded."""
 
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
