@@ -8,6 +8,7 @@ PerfHarnessError
 │   └── TraceFormatError     truncated, empty, locked, or not a trace
 ├── LaunchError          a run could not be planned or started               exit 1
 │   └── ToolNotFoundError    nsys, an importer or a library is missing
+├── ClockError           clocks cannot be changed or restored               exit 1
 └── ResultError          a run folder or a benchmark.json cannot be read
 """
 
@@ -44,6 +45,10 @@ class LaunchError(PerfHarnessError):
 
 class ToolNotFoundError(LaunchError):
     """A program or library that the run needs is missing."""
+
+
+class ClockError(PerfHarnessError):
+    """The clocks cannot be changed, or what they were before cannot be kept or read."""
 
 
 class ResultError(PerfHarnessError):

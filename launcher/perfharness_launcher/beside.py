@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfharness.model.plan import LaunchOptions
+from perfharness_launcher.clock_companion import ClockCompanion
 from perfharness_launcher.companions import Companion
 from perfharness_launcher.exclusive import ExclusiveGpus
 from perfharness_launcher.sampling import TelemetryCompanion
@@ -11,6 +12,8 @@ from perfharness_launcher.sampling import TelemetryCompanion
 def companions_for(options: LaunchOptions) -> list[Companion]:
     """The companions that the options ask for."""
     companions: list[Companion] = [ExclusiveGpus(required=options.require_exclusive)]
+    if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
+        companions.append(ClockCompanion(stop_on_refusal=options.clock_refusal == "stop"))
     if options.telemetry:
         companions.append(TelemetryCompanion())
     return companions

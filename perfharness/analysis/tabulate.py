@@ -18,14 +18,14 @@ from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
 from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
-from perfharness.model.trace import Events
+from perfharness.model.trace import Trace
 
 if TYPE_CHECKING:
     from perfharness.analysis.metrics.clocks import Throttling
 
 
 def tabulate(
-    trace: Events,
+    trace: Trace,
     table: RangeTable,
     stages: StageTable,
     warmup_batches: int,

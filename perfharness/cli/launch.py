@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +12,13 @@ import typer
 from rich.console import Console
 
 from perfharness.cli.live import LaunchView
-from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_FAILED,
     EXIT_OK,
     BatchPattern,
+    ClockRefusal,
+    ClockRefusalOption,
     CpuBindOption,
     Domain,
     LogLevelOption,
@@ -27,7 +27,6 @@ from perfharness.cli.options import (
     exit_code,
     split_commas,
 )
-from perfharness.errors import UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.placement import cpu_list
 from perfharness.model.plan import (
@@ -41,7 +40,7 @@ from perfharness.model.plan import (
 )
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.environment import fingerprint
-from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.gpus import find_gpus
 from perfharness_launcher.launch import LaunchOutcome, launch
 from perfharness_launcher.machine import gather
 from perfharness_launcher.plan import make_plan
@@ -63,12 +62,6 @@ def launch_verb(
         typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
     ] = None,
     num_processes: Annotated[int, typer.Option("-np", "--num-processes", help="Processes per GPU.")] = 1,
-    np_sweep: Annotated[
-        str | None,
-        typer.Option(
-            "--np-sweep", metavar="N,…", help="A launch with each number of processes, and the scaling curve."
-        ),
-    ] = None,
     num_gpus: Annotated[
         int | None, typer.Option("-ng", "--num-gpus", help="GPUs to use, one group of processes on each. [default: 1]")
     ] = None,
@@ -85,8 +78,9 @@ def launch_verb(
         DEFAULT_OUTPUT_DIR
     ),
     maximize_clocks: Annotated[
-        bool, typer.Option("-m", "--maximize-clocks", help="Not built yet; refused rather than ignored.")
+        bool, typer.Option("-m", "--maximize-clocks", help="GPU clocks at their maximum for the time of the run.")
     ] = False,
+    clock_refusal: ClockRefusalOption = ClockRefusal.GO_ON,
     log_level: Annotated[
         LogLevelOption, typer.Option("-ll", "--log-level", case_sensitive=False, help="Log level of the script.")
     ] = LogLevelOption.INFO,
@@ -96,9 +90,6 @@ def launch_verb(
     ] = TracerOption.AUTO,
     nsys: Annotated[Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.")] = None,
     python: Annotated[str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one")] = sys.executable,
-    trace_os: Annotated[
-        bool, typer.Option("--trace-os", help="Record waits in the operating system too (nsys; costs time).")
-    ] = False,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
     ] = None,
@@ -161,14 +152,6 @@ def launch_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed.
     """
-    if maximize_clocks:
-        raise UsageError(
-            "-m/--maximize-clocks is not built yet; leave it away, or set the clocks with nvidia-smi before"
-        )
-    if np_sweep is not None and num_processes != 1:
-        raise UsageError(
-            "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
-        )
     options = LaunchOptions(
         script=script,
         script_arguments=tuple(script_arguments or ()),
@@ -182,7 +165,6 @@ def launch_verb(
         tracer=tracer.value,
         nsys=nsys,
         python=python,
-        trace_os=trace_os,
         timeout_s=timeout,
         domain=domain,
         batch_pattern=batch_pattern,
@@ -196,35 +178,19 @@ def launch_verb(
         measure_idle_s=measure_idle,
         require_exclusive=require_exclusive,
         cpu_bind=cpu_bind.value,
+        maximize_clocks=maximize_clocks,
+        clock_refusal=clock_refusal.value,
     )
-    raise typer.Exit(
-        run_launch(options, Console(), show_output=show_output, dry_run=dry_run, np_sweep=parse_np_sweep(np_sweep))
-    )
+    raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
 
 
-def run_launch(
-    options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool, np_sweep: Sequence[int] = ()
-) -> int:
-    """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
+def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool) -> int:
+    """Plan and run; returns the exit code."""
     gpu_facts = find_gpus()
-    facts = gather(options, os.environ, gpu_facts)
-    plans = [make_plan(each, facts) for each in (sweep_options(options, np_sweep) if np_sweep else [options])]
+    plan = make_plan(options, gather(options, os.environ, gpu_facts))
     if dry_run:
-        for plan in plans:
-            print_plan(plan, console)
+        print_plan(plan, console)
         return EXIT_OK
-    if np_sweep:
-        return run_np_sweep(
-            plans, options.output_dir, console, lambda plan: execute(plan, gpu_facts, console, show_output=show_output)
-        )
-    outcome, summary = execute(plans[0], gpu_facts, console, show_output=show_output)
-    return conclude(outcome, summary, console)
-
-
-def execute(
-    plan: LaunchPlan, gpu_facts: GpuFacts, console: Console, *, show_output: bool
-) -> tuple[LaunchOutcome, RunSummary]:
-    """Run one plan, with what runs beside it, and read its traces."""
     console.print(headline(plan), markup=False, highlight=False)
     summary: list[RunSummary] = []
     with LaunchView(console, show_output=show_output) as view:
@@ -234,9 +200,9 @@ def execute(
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
-            companions=companions_for(plan.options),
+            companions=companions_for(options),
         )
-    return outcome, summary[0]
+    return conclude(outcome, summary[0], console)
 
 
 def analyse(folder: Path, manifest: RunManifest) -> RunSummary:
@@ -269,7 +235,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
 
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
-    lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
+    lines.append(f"CPUs: {plan.placement_reason}")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli import analyze, diagnose, doctor, export, launch, ranges
+from perfharness.cli import analyze, clocks, diagnose, doctor, export, launch, ranges
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.version import VERSION
 
-VERBS = (launch, analyze, diagnose, ranges, export, doctor)
+VERBS = (launch, analyze, diagnose, ranges, export, clocks, doctor)
 """In the order of the help; each is a module with a function `register(app)`."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
@@ -36,11 +36,13 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def perfharness(
+        context: typer.Context,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
         ] = False,
     ) -> None:
-        pass
+        if context.invoked_subcommand != "clocks" and (line := clocks.notice()):
+            _say(line)
 
     for verb in VERBS:
         verb.register(app)

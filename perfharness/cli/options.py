@@ -93,6 +93,19 @@ class CpuBindOption(str, Enum):
     CORES = "cores"
 
 
+class ClockRefusal(str, Enum):
+    """Words of --clock-refusal."""
+
+    GO_ON = "go-on"
+    STOP = "stop"
+
+
+ClockRefusalOption = Annotated[
+    ClockRefusal,
+    typer.Option("--clock-refusal", help="What to do where a clock setting is refused; stop: restore what was set."),
+]
+
+
 class LogLevelOption(str, Enum):
     """Words of --log-level."""
 

@@ -14,6 +14,7 @@ from perfharness.model.manifest import GpuRecord, TracerRecord
 from perfharness.model.placement import CpuBind, CpuTopology, GpuLocality, Placement
 
 TracerChoice = Literal["auto", "nsys", "embedded", "none"]
+ClockRefusalChoice = Literal["go-on", "stop"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_WARMUP_BATCHES = 1
@@ -38,7 +39,6 @@ class LaunchOptions:
         python: the interpreter of a `.py` script.
         timeout_s: for each measured process, from its start; None: no limit.
         reject_throttled: batches during which the GPU's clocks were kept down are left out of the statistics.
-        trace_os: whether nsys records the operating system's calls too, so that waits between threads are known.
         annotate: TOML file that annotates the script from outside.
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
@@ -48,6 +48,8 @@ class LaunchOptions:
         telemetry: whether the GPUs and the host are sampled beside the run.
         sample_interval_ms: how often.
         measure_idle_s: how long the GPUs are sampled before the first process, for their idle power.
+        maximize_clocks: GPU clocks at their maximum for the time of the run.
+        clock_refusal: whether a run whose clocks cannot all be set goes on.
     """
 
     script: str
@@ -68,7 +70,6 @@ class LaunchOptions:
     reject_throttled: bool = False
     annotate: Path | None = None
     annotate_torch: int | None = None
-    trace_os: bool = False
     barrier: bool = True
     barrier_timeout_s: float = DEFAULT_BARRIER_TIMEOUT_S
     telemetry: bool = True
@@ -76,6 +77,8 @@ class LaunchOptions:
     measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
     require_exclusive: bool = False
     cpu_bind: CpuBind = "auto"
+    maximize_clocks: bool = False
+    clock_refusal: ClockRefusalChoice = "go-on"
 
     @property
     def is_python_script(self) -> bool:

@@ -1,0 +1,223 @@
+"""`perfharness clocks max|restore|status`: GPU clocks at their maximum, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from perfharness.cli.options import (
+    CONTEXT,
+    EXIT_CHECK_FAILED,
+    EXIT_FAILED,
+    EXIT_OK,
+    ClockRefusal,
+    ClockRefusalOption,
+    split_commas,
+)
+from perfharness.errors import ClockError
+from perfharness.model.clocks import ClockStep
+from perfharness.telemetry.clock_settings import CLOCK_SETTINGS
+from perfharness.telemetry.clock_state import StateStore, all_stores, own_store
+from perfharness.telemetry.clock_words import (
+    RESTORE_COMMAND,
+    left_behind_in_words,
+    restored_in_words,
+    steps_in_words,
+    value_in_words,
+)
+from perfharness.telemetry.clocks import ClockTaker, Restored, process_as_owner, restore
+from perfharness.telemetry.nvml import Device, open_nvml
+from perfharness_launcher.gpus import choose_gpus, find_gpus
+from perfharness_launcher.interrupts import noting_interrupts
+
+NumGpus = Annotated[int, typer.Option("-ng", "--num-gpus", help="How many GPUs.")]
+GpuOffset = Annotated[int, typer.Option("-go", "--gpu-offset", help="Number of the first GPU.")]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="GPU,…", help="The GPUs: UUID or INDEX.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    verb = typer.Typer(help="GPU clocks at their maximum, and back to what they were.", context_settings=CONTEXT)
+    verb.command("max")(maximize)
+    verb.command("restore")(restore_verb)
+    verb.command("status")(status)
+    app.add_typer(verb, name="clocks", no_args_is_help=True)
+
+
+def maximize(
+    num_gpus: NumGpus = 1,
+    gpu_offset: GpuOffset = 0,
+    gpus: Gpus = None,
+    refusal: ClockRefusalOption = ClockRefusal.GO_ON,
+) -> None:
+    """Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima; until restored.
+
+    What was there before is kept on disk first. Locks cannot be read back from the driver: one that somebody else had
+    set before is released by `clocks restore`, not set again. Takes root.
+
+    Exit codes: 0 all set; 3 some refused; 1 nothing set.
+    """
+    uuids = _choose(num_gpus, gpu_offset, gpus)
+    stop = refusal is ClockRefusal.STOP
+    with noting_interrupts() as interrupts, open_nvml() as nvml:
+        taker = ClockTaker(
+            nvml, own_store(), process_as_owner("hold"), stop_on_refusal=stop, interrupted=lambda: bool(interrupts)
+        )
+        steps = taker.take(uuids)
+        for _, line in steps_in_words(steps):
+            typer.echo(line)
+        refused = any(step.answer == "refused" for step in steps)
+        if interrupts or (stop and refused):
+            _say_restored(taker.give_back())
+            typer.echo("interrupted" if interrupts else "stopped at the refusal", err=True)
+            raise typer.Exit(EXIT_FAILED)
+    if any(step.answer == "set" for step in steps):
+        typer.echo(f"until `{RESTORE_COMMAND}`")
+    raise typer.Exit(_code(steps))
+
+
+def _choose(num_gpus: int, gpu_offset: int, gpus: str | None) -> list[str]:
+    """UUIDs of the GPUs chosen, as for a launch."""
+    facts = find_gpus()
+    if not facts.gpus:
+        raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
+    chosen = choose_gpus(
+        facts.gpus,
+        names=split_commas(gpus),
+        number=num_gpus,
+        offset=gpu_offset,
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+    return [gpu.uuid for gpu in chosen]
+
+
+def _code(steps: Sequence[ClockStep]) -> int:
+    if not any(step.answer == "refused" for step in steps):
+        return EXIT_OK
+    return EXIT_CHECK_FAILED if any(step.answer in ("set", "already") for step in steps) else EXIT_FAILED
+
+
+def restore_verb(
+    force: Annotated[bool, typer.Option("--force", help="Also what launches that still run have set.")] = False,
+) -> None:
+    """Bring back what was there before `clocks max`, or before a launch that was killed.
+
+    Only what perfharness changed, and only where nobody else has changed it since.
+
+    Exit codes: 0 done, or nothing to do; 1 something could not be restored.
+    """
+    results: list[Restored] = []
+    of_others: list[str] = []
+    with noting_interrupts(), open_nvml() as nvml:
+        for store in all_stores():
+            if not store.path.exists():
+                continue
+            if not os.access(store.folder, os.W_OK):
+                of_others.append(str(store.path))
+                continue
+            results += restore(nvml, store, holds_end=True, force=force)
+    _say_restored(results)
+    if of_others:
+        raise ClockError(f"{', '.join(of_others)} is another user's; run `{RESTORE_COMMAND}` as that user, or as root")
+    if not results:
+        typer.echo("nothing to restore")
+    raise typer.Exit(EXIT_FAILED if any(item.outcome == "failed" for item in results) else EXIT_OK)
+
+
+def _say_restored(results: Sequence[Restored]) -> None:
+    for item in results:
+        typer.echo(restored_in_words(item), err=item.outcome == "failed")
+
+
+def status(as_json: AsJson = False) -> None:
+    """The clocks now, what perfharness has changed about them, and for whom. Changes nothing."""
+    with open_nvml() as nvml:
+        gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
+        states = [state for store in all_stores() if (state := _state(store))]
+        if as_json:
+            typer.echo(json.dumps({"gpus": gpus, "states": states}, indent=2))
+            return
+        if not nvml.opened.ok:
+            typer.echo(f"no GPU: {nvml.opened.reason}")
+        for gpu in gpus:
+            _print_gpu(gpu)
+        for store in all_stores():
+            _print_state(store)
+        if not states:
+            typer.echo("perfharness has changed nothing")
+
+
+def _gpu_status(gpu: Device) -> dict[str, Any]:
+    settings = {}
+    for setting in CLOCK_SETTINGS:
+        now = setting.read(gpu) if setting.read else None
+        largest = setting.maximum(gpu)
+        settings[setting.name] = {
+            "now": now.value if now else None,
+            "maximum": largest.value,
+            "reason": now.reason if now else "NVML does not tell locks",
+        }
+    clocks = {
+        name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
+        for name, kind in (("graphics_mhz", gpu.nvml.NVML_CLOCK_GRAPHICS), ("memory_mhz", gpu.nvml.NVML_CLOCK_MEM))
+    }
+    return {"uuid": gpu.uuid, "index": gpu.index, "clocks_now": clocks, "settings": settings}
+
+
+def _print_gpu(gpu: dict[str, Any]) -> None:
+    now = gpu["clocks_now"]
+    typer.echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
+    for setting in CLOCK_SETTINGS:
+        told = gpu["settings"][setting.name]
+        value = value_in_words(setting.name, told["now"]) if told["now"] else f"not told ({told['reason']})"
+        largest = value_in_words(setting.name, told["maximum"]) if told["maximum"] else "not told"
+        typer.echo(f"  {setting.title}: {value}; maximum {largest}")
+
+
+def _state(store: StateStore) -> dict[str, Any] | None:
+    state = store.read()
+    if state is None:
+        return None
+    owners = [{**owner.model_dump(), "lives": owner.lives} for owner in state.owners]
+    return {
+        "file": str(store.path),
+        "of_this_boot": state.is_of_this_boot,
+        "owners": owners,
+        "changes": [change.model_dump() for change in state.changes],
+    }
+
+
+def _print_state(store: StateStore) -> None:
+    state = store.read()
+    if state is None:
+        return
+    for change in state.changes:
+        before = value_in_words(change.setting, change.before) if change.before else "not told"
+        what = f"{change.gpu_uuid}: {change.setting}: before {before}, set to"
+        typer.echo(f"changed: GPU {what} {value_in_words(change.setting, change.wanted)}")
+    for owner in state.owners:
+        who = f"a launch (pid {owner.pid})" if owner.kind == "launch" else "`clocks max`"
+        typer.echo(f"for: {who} of user {owner.uid}, since {owner.since}{'' if owner.lives else ', which was killed'}")
+    if line := left_behind_in_words(store, state):
+        typer.echo(line)
+
+
+def notice() -> str | None:
+    """What a killed run has left behind, in one line, for every other verb to say; None where there is nothing.
+
+    Looks for a file or two and reads them only where they are; whatever is wrong with one is for `clocks` to say.
+    """
+    for store in all_stores():
+        if os.path.exists(store.path):  # noqa: PTH110 - false, rather than an error, where the folder may not be read
+            try:
+                state = store.read()
+            except ClockError as error:
+                return str(error)
+            if state is not None and (line := left_behind_in_words(store, state)):
+                return line
+    return None
