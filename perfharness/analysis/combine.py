@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.mean_entries import mean_of_entries
 from perfharness.analysis.tabulate import statistics_tree
 from perfharness.analysis.throughput import throughput
 from perfharness.model.result import Float64, Path, ProcessResult, Tree
@@ -16,7 +17,9 @@ def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tre
 
     Without `with_data`, `mean_all_batches` is left out: of many batches it takes longer than all the rest.
     """
-    all_batches = {"mean_all_batches": mean_of_trees([result.data for result in results.values()])} if with_data else {}
+    all_batches = (
+        {"mean_all_batches": mean_of_entries([result.entries for result in results.values()])} if with_data else {}
+    )
     return {
         **all_batches,
         "mean_data": mean_of_trees([result.mean_data for result in results.values()]),

@@ -1,19 +1,20 @@
 """`data` of benchmark.json: every range under its own name, every batch with its index.
 
-Numbers are computed in columns, one row an entry; the tree of dictionaries is built only when somebody wants it.
+Everything stays in columns, one row an entry, until the file is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
 from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
-from perfharness.model.result import Float64, Tree
+from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64
 
 RESERVED_KEYS = frozenset(
@@ -46,6 +47,13 @@ def entry_key(name: str) -> str:
     return f"{name} (range)" if name in RESERVED_KEYS else name
 
 
+KINDS: Final[Mapping[str, NumberKind]] = {
+    "count": "whole", "total_items": "whole", "total_items_minus_warmup": "whole", "warmup": "all", "throttled": "any",
+    "throttle_reasons": "words",
+}  # fmt: skip
+"""Of keys that are no times."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """Numbers of entries by key; a number stands in an entry only where `applies`."""
@@ -56,65 +64,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries of the tree, in columns; `first` is the first stage of each, `parent` the entry above or -1.
+    """The entries, and the names of those whose time without warm-up came out below zero (it is NaN there)."""
 
-    `groups` are what entries of one kind have: all, those in batches, batches, those around batches, those around a
-    wait at the start barrier.
-    `negative` lists entries whose time without warm-up came out below zero (it is NaN there).
-    """
-
-    stages: StageTable
-    first: Int64
-    parent: Int64
-    order: Int64
-    groups: list[Columns]
-    warmup: Columns
-    rootless: dict[int, Tree]
-    negative: Int64
-    throttled: Mapping[str, Int64] | None = None
-    """Entries of batches that were throttled, by reason; None where that is not known."""
-
-    def negative_names(self) -> list[str]:
-        """Names of the ranges of `negative`."""
-        return [self.stages.names[self.stages.name[row]] for row in self.first[self.negative]]
-
-    def to_tree(self) -> Tree:
-        """Recorder name -> nested ranges with their numbers."""
-        tree: Tree = {}
-        entries: list[Tree] = [{} for _ in range(len(self.first))]
-        for group in self.groups:
-            at = np.flatnonzero(group.applies)
-            for key, values in group.values.items():
-                convert = whole if key in WHOLE_KEYS else number
-                for place, value in zip(at.tolist(), values[at].tolist(), strict=True):
-                    entries[place][key] = convert(value)
-        for place in np.flatnonzero(self.warmup.applies).tolist():
-            entries[place]["warmup"] = bool(self.warmup.values["warmup"][place])
-        if self.throttled is not None:
-            self._mark_throttled(entries, self.throttled)
-        for place in self.order.tolist():
-            row = int(self.first[place])
-            owner = tree.setdefault(self.stages.owners[self.stages.owner[row]], {})
-            above = entries[self.parent[place]] if self.parent[place] >= 0 else owner
-            above[self._key(row)] = entries[place]
-        for owner_number, totals in self.rootless.items():
-            tree[self.stages.owners[owner_number]].update(totals)
-        return tree
-
-    def _mark_throttled(self, entries: list[Tree], throttled: Mapping[str, Int64]) -> None:
-        for place in np.flatnonzero(self.warmup.applies).tolist():
-            entries[place]["throttled"] = False
-        for reason, places in throttled.items():
-            for place in places.tolist():
-                entries[place]["throttled"] = True
-                entries[place].setdefault("throttle_reasons", []).append(reason)
-
-    def _key(self, row: int) -> str:
-        name: str = self.stages.names[self.stages.name[row]]
-        return f"{name}_{self.stages.batch_index[row]}" if self.stages.is_batch[row] else entry_key(name)
-
-
-WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})
+    table: EntryTable
+    negative: list[str]
 
 
 def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Entries:
@@ -132,25 +85,123 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
     np.minimum.at(earliest, node, start_ns)
     occurrences = count_by_code(node, count)
     waited = sum_by_code(node, stages.barrier_wait_ns / NS_PER_MS, count)
+    groups = [
+        Columns(np.ones(count, dtype=np.bool_), {**sums, "count": occurrences}),
+        Columns(is_batch, {"total_items": items}),
+        Columns(is_inside, {f"{time}_per_item": divide(sums[time], items) for time in TIMES}),
+        around,
+        Columns(waited > 0, {"start_barrier_wait": waited}),
+        Columns(is_batch, {"warmup": warm}),
+    ]
+    words: tuple[str, ...] = ()
+    if measures.throttled is not None:
+        words = tuple(sorted(measures.throttled))
+        reasons = _reasons([measures.throttled[word] for word in words], node, count)
+        groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
+        groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
     return Entries(
-        stages=stages,
-        first=first,
-        parent=parent,
-        order=np.argsort(earliest, kind="stable"),
-        groups=[
-            Columns(np.ones(count, dtype=np.bool_), {**sums, "count": occurrences}),
-            Columns(is_batch, {"total_items": items}),
-            Columns(is_inside, {f"{time}_per_item": divide(sums[time], items) for time in TIMES}),
-            around,
-            Columns(waited > 0, {"start_barrier_wait": waited}),
-        ],
-        warmup=Columns(is_batch, {"warmup": warm}),
-        rootless=_rootless_totals(stages, measures),
-        negative=negative,
-        throttled=None
-        if measures.throttled is None
-        else {reason: np.unique(node[touched]) for reason, touched in measures.throttled.items()},
+        table=_table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures)),
+        negative=[stages.names[stages.name[row]] for row in first[negative]],
     )
+
+
+def _table(
+    stages: StageTable,
+    first: Int64,
+    parent: Int64,
+    earliest: Int64,
+    groups: list[Columns],
+    words: tuple[str, ...],
+    rootless: dict[str, tuple[Int64, Float64]],
+) -> EntryTable:
+    """Entries below their recorders, in order of start."""
+    owners, owner = np.unique(stages.owner[first], return_inverse=True)
+    above = np.where(parent >= 0, parent + len(owners), owner)
+    owner_earliest = np.full(len(owners), np.iinfo(np.int64).max)
+    np.minimum.at(owner_earliest, owner, earliest)
+    order, depth = preorder(
+        np.concatenate([np.full(len(owners), -1, dtype=np.int64), above]), np.concatenate([owner_earliest, earliest])
+    )
+    row_of = np.empty(len(order), dtype=np.int64)
+    row_of[order] = np.arange(len(order))
+    row_of_entry, row_of_owner = row_of[len(owners) :], row_of[: len(owners)]
+    is_batch = stages.is_batch[first]
+    # Names of ranges, then those of batches, which never look like a number's key, then those of recorders.
+    names = [*(entry_key(name) for name in stages.names), *stages.names, *stages.owners]
+    name = np.concatenate([owners + 2 * len(stages.names), stages.name[first] + len(stages.names) * is_batch])
+    index = np.concatenate(
+        [np.full(len(owners), -1, dtype=np.int64), np.where(is_batch, stages.batch_index[first], -1)]
+    )
+    numbers: list[NumberColumn] = []
+    for group in groups:
+        at = np.flatnonzero(group.applies)
+        rows = row_of_entry[at]
+        by_row = np.argsort(rows)
+        for key, values in group.values.items():
+            numbers.append(number_column(key, rows[by_row], values[at[by_row]], words))
+    for key, (owner_numbers, totals) in rootless.items():
+        rows = row_of_owner[np.searchsorted(owners, owner_numbers)]
+        by_row = np.argsort(rows)
+        numbers.append(number_column(key, rows[by_row], totals[by_row]))
+    return EntryTable(names, name[order], index[order], depth, numbers)
+
+
+def number_column(key: str, rows: Int64, values: Float64, words: tuple[str, ...] = ()) -> NumberColumn:
+    """A column of the table; times are rounded. `words` are those of `throttle_reasons`."""
+    kind = KINDS.get(key, "number")
+    return NumberColumn(
+        key, rows, rounded(values) if kind == "number" else values, kind, words if kind == "words" else ()
+    )
+
+
+def _reasons(throttled: list[Bool], node: Int64, count: int) -> Float64:
+    """For each entry the reasons for which it was throttled, a bit each."""
+    bits = np.zeros(count, dtype=np.int64)
+    for place, touched in enumerate(throttled):
+        bits[node[touched]] |= 1 << place
+    return bits.astype(np.float64)
+
+
+def rounded(values: Float64) -> Float64:
+    """Six digits after the point, as Python's `round` has it to the last bit, -0.0 apart; 0.000001 ms is 1 ps."""
+    scaled = values * 1e6
+    whole = np.rint(scaled)
+    found = whole / 1e6
+    # The product is rounded too: where that may decide, or digits are lost, each value is rounded by itself.
+    doubtful = (np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled))) | (np.abs(scaled) >= 2**52)
+    for at in np.flatnonzero(doubtful).tolist():
+        found[at] = round(float(values[at]), 6)
+    return found + 0.0
+
+
+def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
+    """Rows of a forest in the order of a walk: each before its children, those by rank, then by row; and their depths.
+
+    `parent` is -1 for roots; a row's parent stands before it.
+    """
+    count = len(parent)
+    levels: list[Int64] = []
+    depth = np.full(count, -1, dtype=np.int64)
+    at = np.flatnonzero(parent < 0)
+    while len(at):
+        depth[at] = len(levels)
+        levels.append(at)
+        at = np.flatnonzero((depth < 0) & (depth[parent] == len(levels) - 1))
+    size = np.ones(count, dtype=np.int64)
+    for at in reversed(levels[1:]):
+        size += np.bincount(parent[at], weights=size[at], minlength=count).astype(np.int64)
+    place = np.zeros(count, dtype=np.int64)
+    for at in levels:
+        above = parent[at]
+        begin = np.where(above >= 0, place[above] + 1, 0)
+        ordered = np.lexsort((at, rank[at], begin))
+        before = np.cumsum(size[at[ordered]]) - size[at[ordered]]
+        is_first = np.r_[True, np.diff(begin[ordered]) != 0][: len(at)]
+        before -= np.maximum.accumulate(np.where(is_first, before, 0))
+        place[at[ordered]] = begin[ordered] + before
+    order = np.empty(count, dtype=np.int64)
+    order[place] = np.arange(count)
+    return order, depth[order]
 
 
 def _group(stages: StageTable) -> tuple[Int64, Int64, Int64]:
@@ -221,14 +272,15 @@ def _sums_over_batches_below(stages: StageTable, measures: Measures, node: Int64
     return totals
 
 
-def _rootless_totals(stages: StageTable, measures: Measures) -> dict[int, Tree]:
-    """Batches without a range around them are counted at their recorder, which has no time of its own."""
+def _rootless_totals(stages: StageTable, measures: Measures) -> dict[str, tuple[Int64, Float64]]:
+    """Batches without a range around them are counted at their recorder, which has no time of its own.
+
+    By key, owners and what they have.
+    """
     rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
-    totals: dict[int, Tree] = {}
-    for owner in np.unique(stages.owner[rootless]).tolist():
-        mine = rootless[stages.owner[rootless] == owner]
-        totals[owner] = {
-            "total_items": whole(measures.items[mine].sum()),
-            "total_items_minus_warmup": whole(measures.items[mine[~measures.warmup[mine]]].sum()),
-        }
-    return totals
+    owners, code = np.unique(stages.owner[rootless], return_inverse=True)
+    items, left = measures.items[rootless], ~measures.warmup[rootless]
+    return {
+        "total_items": (owners, sum_by_code(code, items, len(owners))),
+        "total_items_minus_warmup": (owners, sum_by_code(code[left], items[left], len(owners))),
+    }

@@ -52,13 +52,13 @@ def tabulate(
     entries = make_entries(stages, measures, table.ranges.start_ns[stages.index])
     findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
-    if len(entries.negative):
-        findings.append(negative_without_warmup(entries.negative_names()))
+    if entries.negative:
+        findings.append(negative_without_warmup(entries.negative))
     utc = trace.meta.session_start_unix_ns
     left = {path: entry.without_warmup() for path, entry in values.items()}
     return ProcessResult(
         names=[stages.owners[owner] for owner in np.unique(stages.owner)],
-        build_data=entries.to_tree,
+        entries=entries.table,
         mean_data=_mean_tree(values),
         stats_minus_warmup=statistics_tree(left),
         values_minus_warmup=left,

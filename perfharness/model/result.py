@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -93,18 +92,84 @@ class BatchLoop:
         return int((~self.warmup).sum())
 
 
+NumberKind = Literal["number", "whole", "all", "any", "words"]
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """One number, by its key, of the entries that have it: `rows`, in rising order. NaN is null.
+
+    `kind`: a `number` has six digits after the point at most, a `whole` one is written without them where it has none;
+    `all` and `any` are true or false, and so is their mean over processes; `words` are those of the column's `words`
+    whose bits are set.
+    """
+
+    key: str
+    rows: Int64
+    values: Float64
+    kind: NumberKind = "number"
+    words: tuple[str, ...] = ()
+
+    def words_of(self, bits: int) -> list[str]:
+        """The words whose bits are set."""
+        return [word for place, word in enumerate(self.words) if bits >> place & 1]
+
+
+@dataclass(frozen=True)
+class EntryTable:
+    """A tree of ranges with their numbers, in columns; one row an entry, in the order in which they are written.
+
+    An entry stands before those inside it; `depth` is 0 for recorders. Its key is `names[name]`, followed by `_index`
+    where that is not -1. Numbers of an entry come before the entries inside it, in the order of `numbers`.
+    """
+
+    names: list[str]
+    name: Int64
+    index: Int64
+    depth: Int64
+    numbers: list[NumberColumn]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def to_tree(self) -> Tree:
+        """The same as dictionaries, which take a kilobyte an entry."""
+        entries: list[Tree] = [{} for _ in range(len(self))]
+        for column in self.numbers:
+            for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
+                entries[row][column.key] = _value(column, value)
+        around: list[Tree] = [{}]
+        for entry, name, index, depth in zip(
+            entries, self.name.tolist(), self.index.tolist(), self.depth.tolist(), strict=True
+        ):
+            del around[depth + 1 :]
+            around[depth][self.names[name] if index < 0 else f"{self.names[name]}_{index}"] = entry
+            around.append(entry)
+        return around[0]
+
+
+def _value(column: NumberColumn, value: float) -> float | int | bool | list[str] | None:
+    if value != value:
+        return None
+    if column.kind in ("all", "any"):
+        return bool(value)
+    if column.kind == "words":
+        return column.words_of(int(value))
+    return int(value) if column.kind == "whole" and value.is_integer() else value
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """The result of one measured process.
 
     `values_minus_warmup` holds, per path and key, one value for each batch that is not set apart: what statistics over
-    several processes are pooled from. `build_data` makes the tree of all batches, which nobody may want.
+    several processes are pooled from. `entries` are all ranges, every batch under its own name.
     """
 
     names: list[str]
     """Recorders, or domains of plain NVTX, that the result is about."""
 
-    build_data: Callable[[], Tree]
+    entries: EntryTable
     mean_data: Tree
     stats_minus_warmup: Tree
     values_minus_warmup: dict[Path, dict[str, Float64]]
@@ -120,5 +185,5 @@ class ProcessResult:
 
     @cached_property
     def data(self) -> Tree:
-        """Every range under its own name, every batch with its index."""
-        return self.build_data()
+        """Every range under its own name, every batch with its index, as dictionaries."""
+        return self.entries.to_tree()

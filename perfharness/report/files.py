@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from perfharness.errors import ResultError
+from perfharness.model.result import EntryTable
+from perfharness.report.entries_json import INDENT, write_entries
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON. Raises `ResultError` where the folder cannot be written."""
-
-    def write(file: TextIO) -> None:
-        json.dump(content, file, indent=2, allow_nan=False, ensure_ascii=False)
-        file.write("\n")
-
-    write_text(path, write)
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, in which a value may be a table of entries. Raises `ResultError`, as `replacing` does."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        for position, (key, value) in enumerate(content.items()):
+            file.write(f"{',' if position else '{'}\n{INDENT}{json.dumps(key)}: ".encode())
+            if isinstance(value, EntryTable):
+                file.writelines(write_entries(value, level=1))
+            else:
+                text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+                file.write(text.replace("\n", f"\n{INDENT}").encode())  # in a JSON text no other line ends are bare
+        file.write(b"\n}\n" if content else b"{}\n")
 
 
 def write_text(path: Path, write: Callable[[TextIO], None]) -> None:

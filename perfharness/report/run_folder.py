@@ -150,7 +150,7 @@ def benchmark_tree(result: ProcessResult) -> Tree:
     """The body of benchmark.json."""
     diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}
     return {
-        "data": result.data,
+        "data": result.entries,
         "mean_data": result.mean_data,
         "stats_minus_warmup": result.stats_minus_warmup,
         **diagnosis,

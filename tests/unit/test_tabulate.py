@@ -361,7 +361,7 @@ def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:
     mean = combine({"a": result_of(one, tmp_path), "b": result_of(three, tmp_path)})
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["mean"] == 4.0
     assert mean["mean_data"]["toy"]["batch"]["cpu_time"] == 6.0
-    assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 2.0
+    assert mean["mean_all_batches"].to_tree()["toy"]["batch_2"]["cpu_time"] == 2.0
 
 
 def test_a_mean_with_something_unmeasured_is_null() -> None:
