@@ -237,7 +237,7 @@ def test_whatever_the_lengths_the_sum_is_the_counters_and_no_number_is_impossibl
             assert one.low_j is not None
             assert one.high_j is not None
             assert one.low_j <= one.joules <= one.high_j
-            assert 0.99 * IDLE_W * one.busy_s <= one.joules <= 1.01 * LIMIT_W * one.busy_s
+            assert 0.89 * IDLE_W * one.busy_s <= one.joules <= 1.01 * LIMIT_W * one.busy_s
 
 
 def test_in_step_with_a_part_time_sensor_it_breaks() -> None:

@@ -34,7 +34,7 @@ DUTIES = (1.0, 0.25, 0.5, 2.0, 5.0, 10.0)
 """How much of its period each value of the sensor may speak of: 0.25 is what Yang et al. found on A100 and H100; more
 than 1 is an average that reaches back beyond the update before."""
 
-LAG_PERIODS = np.arange(-0.5, 2.01, 0.1)
+LAG_PERIODS = (0.0, *(round(0.1 * step, 1) for step in range(-5, 21) if step))
 BETTER = 1.1
 """How much better any other part than the whole must explain the steps, for it says that some of the load was never
 seen, or was seen twice."""
@@ -47,6 +47,9 @@ IN_STEP = 0.9
 """Mean resultant length of the batches' phases from which on they are in step with the sensor."""
 
 MIN_BATCHES_FOR_PHASE = 10
+
+IDLE_FLOOR = 0.9
+"""Less than this part of its idle power before the run a GPU does not draw: it was idle then, and is warmer now."""
 
 Method = Literal["regression", "busy_time", "no_gpu_work", "none"]
 
@@ -170,7 +173,7 @@ def attribute(
     group_busy = np.bincount(group, weights=total[present], minlength=len(power))
     half = (spread + pull) * group_busy
     members = np.flatnonzero(present)
-    low_w, high_w = idle_w or 0.0, limit_w or np.inf
+    low_w, high_w = IDLE_FLOOR * (idle_w or 0.0), limit_w or np.inf
     found: dict[int, ClassEnergy] = {}
     joint: list[Joint] = []
     for number in range(len(power)):
@@ -235,11 +238,11 @@ def _observed(
     """How late the sensor is and which part of a period it looks at: what explains its steps best."""
     best: tuple[float, float, float, _Design] | None = None
     for duty in DUTIES:
-        for lag in LAG_PERIODS * steps.period_ns:
-            design = _design(steps, inside, busy, present, float(lag), duty)
+        for lag in (periods * steps.period_ns for periods in LAG_PERIODS):
+            design = _design(steps, inside, busy, present, lag, duty)
             misfit = design.misfit() * (1.0 if duty == 1.0 else BETTER)
             if best is None or misfit < best[0] * (1 - 1e-6):
-                best = (misfit, float(lag), duty, design)
+                best = (misfit, lag, duty, design)
     assert best is not None
     return best[1], best[2], best[3]
 
@@ -338,7 +341,7 @@ def _share(
     """A share by busy time of what a group spent; waiting is given the idle power before the rest is shared out."""
     energy, low, high = joint
     idle_w, high_w = limits_w
-    low_w = idle_w or 0.0
+    low_w = IDLE_FLOOR * (idle_w or 0.0)
     waiting = len(total) - 1
     others_s = float(total[mine].sum() - total[at])
     lowest = max(low_w * float(total[at]), low - high_w * others_s if others_s and np.isfinite(high_w) else 0.0)
