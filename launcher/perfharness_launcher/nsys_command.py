@@ -20,14 +20,17 @@ WANTED_OPTIONS = (
 """Taken where this nsys has them; the CUDA graph granularity is left as it is, for `node` costs too much."""
 
 
-def profile_command(nsys: NsysInstall, folder: Path, command: Sequence[str], *, cuda: bool) -> list[str]:
+def profile_command(
+    nsys: NsysInstall, folder: Path, command: Sequence[str], *, cuda: bool, os_calls: bool = False
+) -> list[str]:
     """`nsys profile` around `command`, its report in `folder`.
 
     Args:
         cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
+        os_calls: whether the operating system's calls are recorded.
     """
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
-    trace = "cuda,nvtx" if cuda else "nvtx"
+    trace = ("cuda,nvtx" if cuda else "nvtx") + (",osrt" if os_calls else "")
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={folder / REPORT_STEM}", *command]
 
 

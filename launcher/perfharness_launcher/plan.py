@@ -31,6 +31,10 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
     if decision.problem is not None:
         problems.append(decision.problem)
+    elif options.trace_os and decision.record.kind != "nsys":
+        problems.append(
+            UsageError(f"--trace-os: only nsys records the operating system's calls, not {decision.record.kind}")
+        )
     gpus: tuple[GpuRecord, ...] = ()
     placed = Placed((), "")
     try:

@@ -121,8 +121,8 @@ def start(
     control = os.open(control_path, os.O_RDWR)  # open for reading too, so that writing never fails
     watched = _watched(spec, folder, control_path, status_path)
     if plan.nsys is not None:
-        command = profile_command(plan.nsys, folder, watched, cuda=plan.traces_cuda)
-        shown = profile_command(plan.nsys, folder, spec.command, cuda=plan.traces_cuda)
+        command = profile_command(plan.nsys, folder, watched, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
+        shown = profile_command(plan.nsys, folder, spec.command, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
     else:
         command, shown = watched, list(spec.command)
     environment = {
@@ -151,7 +151,9 @@ def planned_command(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path) -> list[
     """The command line as a user would type it: the tracer and the measured command, without our own helper."""
     if plan.nsys is None:
         return list(spec.command)
-    return profile_command(plan.nsys, run_dir / spec.folder, spec.command, cuda=plan.traces_cuda)
+    return profile_command(
+        plan.nsys, run_dir / spec.folder, spec.command, cuda=plan.traces_cuda, os_calls=plan.options.trace_os
+    )
 
 
 def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: Path) -> list[str]:

@@ -6,17 +6,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Int64, Integers
 
 NO_PARENT = -1
+
+
+CHUNK = 1 << 18
+"""Intervals nested at a time, which bounds the memory."""
 
 
 @dataclass(frozen=True)
 class Nesting:
     """`parent[i]` is the index of the interval that encloses i (or -1), `level[i]` how many enclose it."""
 
-    parent: Int64
-    level: Int64
+    parent: Integers
+    level: Integers
+
+
+@dataclass(frozen=True)
+class OrderedNesting:
+    """A `Nesting` of intervals in order, and the groups in which intervals touch that do not enclose each other."""
+
+    parent: Integers
+    level: Integers
+    touching: frozenset[int]
 
 
 def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
@@ -31,38 +44,29 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
     overlap without one holding the other (start/end ranges) are allowed. The rule is nsys's own
     (`nvtx_gpu_proj_trace`).
     """
-    count = len(start)
-    parent = np.full(count, NO_PARENT, dtype=np.int64)
-    level = np.zeros(count, dtype=np.int64)
-    order = _outer_first(start, end, group)
-    s, e, g = start[order], end[order], group[order]
-    remaining = np.arange(count)  # positions in sorted order whose parent is deeper than the current level
-    owner = np.full(count, NO_PARENT, dtype=np.int64)  # enclosing interval of the level above, sorted positions
-    partition = g.copy()
-    overlapping: set[int] = set()
-    depth = 0
-    while len(remaining):
-        # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
-        before = _running_maximum_before(e[remaining], partition[remaining])
-        outermost = e[remaining] > before
-        straddles = outermost & (s[remaining] < before)
-        overlapping.update(np.unique(g[remaining[straddles]]).tolist())
-        found = remaining[outermost]
-        parent[order[found]] = np.where(owner[found] >= 0, order[owner[found]], NO_PARENT)
-        level[order[found]] = depth
-        last_found = np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))
-        inner = ~outermost
-        owner[remaining[inner]] = remaining[last_found[inner]]
-        partition[remaining[inner]] = remaining[last_found[inner]]
-        remaining = remaining[inner]
-        depth += 1
-    for value in overlapping:
-        members = order[g == value]
-        parent[members], level[members] = _nest_overlapping(start, end, members)
+    if is_outer_first(start, end, group):
+        nested = nest_in_order(start, end, group)
+        return Nesting(nested.parent, nested.level)
+    order = outer_first(start, end, group)
+    nested = nest_in_order(start[order], end[order], group[order])
+    place = np.append(order, NO_PARENT)
+    parent, level = np.empty(len(start), dtype=np.int32), np.empty(len(start), dtype=np.int32)
+    parent[order], level[order] = place[nested.parent], nested.level
     return Nesting(parent, level)
 
 
-def _outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
+def is_outer_first(start: Int64, end: Int64, group: Int64) -> bool:
+    """Whether intervals are in order of (group, start, -end) as they stand, which most traces are."""
+    for begin in range(0, len(start), CHUNK):
+        part = slice(begin, begin + CHUNK + 1)
+        s, e, g = start[part], end[part], group[part]
+        later = (s[1:] > s[:-1]) | ((s[1:] == s[:-1]) & (e[1:] <= e[:-1]))
+        if not ((g[1:] > g[:-1]) | ((g[1:] == g[:-1]) & later)).all():
+            return False
+    return True
+
+
+def outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
     """Order by (group, start, -end, row). Events mostly come in order of time, which a stable sort turns to use."""
     by_start = np.argsort(start, kind="stable")
     if (np.diff(start[by_start]) == 0).any():
@@ -70,7 +74,70 @@ def _outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
     return by_start[np.argsort(group[by_start], kind="stable")]
 
 
-def _running_maximum_before(values: Int64, partition: Int64) -> Int64:
+def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
+    """The same as `nest` for intervals that are in order of (group, start, -end); a chunk at a time."""
+    count = len(start)
+    parent, level = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    still_open: Int64 = np.empty(0, dtype=np.int64)  # what began earlier and may enclose what comes
+    touching: set[int] = set()
+    overlapping: set[int] = set()
+    for begin in range(0, count, CHUNK):
+        stop = min(begin + CHUNK, count)
+        at = np.r_[still_open, np.arange(begin, stop)]
+        chunk = _nest_chunk(start[at], end[at], group[at])
+        new = len(still_open)
+        parent[begin:stop] = np.where(chunk.parent[new:] >= 0, at[chunk.parent[new:]], NO_PARENT)
+        level[begin:stop] = chunk.level[new:]
+        touching |= chunk.touching
+        overlapping |= chunk.overlapping
+        if stop < count:
+            still_open = at[(end[at] >= start[stop]) & (group[at] == group[stop])]
+    for value in overlapping:
+        members = np.flatnonzero(group == value)
+        parent[members], level[members] = _nest_overlapping(start, end, members)
+    return OrderedNesting(parent, level, frozenset(touching))
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    parent: Int64
+    level: Int64
+    touching: set[int]
+    overlapping: set[int]
+
+
+def _nest_chunk(s: Int64, e: Int64, g: Int64) -> _Chunk:
+    count = len(s)
+    parent = np.full(count, NO_PARENT, dtype=np.int64)
+    level = np.zeros(count, dtype=np.int64)
+    remaining = np.arange(count)  # positions whose parent is deeper than the current level
+    owner = np.full(count, NO_PARENT, dtype=np.int64)  # enclosing interval of the level above
+    partition = g
+    touching: set[int] = set()
+    overlapping: set[int] = set()
+    depth = 0
+    while len(remaining):
+        # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
+        before = running_maximum_before(e[remaining], partition)
+        outermost = e[remaining] > before
+        touches = outermost & (s[remaining] <= before)
+        if touches.any():
+            touching.update(np.unique(g[remaining[touches]]).tolist())
+            overlapping.update(np.unique(g[remaining[touches & (s[remaining] < before)]]).tolist())
+        found = remaining[outermost]
+        parent[found] = owner[found]
+        level[found] = depth
+        inner = ~outermost
+        last_found = np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))[inner]
+        above = remaining[last_found]
+        remaining = remaining[inner]
+        owner[remaining] = above
+        partition = above
+        depth += 1
+    return _Chunk(parent, level, touching, overlapping)
+
+
+def running_maximum_before(values: Int64, partition: Int64) -> Int64:
     """Largest value before each position within its run of equal `partition`; the smallest int64 at its begin."""
     lowest = np.iinfo(np.int64).min
     if not len(values):
@@ -82,7 +149,7 @@ def _running_maximum_before(values: Int64, partition: Int64) -> Int64:
     if span * (int(run[-1]) + 1) >= 1 << 62:
         # Runs laid one behind the other would leave 64 bits: take ranks for times.
         sorted_values, ranks = np.unique(values, return_inverse=True)
-        before = _running_maximum_before(ranks.astype(np.int64), partition)
+        before = running_maximum_before(ranks.astype(np.int64), partition)
         return np.where(before == lowest, lowest, sorted_values[np.maximum(before, 0)])
     running = np.maximum.accumulate(values - origin + run * span)
     previous = np.r_[0, running[:-1]] - run * span + origin

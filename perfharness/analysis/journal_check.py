@@ -7,7 +7,7 @@ import numpy as np
 from perfharness.analysis.stages import StageTable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
-from perfharness.model.trace import Trace
+from perfharness.model.trace import Events
 
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
@@ -21,7 +21,7 @@ WAYS_TO_END = {
 }
 
 
-def check_journal(journal: RecorderJournal, stages: StageTable, trace: Trace) -> list[Finding]:
+def check_journal(journal: RecorderJournal, stages: StageTable, trace: Events) -> list[Finding]:
     """Findings where the trace lacks what the recorder counted, or the recorder was not finalized."""
     findings: list[Finding] = []
     for name in sorted({record.name for record in journal.recorders}):
@@ -32,7 +32,7 @@ def check_journal(journal: RecorderJournal, stages: StageTable, trace: Trace) ->
 
 
 def _check_recorder(
-    name: str, records: list[RecorderRecord], journal: RecorderJournal, stages: StageTable, trace: Trace
+    name: str, records: list[RecorderRecord], journal: RecorderJournal, stages: StageTable, trace: Events
 ) -> list[Finding]:
     findings = []
     made = sum(record.ranges for record in records)
@@ -60,7 +60,7 @@ def _check_recorder(
     return findings
 
 
-def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, trace: Trace) -> int:
+def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, trace: Events) -> int:
     if stages.from_recorder:
         return stages.recorded_ranges.get(name, 0)
     # Read as plain NVTX: the recorder's ranges cannot be told from others, so the domain's are counted.
@@ -69,7 +69,7 @@ def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, 
     return int(np.isin(trace.ranges.domain, codes).sum())
 
 
-def _cure_of_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
+def _cure_of_missing_ranges(journal: RecorderJournal, trace: Events) -> str:
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
@@ -91,8 +91,8 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts[:3] if part.isdigit())
 
 
-def _untraced_cuda(journal: RecorderJournal, trace: Trace) -> list[Finding]:
-    if not journal.cuda_loaded or trace.meta.gpu_coverage != "traced" or len(trace.api) or len(trace.operations):
+def _untraced_cuda(journal: RecorderJournal, trace: Events) -> list[Finding]:
+    if not journal.cuda_loaded or trace.meta.gpu_coverage != "traced" or trace.has_calls or trace.has_operations:
         return []
     return [
         Finding(

@@ -11,8 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.intervals import union_lengths
-from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, GpuOperations, Int64, NvtxRanges
+from perfharness.analysis.busy import NEVER, BusyTimes, sum_up
+from perfharness.analysis.call_index import CallIndex, distinct
+from perfharness.analysis.forest import Forest
+from perfharness.model.trace import (
+    PROCESS_MASK,
+    ApiCalls,
+    Bool,
+    Events,
+    GpuOperationKind,
+    GpuOperations,
+    Int64,
+    Integers,
+    OperationBlock,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,15 @@ class Projection:
     start_ns: Int64
     end_ns: Int64
     busy_ns: Int64
-    operation_count: Int64
+    operation_count: Integers
+
+
+@dataclass(frozen=True)
+class OperationTally:
+    """How many operations there are, and how many of them no call started, which no tracer that works leaves."""
+
+    total: int
+    without_call: int
 
 
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
@@ -61,7 +81,7 @@ def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
     sorted_key = api_key[order]
     wanted = _key(processes, operations.process, operations.correlation)
     at = np.searchsorted(sorted_key, wanted, side="right") - 1
-    return np.where((at >= 0) & (sorted_key[at] == wanted), order[at], -1)
+    return np.where((at >= 0) & (wanted >= 0) & (sorted_key[at] == wanted), order[at], -1)
 
 
 def _key(processes: Int64, process: Int64, correlation: Int64) -> Int64:
@@ -71,61 +91,85 @@ def _key(processes: Int64, process: Int64, correlation: Int64) -> Int64:
     return np.where(known, (rank << 32) | (correlation & 0xFFFFFFFF), -1)
 
 
-def project(ranges: NvtxRanges, api: ApiCalls, operations: GpuOperations, launches: Launches) -> Projection:
-    """Project every range. Ranges that ended on another thread get nothing, as in nsys's report."""
-    count = len(ranges)
-    if not len(launches.call) or not count:
-        zeros = np.zeros(count, dtype=np.int64)
-        return Projection(zeros, zeros, zeros, zeros)
-    line = _ThreadLine(api, launches)
-    first, last = line.slices(ranges)
-    start, end = operations.start_ns[launches.operation], operations.end_ns[launches.operation]
-    distinct_before = np.r_[0, np.cumsum(launches.is_first)]
-    has_work = last > first
-    return Projection(
-        start_ns=np.where(has_work, slice_minimum(start, first, last), 0),
-        end_ns=np.where(has_work, -slice_minimum(-end, first, last), 0),
-        busy_ns=union_lengths(start, end, first, last),
-        operation_count=np.where(has_work, distinct_before[last] - distinct_before[first], 0),
+def project(events: Events, forest: Forest, index: CallIndex) -> tuple[Projection, OperationTally]:
+    """Project every range, reading all operations once; marks in the index which calls started any.
+
+    Ranges that ended on another thread get nothing, as in nsys's report.
+    """
+    added = _add_all(events, forest, index, in_order=False) or _add_all(events, forest, index, in_order=True)
+    if added is None:
+        raise AssertionError("operations asked for in order of start came in another")
+    times, tally = added
+    positions = np.zeros(len(forest), dtype=np.int32)
+    for calls in index.processes.values():
+        for around in calls.around:
+            inside = around[calls.started & (around >= 0)]
+            positions += np.bincount(inside, minlength=len(forest)).astype(np.int32)
+    count = len(events.ranges)
+    operation_count = sum_up(forest, positions)
+    has_work = operation_count > 0
+    times.first_ns[~has_work] = times.last_ns[~has_work] = 0
+    return (
+        Projection(
+            start_ns=forest.to_rows(times.first_ns, count),
+            end_ns=forest.to_rows(times.last_ns, count),
+            busy_ns=forest.to_rows(times.busy_ns, count),
+            operation_count=forest.to_rows(operation_count, count),
+        ),
+        tally,
     )
 
 
-class _ThreadLine:
-    """All threads' launching calls on one line of time, a thread behind the other, so that a range is a slice."""
-
-    def __init__(self, api: ApiCalls, launches: Launches) -> None:
-        self.thread, self.begin = np.unique(api.thread[launches.call], return_index=True)
-        self.stop = np.r_[self.begin[1:], len(launches.call)]
-        self.call_start = api.start_ns[launches.call]
-        self.call_end = api.end_ns[launches.call]
-        self.origin = int(self.call_start.min())
-        self.span = int(self.call_end.max()) - self.origin + 2
-
-    def slices(self, ranges: NvtxRanges) -> tuple[Int64, Int64]:
-        """For each range, the slice of launches whose call lies inside it."""
-        rank = np.minimum(np.searchsorted(self.thread, ranges.thread), len(self.thread) - 1)
-        known = (self.thread[rank] == ranges.thread) & ~ranges.crosses_threads
-        offsets = np.repeat(np.arange(len(self.thread)) * self.span, self.stop - self.begin)
-        line = self.call_start - self.origin + offsets
-        lower = np.clip(ranges.start_ns - self.origin, 0, self.span - 1) + rank * self.span
-        upper = np.clip(ranges.end_ns - self.origin, -1, self.span - 2) + rank * self.span
-        first = np.searchsorted(line, lower, side="left")
-        last = np.searchsorted(line, upper, side="right")
-        first = np.where(known, first, 0)
-        last = np.maximum(np.where(known, last, 0), first)
-        return first, self._without_calls_that_outlast(ranges.end_ns, first, last)
-
-    def _without_calls_that_outlast(self, range_end: Int64, first: Int64, last: Int64) -> Int64:
-        """Calls of one thread end in the order of their starts, so only the tail of a slice can outlast its range."""
-        while True:
-            outlasting = (last > first) & (self.call_end[np.maximum(last - 1, 0)] > range_end)
-            if not outlasting.any():
-                return last
-            last = last - outlasting
+def _add_all(
+    events: Events, forest: Forest, index: CallIndex, in_order: bool
+) -> tuple[BusyTimes, OperationTally] | None:
+    """Busy times of all ranges; None where the operations did not come in order of start."""
+    times = BusyTimes(forest)
+    total = without_call = 0
+    last_start = NEVER.min
+    for block in events.operation_blocks(in_order=in_order):
+        if int(block.start_ns[0]) < last_start:
+            return None
+        last_start = int(block.start_ns[-1])
+        total += len(block)
+        without_call += _add(block, index, times)
+    return times, OperationTally(total, without_call)
 
 
-def slice_minimum(values: Int64, first: Int64, last: Int64) -> Int64:
-    """Smallest of `values[first:last]` for each pair; undefined where the slice is empty."""
-    padded = np.r_[values, np.iinfo(np.int64).max]
-    pairs = np.stack([first, np.maximum(last, first)], axis=1).ravel()
-    return np.asarray(np.minimum.reduceat(padded, pairs)[::2], dtype=np.int64)
+def _add(block: OperationBlock, index: CallIndex, times: BusyTimes) -> int:
+    """Add a block's operations to the ranges around their calls; returns how many have no call and should have."""
+    lost = 0
+    found: list[tuple[Integers, Int64]] = []  # positions, and which operations of the block they are of
+    for process in distinct(block.process):
+        mine = np.flatnonzero(block.process == process)
+        calls = index.processes.get(process)
+        if calls is None:
+            lost += _should_have_a_call(block, mine)
+            continue
+        call = calls.find(block.correlation[mine])
+        if (call < 0).any():
+            lost += _should_have_a_call(block, mine[call < 0])
+            mine, call = mine[call >= 0], call[call >= 0]
+        calls.started[call] = True
+        for around in calls.around:
+            position = around[call]
+            inside = position >= 0
+            found.append((position, mine) if inside.all() else (position[inside], mine[inside]))
+    # The lanes' ranges have nothing to do with each other, but all must see operations in order of start.
+    if found:
+        at = np.concatenate([operation for _, operation in found])
+        position = np.concatenate([positions for positions, _ in found])
+        if len(found) > 1:
+            order = np.argsort(at, kind="stable")
+            at, position = at[order], position[order]
+        whole = len(at) == len(block) and len(found) == 1
+        times.add(
+            position, block.start_ns if whole else block.start_ns[at], block.end_ns if whole else block.end_ns[at]
+        )
+    return lost
+
+
+def _should_have_a_call(block: OperationBlock, at: Int64) -> int:
+    """How many of these are not copies that the driver makes by itself (managed memory): those have id 0."""
+    by_itself = (block.kind[at] == GpuOperationKind.MEMCPY) & (block.correlation[at] == 0)
+    return len(at) - int(np.count_nonzero(by_itself))

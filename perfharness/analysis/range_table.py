@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.call_index import index_calls
 from perfharness.analysis.coverage import find_blind_spots
-from perfharness.analysis.intervals import Nesting, nest
-from perfharness.analysis.projection import Projection, find_launches, project
+from perfharness.analysis.forest import build_forest
+from perfharness.analysis.intervals import Nesting, is_outer_first
+from perfharness.analysis.projection import Projection, project
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import Bool, Events, Int64, NvtxRanges, pid_of
 
 
 @dataclass(frozen=True)
 class RangeTable:
     """Ranges of a trace with everything that is known of each; the columns are aligned.
 
-    `order` lists the rows by (pid, tid, start, -duration). `gpu_known` is False where GPU work was, or may have been,
+    `gpu_known` is False where GPU work was, or may have been,
     started inside the range and is not in the trace: its GPU times are not measurements.
     """
 
@@ -25,35 +28,37 @@ class RangeTable:
     nesting: Nesting
     projection: Projection
     gpu_known: Bool
-    order: Int64
     findings: list[Finding]
 
+    @cached_property
+    def order(self) -> Int64:
+        """Rows by (pid, tid, start, -duration)."""
+        ranges = self.ranges
+        pid = pid_of(ranges.thread)
+        is_ordered = (pid[1:] >= pid[:-1]).all() and (ranges.row[1:] > ranges.row[:-1]).all()
+        if is_ordered and is_outer_first(ranges.start_ns, ranges.end_ns, ranges.thread):
+            return np.arange(len(ranges))
+        return np.lexsort((ranges.row, ranges.start_ns - ranges.end_ns, ranges.start_ns, ranges.thread, pid))
 
-def build_range_table(trace: Trace) -> RangeTable:
+
+def build_range_table(events: Events) -> RangeTable:
     """Nest and project all ranges of a trace. Ranges that ended on another thread stand alone."""
-    ranges = trace.ranges
-    launches = find_launches(trace.api, trace.operations)
-    gpu_known, findings = find_blind_spots(trace, launches)
+    ranges = events.ranges
+    forest, nesting = build_forest(ranges)
+    index = index_calls(events, forest)
+    projection, tally = project(events, forest, index)
+    gpu_known, findings = find_blind_spots(events, index, tally)
     return RangeTable(
         ranges=ranges,
-        nesting=_nest_threads(ranges),
-        projection=project(ranges, trace.api, trace.operations, launches),
+        nesting=nesting,
+        projection=projection,
         gpu_known=gpu_known & ~ranges.crosses_threads,
-        order=np.lexsort(
-            (ranges.row, ranges.start_ns - ranges.end_ns, ranges.start_ns, ranges.thread, pid_of(ranges.thread))
-        ),
-        findings=[*trace.meta.findings, *findings, *_never_closed(trace)],
+        findings=[*events.meta.findings, *findings, *_never_closed(events)],
     )
 
 
-def _nest_threads(ranges: NvtxRanges) -> Nesting:
-    # A range that ended on another thread belongs to no thread's nesting: each gets a group of its own.
-    group = np.where(ranges.crosses_threads, -1 - np.arange(len(ranges)), ranges.thread)
-    return nest(ranges.start_ns, ranges.end_ns, group)
-
-
-def _never_closed(trace: Trace) -> list[Finding]:
-    open_names = [trace.names[code] for code in trace.ranges.name[trace.ranges.is_open]]
+def _never_closed(events: Events) -> list[Finding]:
+    open_names = [events.names[code] for code in events.ranges.name[events.ranges.is_open]]
     if not open_names:
         return []
     shown = ", ".join(f"'{name}'" for name in sorted(set(open_names))[:5])

@@ -15,7 +15,7 @@ from perfharness.analysis.intervals import NO_PARENT, nest
 from perfharness.analysis.keys import group_rows
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, NvtxMarks, NvtxRanges, Trace
+from perfharness.model.trace import Bool, Events, Int64, NvtxMarks, NvtxRanges
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -59,7 +59,7 @@ class StageTable:
         return len(self.index)
 
 
-def find_stages(trace: Trace, domain: str | None = None, batch_pattern: str | None = None) -> StageTable:
+def find_stages(trace: Events, domain: str | None = None, batch_pattern: str | None = None) -> StageTable:
     """Pick the ranges that results are made of.
 
     Args:
@@ -82,7 +82,7 @@ class _Ownership:
     owners: list[str]
 
 
-def _recorded(trace: Trace) -> StageTable | None:
+def _recorded(trace: Events) -> StageTable | None:
     """Ranges of recorders, or None where no recorder left a trace."""
     ownership = _ownership(trace)
     if ownership is None:
@@ -116,7 +116,7 @@ def _recorded(trace: Trace) -> StageTable | None:
     return _ordered(table, ranges, keep=~deleted)
 
 
-def _ownership(trace: Trace) -> _Ownership | None:
+def _ownership(trace: Events) -> _Ownership | None:
     declares = trace.marks.name == _code(trace.names, conventions.MARK_RECORDER)
     declared = np.unique(trace.marks.category[declares & (trace.marks.category >= 0)])
     owners = [trace.names[code] for code in declared]
@@ -180,7 +180,7 @@ def _barrier_waits(ranges: NvtxRanges, index: Int64, marks: NvtxMarks, mark_inde
     return waited
 
 
-def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageTable:
+def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str]) -> StageTable:
     ranges = trace.ranges
     label = _domain_labels(trace)
     owners = sorted(set(label.values()))
@@ -218,7 +218,7 @@ def _plain(trace: Trace, domain: str | None, pattern: re.Pattern[str]) -> StageT
     return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
 
 
-def _domain_labels(trace: Trace) -> dict[int, str]:
+def _domain_labels(trace: Events) -> dict[int, str]:
     return {
         int(code): (trace.names[code] if code >= 0 else "") or PLAIN_DOMAIN_NAME
         for code in np.unique(trace.ranges.domain)

@@ -18,14 +18,14 @@ from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
 from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
-from perfharness.model.trace import Trace
+from perfharness.model.trace import Events
 
 if TYPE_CHECKING:
     from perfharness.analysis.metrics.clocks import Throttling
 
 
 def tabulate(
-    trace: Trace,
+    trace: Events,
     table: RangeTable,
     stages: StageTable,
     warmup_batches: int,

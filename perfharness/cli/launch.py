@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from perfharness.cli.live import LaunchView
+from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_FAILED,
@@ -27,6 +29,7 @@ from perfharness.cli.options import (
     exit_code,
     split_commas,
 )
+from perfharness.errors import UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.placement import cpu_list
 from perfharness.model.plan import (
@@ -40,7 +43,7 @@ from perfharness.model.plan import (
 )
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.environment import fingerprint
-from perfharness_launcher.gpus import find_gpus
+from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.launch import LaunchOutcome, launch
 from perfharness_launcher.machine import gather
 from perfharness_launcher.plan import make_plan
@@ -62,6 +65,12 @@ def launch_verb(
         typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
     ] = None,
     num_processes: Annotated[int, typer.Option("-np", "--num-processes", help="Processes per GPU.")] = 1,
+    np_sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--np-sweep", metavar="N,…", help="A launch with each number of processes, and the scaling curve."
+        ),
+    ] = None,
     num_gpus: Annotated[
         int | None, typer.Option("-ng", "--num-gpus", help="GPUs to use, one group of processes on each. [default: 1]")
     ] = None,
@@ -90,6 +99,9 @@ def launch_verb(
     ] = TracerOption.AUTO,
     nsys: Annotated[Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.")] = None,
     python: Annotated[str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one")] = sys.executable,
+    trace_os: Annotated[
+        bool, typer.Option("--trace-os", help="Record waits in the operating system too (nsys; costs time).")
+    ] = False,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
     ] = None,
@@ -152,6 +164,10 @@ def launch_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed.
     """
+    if np_sweep is not None and num_processes != 1:
+        raise UsageError(
+            "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
+        )
     options = LaunchOptions(
         script=script,
         script_arguments=tuple(script_arguments or ()),
@@ -165,6 +181,7 @@ def launch_verb(
         tracer=tracer.value,
         nsys=nsys,
         python=python,
+        trace_os=trace_os,
         timeout_s=timeout,
         domain=domain,
         batch_pattern=batch_pattern,
@@ -181,16 +198,34 @@ def launch_verb(
         maximize_clocks=maximize_clocks,
         clock_refusal=clock_refusal.value,
     )
-    raise typer.Exit(run_launch(options, Console(), show_output=show_output, dry_run=dry_run))
+    raise typer.Exit(
+        run_launch(options, Console(), show_output=show_output, dry_run=dry_run, np_sweep=parse_np_sweep(np_sweep))
+    )
 
 
-def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool) -> int:
-    """Plan and run; returns the exit code."""
+def run_launch(
+    options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool, np_sweep: Sequence[int] = ()
+) -> int:
+    """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
     gpu_facts = find_gpus()
-    plan = make_plan(options, gather(options, os.environ, gpu_facts))
+    facts = gather(options, os.environ, gpu_facts)
+    plans = [make_plan(each, facts) for each in (sweep_options(options, np_sweep) if np_sweep else [options])]
     if dry_run:
-        print_plan(plan, console)
+        for plan in plans:
+            print_plan(plan, console)
         return EXIT_OK
+    if np_sweep:
+        return run_np_sweep(
+            plans, options.output_dir, console, lambda plan: execute(plan, gpu_facts, console, show_output=show_output)
+        )
+    outcome, summary = execute(plans[0], gpu_facts, console, show_output=show_output)
+    return conclude(outcome, summary, console)
+
+
+def execute(
+    plan: LaunchPlan, gpu_facts: GpuFacts, console: Console, *, show_output: bool
+) -> tuple[LaunchOutcome, RunSummary]:
+    """Run one plan, with what runs beside it, and read its traces."""
     console.print(headline(plan), markup=False, highlight=False)
     summary: list[RunSummary] = []
     with LaunchView(console, show_output=show_output) as view:
@@ -200,9 +235,9 @@ def run_launch(options: LaunchOptions, console: Console, *, show_output: bool, d
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
-            companions=companions_for(options),
+            companions=companions_for(plan.options),
         )
-    return conclude(outcome, summary[0], console)
+    return outcome, summary[0]
 
 
 def analyse(folder: Path, manifest: RunManifest) -> RunSummary:
@@ -235,7 +270,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
 
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
-    lines.append(f"CPUs: {plan.placement_reason}")
+    lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]

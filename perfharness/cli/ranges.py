@@ -17,7 +17,7 @@ from perfharness.inputs import trace_file
 from perfharness.report.files import write_text
 from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings
-from perfharness.trace import open_trace
+from perfharness.trace import open_stream
 
 
 class RangeFormat(str, Enum):
@@ -54,14 +54,13 @@ def ranges(
     """
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
-    opened = open_trace(trace_file(trace, nsys))
-    table = build_range_table(opened)
-    rows = range_rows(opened, table)
-    if output is None:
-        TEXT_WRITERS[output_format](rows, sys.stdout)
-    elif output_format is RangeFormat.PARQUET:
-        write_parquet(rows, output)
+    events = open_stream(trace_file(trace, nsys))
+    table = build_range_table(events)
+    if output_format is RangeFormat.PARQUET and output is not None:
+        write_parquet(events, table, output)
+    elif output is None:
+        TEXT_WRITERS[output_format](range_rows(events, table), sys.stdout)
     else:
-        write_text(output, lambda file: TEXT_WRITERS[output_format](rows, file))
+        write_text(output, lambda file: TEXT_WRITERS[output_format](range_rows(events, table), file))
     print_findings(Console(stderr=True), table.findings)
     exit_with(table.findings)

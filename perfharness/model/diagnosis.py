@@ -28,6 +28,7 @@ class Verdict(str, Enum):
     CPU_BOUND = "cpu-bound"
     WAITING_ON_STAGE = "waiting-on-stage"
     WAITING_ON_PROCESS = "waiting-on-process"
+    WAITING_ON_SYSTEM = "waiting-on-system"
     FIRST_USE = "first-use"
     CANNOT_TELL = "cannot-tell"
 
@@ -198,6 +199,9 @@ class HostWork:
     blocking_calls: float
     """Synchronising calls, and copies that returned only when they were done."""
     blocking_ms: float
+    blocked_ms: dict[str, float | None]
+    """Of the time outside of CUDA calls: blocked in the operating system, by `OsWaitKind` (lock, sleep, process, file);
+    None where its calls were not recorded."""
     launch_latency_us: float | None
     """Median from the begin of the call to the begin of its operation."""
     queueing_us: float | None

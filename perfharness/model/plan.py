@@ -39,6 +39,7 @@ class LaunchOptions:
         python: the interpreter of a `.py` script.
         timeout_s: for each measured process, from its start; None: no limit.
         reject_throttled: batches during which the GPU's clocks were kept down are left out of the statistics.
+        trace_os: whether nsys records the operating system's calls too, so that waits between threads are known.
         annotate: TOML file that annotates the script from outside.
         barrier: whether the processes enter their first measured batches together.
         barrier_timeout_s: how long those that are there wait for the others, from the first one on.
@@ -70,6 +71,7 @@ class LaunchOptions:
     reject_throttled: bool = False
     annotate: Path | None = None
     annotate_torch: int | None = None
+    trace_os: bool = False
     barrier: bool = True
     barrier_timeout_s: float = DEFAULT_BARRIER_TIMEOUT_S
     telemetry: bool = True

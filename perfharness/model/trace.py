@@ -6,9 +6,10 @@ All columns of a table have the same length; times are int64 nanoseconds on the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,12 @@ from perfharness.model.findings import Finding
 from perfharness.model.trace_clock import TraceClock
 
 Int64 = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
+"""Codes and places, as narrow as they may be; a column whose values are all the same may be one value, repeated."""
+
 Bool = npt.NDArray[np.bool_]
+
+_Answer = TypeVar("_Answer")
 
 
 class Style(IntEnum):
@@ -45,15 +51,15 @@ class NvtxRanges:
     `crosses_threads`: a start/end range that ended on another thread, so that no GPU work can be attributed to it.
     """
 
-    row: Int64
+    row: Integers
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    style: Int64
-    name: Int64
-    domain: Int64
-    category: Int64
-    payload: Int64
+    style: Integers
+    name: Integers
+    domain: Integers
+    category: Integers
+    payload: Integers
     has_payload: Bool
     is_open: Bool
     crosses_threads: Bool
@@ -68,10 +74,10 @@ class NvtxMarks:
 
     time_ns: Int64
     thread: Int64
-    name: Int64
-    domain: Int64
-    category: Int64
-    payload: Int64
+    name: Integers
+    domain: Integers
+    category: Integers
+    payload: Integers
     has_payload: Bool
 
     def __len__(self) -> int:
@@ -200,12 +206,37 @@ class Synchronizations:
         return len(self.start_ns)
 
 
+class OsWaitKind(IntEnum):
+    """What a thread waits for in the operating system."""
+
+    LOCK = 0
+    SLEEP = 1
+    PROCESS = 2
+    FILE = 3
+
+
+@dataclass(frozen=True)
+class OsCalls:
+    """Calls of the operating system in which a thread waits; `kind` is an `OsWaitKind`. They may lie in each other."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    kind: Int64
+    name: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
 @dataclass(frozen=True)
 class TraceDetails:
     """What is read only when asked for (`open_trace(path, details=True)`)."""
 
     operations: OperationDetails
     synchronizations: Synchronizations
+    os_calls: OsCalls | None = None
+    """None: the operating system's calls were not recorded."""
 
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
@@ -264,6 +295,61 @@ class TraceMeta:
 
 
 @dataclass(frozen=True)
+class OperationBlock:
+    """Some of the GPU operations, in order of start, as far as ranges need to know them."""
+
+    start_ns: Int64
+    end_ns: Int64
+    process: Int64
+    correlation: Int64
+    kind: Integers
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+class Events(Protocol):
+    """A trace whose ranges are held, and whose calls and operations come block by block, as often as asked for.
+
+    Many traces are larger than memory; what the ranges are given is computed from the blocks as they pass.
+    """
+
+    @property
+    def ranges(self) -> NvtxRanges:
+        """As in `Trace`."""
+
+    @property
+    def marks(self) -> NvtxMarks:
+        """As in `Trace`."""
+
+    @property
+    def names(self) -> list[str]:
+        """As in `Trace`."""
+
+    @property
+    def meta(self) -> TraceMeta:
+        """As in `Trace`."""
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is any CUDA call."""
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether there is any GPU operation."""
+
+    def map_calls(self, function: Callable[[ApiCalls], _Answer], *, in_order: bool = False) -> Iterator[_Answer]:
+        """The function's answers for all blocks of calls, each block in order of start; the same at every call.
+
+        `in_order`: from the first block to the last, which takes longer where the file is not so. The function may be
+        called in other threads.
+        """
+
+    def operation_blocks(self, *, in_order: bool = False) -> Iterator[OperationBlock]:
+        """All operations, each block in order of start; with `in_order` from the first block to the last."""
+
+
+@dataclass(frozen=True)
 class Trace:
     """Everything that the analysis reads."""
 
@@ -278,6 +364,41 @@ class Trace:
 
     details: TraceDetails | None = None
     """None unless asked for."""
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is any CUDA call."""
+        return len(self.api) > 0
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether there is any GPU operation."""
+        return len(self.operations) > 0
+
+    def map_calls(self, function: Callable[[ApiCalls], _Answer], *, in_order: bool = False) -> Iterator[_Answer]:
+        """As `Events` has it: one block."""
+        del in_order
+        if len(self.api):
+            yield function(in_order_of_start(self.api))
+
+    def operation_blocks(self, *, in_order: bool = False) -> Iterator[OperationBlock]:
+        """As `Events` has it: one block."""
+        del in_order
+        found = self.operations
+        if len(found):
+            columns = found.start_ns, found.end_ns, found.process, found.correlation, found.kind
+            yield in_order_of_start(OperationBlock(*columns))
+
+
+_Timed = TypeVar("_Timed", ApiCalls, OperationBlock)
+
+
+def in_order_of_start(events: _Timed) -> _Timed:
+    """The same events in order of start; of equal ones the earlier row comes first."""
+    if (events.start_ns[1:] >= events.start_ns[:-1]).all():
+        return events
+    order = np.argsort(events.start_ns, kind="stable")
+    return type(events)(**{column.name: getattr(events, column.name)[order] for column in fields(events)})
 
 
 PID_SHIFT = 24

@@ -12,7 +12,7 @@ from perfharness.analysis.measures import name_paths
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
 from perfharness.model.trace import Bool, Int64, pid_of, tid_of
-from perfharness.report.columns import constant, names_of, nullable, unix_times
+from perfharness.report.columns import constant, names_of, nullable, unix_times, whole
 from perfharness.report.opened import OpenedTrace
 
 PATH_SEPARATOR = "/"
@@ -127,7 +127,7 @@ def stage_rows(opened: OpenedTrace, process: str) -> pa.Table:
         **{name: common[name] for name in ("process", "recorder", "path")},
         "stage": names_of(paths.code[rows], paths.last_names),
         **{name: column for name, column in common.items() if name not in ("process", "recorder", "path", "range_id")},
-        "batch_range_id": ranges.row[stages.index[measures.batch[rows]]],
+        "batch_range_id": whole(ranges.row[stages.index[measures.batch[rows]]]),
         "count": np.bincount(owner, minlength=len(rows)),
         **_numbers(opened, rows, times),
     }
@@ -141,10 +141,10 @@ def _common(opened: OpenedTrace, process: str, rows: Int64, batch: Int64) -> dic
         "process": constant(process, len(rows)),
         "recorder": names_of(stages.owner[rows], stages.owners),
         "path": names_of(paths.code[rows], paths.texts),
-        "batch_index": stages.batch_index[batch],
+        "batch_index": whole(stages.batch_index[batch]),
         "pid": pid_of(stages.thread[rows]),
         "tid": tid_of(stages.thread[rows]),
-        "range_id": ranges.row[at],
+        "range_id": whole(ranges.row[at]),
         "start_ns": ranges.start_ns[at],
         "start_unix_ns": unix_times(ranges.start_ns[at], opened.trace.meta.session_start_unix_ns),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -10,6 +11,9 @@ from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.model.manifest import RunManifest
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace
+from perfharness.trace.stream import TraceStream
+
+_Trace = TypeVar("_Trace", Trace, TraceStream)
 
 
 def machine_clock(manifest: RunManifest) -> ClockTieRecord | None:
@@ -20,7 +24,7 @@ def machine_clock(manifest: RunManifest) -> ClockTieRecord | None:
         return None
 
 
-def on_utc(trace: Trace, machine: ClockTieRecord | None) -> Trace:
+def on_utc(trace: _Trace, machine: ClockTieRecord | None) -> _Trace:
     """The trace with the best that is known of UTC as its session start."""
     clock = tie_trace_clock(trace, machine)
     if clock is None:

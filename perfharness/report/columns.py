@@ -11,8 +11,14 @@ import pyarrow as pa
 from perfharness.model.trace import Bool, Int64
 
 
+def whole(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Integers in 64 bits, however narrow they are held: tables of all traces have the same types."""
+    return values.astype(np.int64, copy=False) if values.dtype.kind == "i" else values
+
+
 def nullable(values: npt.NDArray[Any], is_null: Bool) -> pa.Array:
-    """A column with nulls; where there are none, a view of `values`."""
+    """A column with nulls; where there are none, a view of `values`, if they have 64 bits."""
+    values = whole(values)
     return pa.array(values, mask=is_null) if is_null.any() else pa.array(values)
 
 
@@ -29,7 +35,7 @@ def names_of(codes: Int64, names: list[str]) -> pa.DictionaryArray:
         [number.setdefault(names[code], len(number)) if code >= 0 else -1 for code in used], dtype=np.int32
     )
     index = index_of[place.ravel()]
-    return pa.DictionaryArray.from_arrays(nullable(index, index < 0), pa.array(list(number), type=pa.string()))
+    return pa.DictionaryArray.from_arrays(pa.array(index, mask=index < 0), pa.array(list(number), type=pa.string()))
 
 
 def constant(value: str, count: int) -> pa.DictionaryArray:

@@ -187,6 +187,11 @@ def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
     host = stage.host
     assert host is not None
     yield "host: " + ", ".join(f"{name} {_number(ms)}" for name, ms in host.activity_ms.items()) + " ms"
+    blocked = {kind: ms for kind, ms in host.blocked_ms.items() if ms is not None}
+    if blocked:
+        yield (
+            "outside of CUDA, blocked in: " + ", ".join(f"{kind} {_number(ms)}" for kind, ms in blocked.items()) + " ms"
+        )
     if host.launch_latency_us is not None and host.queueing_us is not None:
         yield f"launch latency {host.launch_latency_us:.1f} us (median), queueing {host.queueing_us:.1f} us (mean)"
     for wait in host.longest_waits:

@@ -16,50 +16,53 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.range_table import RangeTable
-from perfharness.model.trace import Int64, Style, Trace, pid_of, tid_of
+from perfharness.model.trace import Events, Integers, Style, pid_of, tid_of
+from perfharness.report.columns import whole
 from perfharness.report.files import replacing
 from perfharness.report.terminal import NOT_MEASURED
 
-ROWS_AT_A_TIME = 1 << 16
+ROWS_AT_A_TIME = 1 << 17
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
 
 
-def range_rows(trace: Trace, table: RangeTable) -> pa.Table:
-    """One row a range, in the order of the contract; times in ns, NULL where there is no value."""
-    ranges, projection, order = table.ranges, table.projection, table.order
-    has_work = (projection.operation_count > 0) & table.gpu_known
-    parent = table.nesting.parent
+def range_rows(trace: Events, table: RangeTable, part: slice = slice(None)) -> pa.Table:
+    """One row a range, in the order of the contract; times in ns, NULL where there is no value.
 
-    def gpu(values: Int64) -> pa.Array:
-        return _nullable(values[order], ~has_work[order])
-
+    Args:
+        part: which of the rows, in that order.
+    """
+    ranges, projection, order = table.ranges, table.projection, table.order[part]
+    gpu_known, operation_count = table.gpu_known[order], projection.operation_count[order]
+    has_no_work = (operation_count == 0) | ~gpu_known
+    start, parent = ranges.start_ns[order], table.nesting.parent[order]
+    gpu_start = projection.start_ns[order]
     return pa.table(
         {
-            "range_id": ranges.row[order],
-            "parent_id": _nullable(ranges.row[parent][order], parent[order] < 0),
+            "range_id": whole(ranges.row[order]),
+            "parent_id": _nullable(ranges.row[parent], parent < 0),
             "name": _names(trace, ranges.name[order]),
             "domain": _names(trace, ranges.domain[order]),
             "category": _names(trace, ranges.category[order]),
             "style": pa.DictionaryArray.from_arrays(ranges.style[order].astype(np.int8), list(STYLE_NAMES.values())),
             "pid": pid_of(ranges.thread[order]),
             "tid": tid_of(ranges.thread[order]),
-            "level": table.nesting.level[order],
-            "start_ns": ranges.start_ns[order],
-            "duration_ns": (ranges.end_ns - ranges.start_ns)[order],
-            "gpu_start_ns": gpu(projection.start_ns),
-            "gpu_duration_ns": gpu(projection.end_ns - projection.start_ns),
-            "gpu_busy_ns": gpu(projection.busy_ns),
-            "gpu_op_count": _nullable(projection.operation_count[order], ~table.gpu_known[order]),
+            "level": whole(table.nesting.level[order]),
+            "start_ns": start,
+            "duration_ns": ranges.end_ns[order] - start,
+            "gpu_start_ns": _nullable(gpu_start, has_no_work),
+            "gpu_duration_ns": _nullable(projection.end_ns[order] - gpu_start, has_no_work),
+            "gpu_busy_ns": _nullable(projection.busy_ns[order], has_no_work),
+            "gpu_op_count": _nullable(operation_count, ~gpu_known),
             "payload": _nullable(ranges.payload[order], ~ranges.has_payload[order]),
         }
     )
 
 
-def _nullable(values: Int64, is_null: npt.NDArray[np.bool_]) -> pa.Array:
-    return pa.array(values, mask=is_null)
+def _nullable(values: Integers, is_null: npt.NDArray[np.bool_]) -> pa.Array:
+    return pa.array(whole(values), mask=is_null)
 
 
-def _names(trace: Trace, codes: Int64) -> pa.Array:
+def _names(trace: Events, codes: Integers) -> pa.Array:
     """Dictionary-encoded strings; code -1 is NULL."""
     used, place = np.unique(codes, return_inverse=True)
     strings = [trace.names[code] if code >= 0 else None for code in used]
@@ -68,10 +71,14 @@ def _names(trace: Trace, codes: Int64) -> pa.Array:
     )
 
 
-def write_parquet(rows: pa.Table, path: Path) -> None:
+def write_parquet(trace: Events, table: RangeTable, path: Path) -> None:
     """A Parquet file, units in the column names. Raises `ResultError` where it cannot be written."""
     with replacing(path) as temporary:
-        pa.parquet.write_table(rows, temporary)
+        first = range_rows(trace, table, slice(0, ROWS_AT_A_TIME))
+        with pa.parquet.ParquetWriter(temporary, first.schema) as writer:
+            writer.write_table(first)
+            for begin in range(ROWS_AT_A_TIME, len(table.ranges), ROWS_AT_A_TIME):
+                writer.write_table(range_rows(trace, table, slice(begin, begin + ROWS_AT_A_TIME)))
 
 
 def write_csv(rows: pa.Table, file: TextIO) -> None:

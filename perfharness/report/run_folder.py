@@ -25,13 +25,13 @@ from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import TraceMeta
+from perfharness.model.trace import Events, TraceMeta
 from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.meta import mean_meta, process_meta
 from perfharness.report.telemetry import RunTelemetry
-from perfharness.trace import open_trace
+from perfharness.trace import open_stream, open_trace
 from perfharness.trace.parquet_folder import is_parquet_trace
 
 PARQUET_ENDING = "_pqtdir"
@@ -211,17 +211,23 @@ def analyze_trace(
         throttling: when the clocks of the process's GPU were kept down; None: not known.
         with_gpu_work: say what the GPU did when, for telemetry's sake.
     """
-    trace = on_utc(open_trace(path, details=others is not None), machine)
-    table = build_range_table(trace)
-    stages = find_stages(trace, options.domain, options.batch_pattern)
+    # Only the diagnosis and telemetry need all calls and operations at once.
+    whole = None
+    if others is not None or with_gpu_work:
+        whole = on_utc(open_trace(path, details=others is not None), machine)
+    events: Events = on_utc(open_stream(path), machine) if whole is None else whole
+    table = build_range_table(events)
+    stages = find_stages(events, options.domain, options.batch_pattern)
     result = tabulate(
-        trace, table, stages, options.warmup_batches, throttling, reject_throttled=options.reject_throttled
+        events, table, stages, options.warmup_batches, throttling, reject_throttled=options.reject_throttled
     )
-    checked = check_journal(journal, stages, trace) if journal is not None else []
-    diagnosis = None if others is None else diagnose(trace, table, stages, options.warmup_batches, others)
-    work = gpu_work(trace, table, stages) if with_gpu_work else None
-    findings = [*result.findings, *checked, *clock_findings(trace.meta.clock)]
-    return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), trace.meta
+    checked = check_journal(journal, stages, events) if journal is not None else []
+    diagnosis = work = None
+    if whole is not None:
+        diagnosis = None if others is None else diagnose(whole, table, stages, options.warmup_batches, others)
+        work = gpu_work(whole, table, stages) if with_gpu_work else None
+    findings = [*result.findings, *checked, *clock_findings(events.meta.clock)]
+    return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), events.meta
 
 
 def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:

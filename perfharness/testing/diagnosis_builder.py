@@ -18,8 +18,8 @@ _NO_WORK = GpuWork(
     limits=_NO_LIMITS,
 )  # fmt: skip
 _IDLE_HOST = HostWork(
-    activity_ms={}, calls={}, blocking_calls=0.0, blocking_ms=0.0, launch_latency_us=None, queueing_us=None,
-    longest_waits=[],
+    activity_ms={}, calls={}, blocked_ms={}, blocking_calls=0.0, blocking_ms=0.0, launch_latency_us=None,
+    queueing_us=None, longest_waits=[],
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from perfharness.model.trace import (
     TraceDetails,
 )
 from perfharness.trace.names import NameTable
+from perfharness.trace.os_calls import read_os_calls
 from perfharness.trace.source import MISSING, TraceSource
 
 UNKNOWN = -1
@@ -79,6 +80,7 @@ def read_details(source: TraceSource, names: NameTable, operations: GpuOperation
             ),
         ),
         synchronizations=_synchronizations(source),
+        os_calls=read_os_calls(source, names),
     )
 
 

@@ -7,7 +7,7 @@ row group has 2,048 rows and statistics of each column. 2023.4 leaves META_DATA_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from perfharness.errors import TraceFormatError, TraceNotFoundError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Bool, Int64
 from perfharness.trace.arrow_columns import int64_array
-from perfharness.trace.source import MISSING, ROW_ID
+from perfharness.trace.source import MISSING, ROW_ID, Window, split_rows
 
 SUFFIX = ".parquet"
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -78,6 +78,7 @@ class ParquetFolder:
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
         nonzero: str | None = None,
+        window: Window | None = None,
     ) -> dict[str, Int64]:
         """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
 
@@ -85,8 +86,10 @@ class ParquetFolder:
             row_id: with `row_id`, the row's number, as a column more.
             first_of: name -> columns of which the first that is not NULL is taken.
             nonzero: only rows in which this column is neither 0 nor NULL.
+            window: only these rows.
         """
         groups = self._groups(table, nonzero, _may_be_nonzero) if nonzero else None
+        groups = self._groups_inside(table, groups, window)
         found = {column: self._integers(table, column, groups) for column in columns}
         for name, candidates in (first_of or {}).items():
             found[name] = self._integers(table, candidates[0], groups)
@@ -94,11 +97,23 @@ class ParquetFolder:
                 found[name] = np.where(found[name] == MISSING, self._integers(table, candidate, groups), found[name])
         if row_id:
             found[ROW_ID] = self._row_ids(table, groups)
-        if nonzero is None:
+        if nonzero is None and window is None:
             return found
-        deciding = self._integers(table, nonzero, groups)
-        wanted = (deciding != MISSING) & (deciding != 0)
-        return {name: values[wanted] for name, values in found.items()}
+        wanted = _inside(self._row_ids(table, groups), window)
+        if nonzero is not None:
+            deciding = self._integers(table, nonzero, groups)
+            wanted &= (deciding != MISSING) & (deciding != 0)
+        return {name: values[wanted] for name, values in found.items()} if not wanted.all() else found
+
+    def windows(self, table: str) -> list[Window]:
+        """The whole table in windows of about `WINDOW_ROWS` rows; none where it has no rows."""
+        return split_rows(1, int(self._group_lengths(table).sum())) if self.has(table) else []
+
+    def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
+        """Integer columns of the whole table, as one block, rows in order of one of them."""
+        rows = self.integers(table, columns)
+        order = np.argsort(rows[by], kind="stable")
+        yield {name: values[order] for name, values in rows.items()}
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
         """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""
@@ -107,15 +122,18 @@ class ParquetFolder:
         found = [self._texts(table, column).to_pylist() if column in there else [None] * rows for column in columns]
         return list(zip(*([text or "" for text in column] for column in found), strict=True))
 
-    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
+    def strings(
+        self, table: str, key: str, text: str, unless: str | None = None, window: Window | None = None
+    ) -> tuple[Int64, pa.ChunkedArray]:
         """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
 
         Args:
             unless: only rows in which this column is NULL, or that this version lacks.
+            window: only these rows.
         """
-        groups = self._groups(table, text, _may_have_values)
+        groups = self._groups_inside(table, self._groups(table, text, _may_have_values), window)
         texts = self._texts(table, text, groups)
-        wanted = pc.is_valid(texts).to_numpy()
+        wanted = pc.is_valid(texts).to_numpy() & _inside(self._row_ids(table, groups), window)
         if unless is not None:
             wanted &= self._integers(table, unless, groups) == MISSING
         keys = self._row_ids(table, groups) if key == ROW_ID else self._integers(table, key, groups)
@@ -143,6 +161,15 @@ class ParquetFolder:
             for group, chunk in zip(groups, chunks, strict=True)
             if not chunk.is_stats_set or may_hold(chunk.statistics, chunk.num_values)
         ]
+
+    def _groups_inside(self, table: str, groups: list[int] | None, window: Window | None) -> list[int] | None:
+        """Those of the row groups, of all where none are named, that hold rows of the window."""
+        if window is None:
+            return groups
+        lengths = self._group_lengths(table)
+        last = np.cumsum(lengths)
+        touched = np.flatnonzero((last >= window[0]) & (last - lengths < window[1])).tolist()
+        return touched if groups is None else [group for group in touched if group in set(groups)]
 
     def _row_ids(self, table: str, groups: list[int] | None) -> Int64:
         lengths = self._group_lengths(table)
@@ -197,6 +224,12 @@ class ParquetFolder:
             f"{_file(self.path, table)} cannot be read as a part of a trace: {reason}. It may be truncated or still "
             "being written; export it again with `nsys export --type parquetdir`."
         ) from (error if isinstance(error, Exception) else None)
+
+
+def _inside(row_ids: Int64, window: Window | None) -> Bool:
+    if window is None:
+        return np.ones(len(row_ids), dtype=np.bool_)
+    return (row_ids >= window[0]) & (row_ids <= window[1])
 
 
 def _file(folder: Path, table: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -12,6 +13,15 @@ from perfharness.model.trace import Int64
 
 MISSING = -(2**62)
 """Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
+
+WINDOW_ROWS = 1 << 17
+"""Rows that are read at a time where a table is not read as a whole."""
+
+MAX_WINDOWS = 1 << 14
+"""Where row ids are so far apart that there would be more windows, they get longer."""
+
+Window = tuple[int, int]
+"""The first and the last row id of some rows of a table."""
 
 ROW_ID = "row_id"
 """The number of a row in its table, from 1 on, where it is asked for like a column."""
@@ -41,6 +51,7 @@ class TraceSource(Protocol):
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
         nonzero: str | None = None,
+        window: Window | None = None,
     ) -> dict[str, Int64]:
         """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
 
@@ -48,14 +59,32 @@ class TraceSource(Protocol):
             row_id: with `row_id`, the row's number, as a column more.
             first_of: name -> columns of which the first that is not NULL is taken.
             nonzero: only rows in which this column is neither 0 nor NULL.
+            window: only these rows.
+
+        A column may be one value, repeated without memory of its own; then it cannot be written to.
         """
+
+    def windows(self, table: str) -> list[Window]:
+        """The whole table in windows of about `WINDOW_ROWS` rows, in order of row ids; none where it has no rows."""
+
+    def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
+        """The same columns of the whole table, block by block, rows in order of one of them."""
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
         """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""
 
-    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
+    def strings(
+        self, table: str, key: str, text: str, unless: str | None = None, window: Window | None = None
+    ) -> tuple[Int64, pa.ChunkedArray]:
         """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
 
         Args:
             unless: only rows in which this column is NULL, or that this version lacks.
+            window: only these rows.
         """
+
+
+def split_rows(first: int, last: int) -> list[Window]:
+    """Windows that hold all row ids from the first to the last."""
+    rows = max(WINDOW_ROWS, -(-(last - first + 1) // MAX_WINDOWS))
+    return [(begin, min(begin + rows - 1, last)) for begin in range(first, last + 1, rows)]

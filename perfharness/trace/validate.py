@@ -7,25 +7,39 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.errors import TraceFormatError
-from perfharness.model.trace import ApiCalls, GpuOperations, Int64, NvtxRanges
+from perfharness.model.trace import Int64, NvtxRanges
 from perfharness.trace.source import MISSING
 
 
-def check_times(path: Path, ranges: NvtxRanges, api: ApiCalls, operations: GpuOperations) -> None:
-    """Raises `TraceFormatError` where the columns contradict themselves. Ranges never closed are no contradiction."""
+def check_ranges(path: Path, ranges: NvtxRanges) -> None:
+    """Raises `TraceFormatError` where ranges have no time or end before they begin; open ones have no end yet."""
+    if not ranges.is_open.any():
+        _check(path, "NVTX ranges", ranges.start_ns, ranges.end_ns, ranges.thread)
+        return
     closed = ~ranges.is_open
     _check(path, "NVTX ranges", ranges.start_ns[closed], ranges.end_ns[closed], ranges.thread[closed])
     _check(path, "NVTX ranges", ranges.start_ns[~closed], ranges.start_ns[~closed], ranges.thread[~closed])
-    _check(path, "CUDA calls", api.start_ns, api.end_ns, api.thread)
-    _check(path, "GPU operations", operations.start_ns, operations.end_ns, operations.process)
 
 
-def _check(path: Path, what: str, start: Int64, end: Int64, owner: Int64) -> None:
+def check_calls(path: Path, start: Int64, end: Int64, thread: Int64) -> None:
+    """Raises `TraceFormatError` where some of the CUDA calls contradict themselves."""
+    _check(path, "CUDA calls", start, end, thread, is_all=False)
+
+
+def check_operations(path: Path, start: Int64, end: Int64, process: Int64) -> None:
+    """Raises `TraceFormatError` where some of the GPU operations contradict themselves."""
+    _check(path, "GPU operations", start, end, process, is_all=False)
+
+
+def _check(path: Path, what: str, start: Int64, end: Int64, owner: Int64, is_all: bool = True) -> None:
+    if not len(start) or (int(start.min()) != MISSING and int(owner.min()) != MISSING and not (end < start).any()):
+        return
     incomplete = (start == MISSING) | (end == MISSING) | (owner == MISSING)
     for wrong, fault in ((incomplete, "have no time or no thread"), (end < start, "end before they begin")):
         count = int(np.count_nonzero(wrong))
         if count:
+            how_many = f"{count} of {len(start)}" if is_all else f"at least {count} of the"
             raise TraceFormatError(
-                f"{path} contradicts itself: {count} of {len(start)} {what} {fault}. The file is damaged; export it "
-                "again with `nsys export --type sqlite`."
+                f"{path} contradicts itself: {how_many} {what} {fault}. The file is damaged; export it again with "
+                "`nsys export --type sqlite`."
             )

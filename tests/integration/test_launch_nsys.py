@@ -300,3 +300,35 @@ def _wait_until_gone(text: str) -> None:
     while left := living(text):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+QUEUE_SCRIPT = """
+import hashlib, queue, threading
+import nvtx
+items = queue.Queue()
+def produce():
+    data = bytes(8_000_000)
+    for index in range(14):
+        with nvtx.annotate("decode", domain="pipeline"):
+            hashlib.sha256(data).digest()  # without the interpreter lock
+            items.put(index)
+threading.Thread(target=produce).start()
+for index in range(14):
+    with nvtx.annotate(f"batch_{index}", domain="pipeline"):
+        with nvtx.annotate("fetch", domain="pipeline"):
+            items.get()
+"""
+
+
+def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(nsys: Path, tmp_path: Path) -> None:
+    script = tmp_path / "queue_script.py"
+    script.write_text(QUEUE_SCRIPT)
+    out = tmp_path / "out"
+    done = launch("--nsys", nsys, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    diagnosis = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["diagnosis"]
+    fetch = next(stage for stage in diagnosis["stages"] if stage["path"][-1] == "fetch")
+    assert fetch["host"]["blocked_ms"]["lock"] > 0.5 * fetch["cpu_ms"]
+    assert fetch["verdict"]["verdict"] in ("waiting-on-stage", "first-use"), fetch["verdict"]
+    if fetch["verdict"]["verdict"] == "waiting-on-stage":
+        assert "'decode'" in fetch["verdict"]["evidence"][0]

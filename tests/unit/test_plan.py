@@ -96,6 +96,12 @@ def test_nsys_traces_cuda_only_where_there_is_a_gpu() -> None:
     assert "--trace=cuda,nvtx" in planned_command(with_gpu.processes[0], with_gpu, Path("/run"))
 
 
+def test_the_operating_systems_calls_are_recorded_only_where_asked_for() -> None:
+    made = plan({"nsys": (NSYS,), "gpus": TWO_GPUS}, trace_os=True)
+    assert "--trace=cuda,nvtx,osrt" in planned_command(made.processes[0], made, Path("/run"))
+    assert "only nsys records the operating system's calls" in refusal({}, tracer="embedded", trace_os=True)
+
+
 def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
     old = NsysInstall(Path("/old/nsys"), profile_options=frozenset({"trace", "sample"}))
     assert profile_command(old, Path("/run/p"), ["ls"], cuda=False) == [

@@ -7,12 +7,14 @@ import numpy as np
 from perfharness.analysis.diagnosis.calls import INSIDE_GPU, KINDS
 from perfharness.analysis.diagnosis.events import StageEvents
 from perfharness.analysis.diagnosis.gpu_side import host_memory
-from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
+from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
+from perfharness.analysis.diagnosis.host_waits import at_work_meanwhile, find_handover
 from perfharness.analysis.diagnosis.timeline import BusyLine
-from perfharness.analysis.diagnosis.verdicts import LAUNCH_PATH_NS, Figures
+from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.tabulate import path_names
 from perfharness.model.diagnosis import GpuLimits, HostActivity
-from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind
+from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
 
 
 def stage_figures(
@@ -29,6 +31,8 @@ def stage_figures(
     copies = copies[~np.isin(workload.details.copy_kind[copies], INSIDE_GPU)]
     copy_only = _beside_no_kernel(workload, copies)
     for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
+    outside = wall - float(own_time.sum())
+    blocked = waited_in_system(workload, stage)
     return Figures(
         wall=wall,
         span=_span(workload, stage, events),
@@ -41,7 +45,9 @@ def stage_figures(
         blocking_calls=len(blocking) / stage.batches,
         read_backs=float(calls.to_host[call].sum()) / stage.batches,
         allocate=float(own_time[KINDS.index(HostActivity.ALLOCATE)]),
-        outside=wall - float(own_time.sum()),
+        outside=outside,
+        blocked=blocked,
+        other_thread=_other_thread(workload, stage, wall, outside, blocked),
         launch_path=_launch_path(workload, events),
         launches=len(events.launch),
         operation_time=float((operations.end_ns - operations.start_ns)[events.operation].sum()),
@@ -53,6 +59,26 @@ def stage_figures(
         api_is_complete=workload.api_is_complete,
         limits=limits,
     )
+
+
+def _other_thread(
+    workload: Workload, stage: StageRows, wall: float, outside: float, blocked: dict[OsWaitKind, int] | None
+) -> OtherThread | None:
+    """The stage of another thread that the stage's threads wait for, looked for only where a verdict may rest on it."""
+    trace, stages, paths = workload.trace, workload.stages, workload.paths
+    if workload.host_waits is not None and blocked is not None:
+        if blocked[OsWaitKind.LOCK] < WAITING_SHARE * wall:
+            return None
+        found = at_work_meanwhile(trace, stages, paths, workload.host_waits, stage.rows)
+        return None if found is None else OtherThread(_last_name(workload, found.path), found.share, None)
+    if outside < CPU_BOUND_SHARE * wall:
+        return None
+    handed = find_handover(trace, stages, paths, stage.rows)
+    return None if handed is None else OtherThread(_last_name(workload, handed[0].path), handed[0].share, handed[1])
+
+
+def _last_name(workload: Workload, path: int) -> str:
+    return path_names(workload.stages, int(np.flatnonzero(workload.paths == path)[0]))[-1]
 
 
 def _span(workload: Workload, stage: StageRows, events: StageEvents) -> float:

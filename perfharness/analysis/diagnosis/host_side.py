@@ -9,7 +9,7 @@ from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
 from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.model.diagnosis import HostActivity, HostWork, Wait
-from perfharness.model.trace import CopyKind, GpuOperationKind
+from perfharness.model.trace import CopyKind, GpuOperationKind, OsWaitKind
 
 LONGEST_WAITS = 3
 CLOCK_SLACK_NS = 2_000
@@ -35,10 +35,26 @@ def host_work(workload: Workload, stage: StageRows, events: StageEvents) -> Host
         calls=numbers,
         blocking_calls=float(blocking.sum()) * per_batch,
         blocking_ms=float(own[blocking].sum()) / NS_PER_MS * per_batch,
+        blocked_ms=_blocked(workload, stage),
         launch_latency_us=float(np.median(workload.latency_ns[events.launch])) / 1e3 if len(events.launch) else None,
         queueing_us=float(workload.queued_ns[events.launch].mean()) / 1e3 if len(events.launch) else None,
         longest_waits=_longest_waits(workload, stage, events),
     )
+
+
+def _blocked(workload: Workload, stage: StageRows) -> dict[str, float | None]:
+    waited = waited_in_system(workload, stage)
+    return {
+        kind.name.lower(): None if waited is None else waited[kind] / NS_PER_MS / stage.batches for kind in OsWaitKind
+    }
+
+
+def waited_in_system(workload: Workload, stage: StageRows) -> dict[OsWaitKind, int] | None:
+    """Time that the stage's threads were blocked in the operating system outside of CUDA calls, ns; None: not known."""
+    if workload.host_waits is None:
+        return None
+    ranges, at = workload.trace.ranges, workload.stages.index[stage.rows]
+    return workload.host_waits.within(ranges.thread[at], ranges.start_ns[at], ranges.end_ns[at])
 
 
 def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) -> list[Wait]:

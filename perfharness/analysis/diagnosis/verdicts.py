@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, StageVerdict, Verdict
+from perfharness.model.trace import OsWaitKind
 
 FIRST_USE_SHARE = 0.10
 """Of the host time. First use is no part of the steady state at all, so a tenth is already a wrong answer."""
@@ -20,6 +21,8 @@ SHARED_GPU_SHARE = 0.30
 """Of the span. Two processes that each use a GPU half of the time meet by chance in a quarter of it."""
 WAITING_SHARE = 0.40
 """Of the span: waiting for another stage is the largest single part when nothing else reaches its own threshold."""
+AT_WORK_SHARE = 0.50
+"""Of the waiting. With less, most of it passes while nobody is at work in the stage that is named."""
 SYNCHRONIZATION_SHARE = 0.30
 """Of the host time. Waiting overlaps with nothing on that thread, so a third of it is a third to gain."""
 MANY_WAITS = 3
@@ -36,6 +39,19 @@ CPU_BOUND_SHARE = 0.50
 
 
 @dataclass(frozen=True)
+class OtherThread:
+    """A stage in which another thread was at work while this one waited for a lock, or right after whose end it ends.
+
+    `share` is that of the waiting, or of the ranges that end so; `chance` the share that would by chance (None where
+    waits were recorded).
+    """
+
+    stage: str
+    share: float
+    chance: float | None
+
+
+@dataclass(frozen=True)
 class Figures:
     """Sums over the stage's ranges, nanoseconds; counts per batch.
 
@@ -45,7 +61,8 @@ class Figures:
     for; `read_backs`: copies to the host a batch; `blocking_idle` of it with an idle GPU; `outside`: not in
     CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
     queueing, while the GPU did the work of other stages; `shared`: own operations, or waits, while other processes were
-    at work on the GPU; `first_use`: loading modules, and what batches before the steady state took more.
+    at work on the GPU; `blocked`: outside of CUDA calls in the operating system, None where that was not recorded;
+    `first_use`: loading modules, and what batches before the steady state took more.
     """
 
     wall: float
@@ -70,6 +87,8 @@ class Figures:
     slow_start: float
     api_is_complete: bool
     limits: GpuLimits
+    blocked: dict[OsWaitKind, int] | None
+    other_thread: OtherThread | None
 
 
 def judge(figures: Figures) -> StageVerdict:
@@ -172,6 +191,73 @@ def _waiting_on_stage(f: Figures) -> StageVerdict | None:
     )
 
 
+def _blocked(f: Figures) -> StageVerdict | None:
+    """Blocked in the operating system: by another thread's stage, by another process, or by what no trace shows."""
+    if f.blocked is None:
+        return None
+    lock, whole = f.blocked[OsWaitKind.LOCK], sum(f.blocked.values())
+    if lock >= WAITING_SHARE * f.wall and f.other_thread is not None and f.other_thread.share >= AT_WORK_SHARE:
+        return StageVerdict(
+            Verdict.WAITING_ON_STAGE,
+            [
+                (
+                    f"Its thread waits for a lock or a queue {_percent(lock, f.wall)} of its host time; during "
+                    f"{100 * f.other_thread.share:.0f} % of that another thread is at work in '{f.other_thread.stage}'."
+                )
+            ],
+            f"Make '{f.other_thread.stage}' faster, or give it more threads: this stage only waits for it.",
+        )
+    if whole < CPU_BOUND_SHARE * f.wall:
+        return None
+    parts = ", ".join(
+        f"{WAITS_FOR[kind]} {_percent(part, f.wall)}" for kind, part in f.blocked.items() if part >= SAID_SHARE * f.wall
+    )
+    evidence = [f"Its thread is blocked in the operating system {_percent(whole, f.wall)} of its host time: {parts}."]
+    if f.blocked[OsWaitKind.PROCESS] >= WAITING_SHARE * f.wall:
+        return StageVerdict(Verdict.WAITING_ON_PROCESS, evidence, "Look at the process that it waits for.")
+    return StageVerdict(
+        Verdict.WAITING_ON_SYSTEM,
+        evidence,
+        "Wait less: no sleeps, read ahead in another thread, shorter critical sections.",
+        ["which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"]
+        if lock >= WAITING_SHARE * f.wall
+        else [],
+    )
+
+
+WAITS_FOR = {
+    OsWaitKind.LOCK: "locks and queues",
+    OsWaitKind.SLEEP: "sleeping",
+    OsWaitKind.PROCESS: "other processes' ends",
+    OsWaitKind.FILE: "files, pipes and sockets",
+}
+
+
+def _handover(f: Figures) -> StageVerdict | None:
+    """Without the operating system's calls: ends that follow another thread's, batch for batch."""
+    other = f.other_thread
+    if f.blocked is not None or other is None or other.chance is None or f.outside < CPU_BOUND_SHARE * f.wall:
+        return None
+    return StageVerdict(
+        Verdict.WAITING_ON_STAGE,
+        [
+            (
+                f"{_percent(f.outside, f.wall)} of its host time is outside of CUDA calls, and "
+                f"{100 * other.share:.0f} % of the times it ends right after '{other.stage}' of another thread has "
+                f"ended (by chance: {100 * other.chance:.0f} %), so it looks as if it waited for that."
+            )
+        ],
+        f"Look at '{other.stage}'; trace the operating system's calls too (--trace-os) to be sure.",
+        [MISSING_OS],
+    )
+
+
+MISSING_OS = (
+    "whether the time outside of CUDA calls is computing or waiting (a lock, a sleep, a file): the operating system's "
+    "calls were not recorded (`perfharness launch --trace-os` under nsys)"
+)
+
+
 def _synchronization(f: Figures) -> StageVerdict | None:
     many = f.blocking >= SYNCHRONIZATION_SHARE * f.wall and f.blocking_calls >= MANY_WAITS
     idle = f.blocking_idle >= SYNCHRONIZATION_SHARE * f.wall
@@ -239,8 +325,11 @@ def _cpu(f: Figures) -> StageVerdict | None:
             f"the GPU is idle for {_percent(f.gpu_idle, f.wall)} of it."
         )
     ]
+    if f.blocked is not None:
+        evidence.append(f"{_percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
+    unknown = [] if f.blocked is not None else [MISSING_OS]
     if f.api_is_complete:
-        return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP)
+        return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP, unknown)
     if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
         return StageVerdict(
             Verdict.CANNOT_TELL,
@@ -248,12 +337,15 @@ def _cpu(f: Figures) -> StageVerdict | None:
             "Trace it with --tracer nsys.",
             [MISSING_CALLS],
         )
-    return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP, [MISSING_CALLS])
+    return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP, [MISSING_CALLS, *unknown])
 
 
 CPU_STEP = "Profile the Python code of the stage (py-spy), or do it in other threads while the GPU is at work."
 
-RULES = (_first_use, _waiting_on_process, _gpu, _waiting_on_stage, _synchronization, _hidden_waits, _launch, _cpu)
+RULES = (
+    _first_use, _waiting_on_process, _gpu, _waiting_on_stage, _blocked, _synchronization, _hidden_waits, _launch,
+    _handover, _cpu,
+)  # fmt: skip
 """In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
 
 

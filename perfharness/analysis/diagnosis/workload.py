@@ -8,6 +8,7 @@ import numpy as np
 
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
+from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.keys import group_rows
@@ -53,6 +54,7 @@ class Workload:
     gpus: Gpus
     kernels: KernelGroups
     beside_kernels_ns: Int64
+    host_waits: HostWaits | None
     others: OtherProcesses
 
     @property
@@ -85,17 +87,18 @@ def build_workload(
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     call_start = trace.api.start_ns[launches.call]
     latency = np.maximum(operations.start_ns[launches.operation] - call_start, 0)
+    calls = call_table(trace, launches, busy)
     previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
         trace=trace, details=trace.details.operations, table=table, stages=stages,
         measures=measure(stages, table, warmup_batches), paths=name_paths(stages), launches=launches,
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
-        calls=call_table(trace, launches, busy), busy=busy,
+        calls=calls, busy=busy,
         compute=BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute]),
         gpus=gpus, kernels=group_kernels(trace, trace.details.operations, gpus),
         beside_kernels_ns=_beside_kernels(operations, is_compute, gpus),
-        others=others,
+        host_waits=find_host_waits(trace, calls, trace.details.os_calls), others=others,
     )  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""The scaling curve: what each number of processes per GPU brought, against the smallest one, and where it bends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from perfharness.model.scaling import Knee, ScalingPoint, ScalingRow
+
+MARGINAL_EFFICIENCY = 0.5
+"""Below this a further process brings less than half of what the first one brought, and costs a whole one's memory.
+At 1 processes scale ideally, at 0 nothing is gained; half is where one costs more than it brings."""
+
+METHOD = "first point after which a further process brings less than half of what the first one brought"
+
+
+def scaling_points(rows: Sequence[ScalingRow]) -> list[ScalingPoint]:
+    """Each row with its throughput against the smallest number of processes that was measured.
+
+    `speedup` is throughput by throughput, `slowdown` what one process got then by what one gets now, `efficiency` its
+    inverse. All None where either was not measured.
+    """
+    base = next((row for row in sorted(rows, key=_processes) if row.items_per_second), None)
+    return [_point(row, base) for row in rows]
+
+
+def _processes(row: ScalingRow) -> int:
+    return row.num_processes
+
+
+def _point(row: ScalingRow, base: ScalingRow | None) -> ScalingPoint:
+    if base is None or not base.items_per_second or not row.items_per_second:
+        return ScalingPoint(row=row, speedup=None, efficiency=None, slowdown=None, latency_ratio=None)
+    speedup = row.items_per_second / base.items_per_second
+    efficiency = speedup * base.num_processes / row.num_processes
+    latency = row.latency_p50_ms / base.latency_p50_ms if row.latency_p50_ms and base.latency_p50_ms else None
+    return ScalingPoint(row=row, speedup=speedup, efficiency=efficiency, slowdown=1 / efficiency, latency_ratio=latency)
+
+
+def find_knee(points: Sequence[ScalingPoint]) -> Knee:
+    """Where a further process stops being worth it, by marginal efficiency.
+
+    Of two neighbouring points that were measured: (T₂ - T₁) / (n₂ - n₁), in units of the base's throughput per process.
+    The knee is the first point whose next step is below `MARGINAL_EFFICIENCY`. With the few points of a sweep this is
+    steadier than methods of curvature (Kneedle: Satopää et al., 2011), which find a knee in a straight line with noise.
+    """
+    known = sorted((point for point in points if point.speedup is not None), key=lambda point: point.row.num_processes)
+    if len(known) < 2:
+        return _knee(None, f"{len(known)} points were measured, and it takes two")
+    base = known[0].row
+    per_process = (base.items_per_second or 0) / base.num_processes
+    for here, further in itertools.pairwise(known):
+        added = further.row.num_processes - here.row.num_processes
+        gain = (further.row.items_per_second or 0) - (here.row.items_per_second or 0)
+        marginal = gain / added / per_process
+        if marginal < MARGINAL_EFFICIENCY:
+            return _knee(
+                here.row.num_processes,
+                f"from {here.row.num_processes} to {further.row.num_processes} processes, each further one brought"
+                f" {marginal:.2f} of what the first brought",
+            )
+    last = known[-1].row.num_processes
+    return _knee(None, f"no knee in the range: up to {last} processes each is worth it")
+
+
+def _knee(num_processes: int | None, reason: str) -> Knee:
+    return Knee(num_processes=num_processes, method=METHOD, threshold=MARGINAL_EFFICIENCY, reason=reason)

@@ -1,0 +1,125 @@
+"""`perfharness launch --np-sweep 1,2,4,8`: the same launch with each number of processes, and the scaling curve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.model.plan import LaunchOptions, LaunchPlan
+from perfharness.model.scaling import Scaling, ScalingRow
+
+if TYPE_CHECKING:
+    from perfharness.report.run_folder import RunSummary
+    from perfharness_launcher.launch import LaunchOutcome
+
+Run = Callable[[LaunchPlan], "tuple[LaunchOutcome, RunSummary]"]
+
+
+def parse_np_sweep(text: str | None) -> tuple[int, ...]:
+    """`1,2,4` -> (1, 2, 4). Raises `UsageError` where that is no list of different numbers from 1 on."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts) or len({int(part) for part in parts}) < len(parts):
+        raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
+    return tuple(int(part) for part in parts)
+
+
+def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
+    """The options of each launch, in folders of their own."""
+    return [
+        replace(options, num_processes=number, output_dir=options.output_dir / f"np_{number}") for number in numbers
+    ]
+
+
+def run_np_sweep(plans: Sequence[LaunchPlan], output_dir: Path, console: Console, run: Run) -> int:
+    """Run all plans, one after the other; returns the exit code.
+
+    A launch that fails is a row that says so, and the sweep goes on; an interrupt ends it. 0: all well; 3: some were
+    measured; 1: none was, or the user ended it.
+    """
+    from perfharness.report.scaling import loop_path
+
+    rows: list[ScalingRow] = []
+    loop: tuple[str, ...] | None = None
+    interrupted = False
+    worst = EXIT_OK
+    for plan in plans:
+        number, folder = plan.options.num_processes, plan.options.output_dir.name
+        if interrupted:
+            rows.append(
+                ScalingRow(num_processes=number, folder=folder, status="not_run", reason="the sweep was interrupted")
+            )
+            continue
+        console.print(f"\n-np {number} -> {plan.options.output_dir}", markup=False, highlight=False, soft_wrap=True)
+        row, summary, interrupted = _row(plan, run, console)
+        rows.append(row)
+        if summary is not None:
+            loop = loop or loop_path(summary.results)
+            if any(finding.severity.value == "error" for finding in summary.findings):
+                worst = EXIT_CHECK_FAILED
+        elif row.status == "failed":
+            worst = EXIT_CHECK_FAILED
+    scaling = _conclude(rows, plans[0], output_dir, loop)
+    _show(scaling, output_dir, console)
+    measured = any(row.status == "ok" for row in rows)
+    return EXIT_FAILED if interrupted or not measured else worst
+
+
+def _row(plan: LaunchPlan, run: Run, console: Console) -> tuple[ScalingRow, RunSummary | None, bool]:
+    """The row of a launch, its results, and whether the user interrupted it."""
+    from perfharness.report.scaling import scaling_row
+    from perfharness.report.terminal import print_findings
+
+    number, folder = plan.options.num_processes, plan.options.output_dir.name
+    try:
+        outcome, summary = run(plan)
+    except (LaunchError, PerfHarnessError) as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        reason = str(error).splitlines()[0]
+        return ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason), None, False
+    print_findings(console, summary.findings)
+    row = scaling_row(number, folder, outcome.manifest, summary.mean, summary.results, summary.findings)
+    return row, summary, any(process.ended == "interrupted" for process in outcome.manifest.processes)
+
+
+def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: tuple[str, ...] | None) -> Scaling:
+    from perfharness.analysis.scaling import find_knee, scaling_points
+    from perfharness.report.scaling import write_scaling
+
+    points = scaling_points(rows)
+    measured = [row.num_processes for row in rows if row.items_per_second]
+    scaling = Scaling(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=["perfharness", *sys.argv[1:]],
+        script=plan.options.script,
+        script_arguments=list(plan.options.script_arguments),
+        num_gpus=max(1, len(plan.gpus)),
+        warmup_batches=plan.options.warmup_batches,
+        loop="/".join(loop) if loop else None,
+        base_num_processes=min(measured, default=None),
+        points=points,
+        knee=find_knee(points),
+    )
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_scaling(scaling, output_dir)
+    return scaling
+
+
+def _show(scaling: Scaling, output_dir: Path, console: Console) -> None:
+    from perfharness.report.scaling import draw_scaling, print_scaling
+
+    print_scaling(console, scaling)
+    try:
+        draw_scaling(scaling, output_dir)
+    except PerfHarnessError as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)

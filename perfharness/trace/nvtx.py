@@ -1,0 +1,248 @@
+"""NVTX events into ranges and marks, window by window; what is the same in all rows is held once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from perfharness.errors import TraceFormatError
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
+from perfharness.trace.names import NameTable, lookup
+from perfharness.trace.parallel import Readers
+from perfharness.trace.source import MISSING, ROW_ID, TraceSource, Window
+
+NVTX_COLUMNS = [
+    "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId"
+]  # fmt: skip
+PAYLOAD_COLUMNS = ["int64Value", "uint64Value", "int32Value", "uint32Value"]
+
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Nvtx:
+    """What the NVTX table holds. `last_ns` is the time of its last event; open ranges end there, for the time being."""
+
+    ranges: NvtxRanges
+    marks: NvtxMarks
+    last_ns: int
+
+
+@dataclass(frozen=True)
+class _Definitions:
+    """Names that events gave to a domain or a category of their process."""
+
+    keys: list[Int64]
+    name: Int64
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Events of one window; `domain` and `category` are still the trace's ids."""
+
+    ranges: NvtxRanges
+    marks: NvtxMarks
+    domains: _Definitions
+    categories: _Definitions
+    last_ns: int
+
+
+def read_nvtx(readers: Readers, path: Path, windows: Sequence[Window], names: NameTable) -> Nvtx:
+    """All ranges and marks. Raises `TraceFormatError` where events have no type, no time, or a name that is not there.
+
+    Args:
+        windows: those of the NVTX table.
+        names: gets the names that stand in the events themselves.
+    """
+    adding = threading.Lock()
+
+    def task(window: Window) -> Callable[[TraceSource], _Part]:
+        return lambda source: _read_part(source, path, window, names, adding)
+
+    unnamed = int(names.add([""])[0])
+    parts = list(readers.map(task(window) for window in windows))
+    domains = _joined_definitions([part.domains for part in parts], 2)
+    categories = _joined_definitions([part.categories for part in parts], 3)
+    last_ns = max((part.last_ns for part in parts), default=0)
+    named_ranges, named_marks = [], []
+    while parts:
+        part = parts.pop(0)
+        named_ranges.append(_named(part.ranges, domains, categories, unnamed))
+        named_marks.append(_named(part.marks, domains, categories, unnamed))
+    return Nvtx(_joined(NvtxRanges, named_ranges), _joined(NvtxMarks, named_marks), last_ns)
+
+
+def _read_part(source: TraceSource, path: Path, window: Window, names: NameTable, adding: threading.Lock) -> _Part:
+    events = source.integers(
+        schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS}, window=window
+    )
+    events["name"] = names.codes_of_ids(events["textId"])
+    if "text" in source.columns(schema.TABLE_NVTX):
+        rows, texts = source.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId", window=window)
+        if len(rows):
+            encoded = pc.dictionary_encode(texts).combine_chunks()
+            with adding:
+                codes = names.add(encoded.dictionary.to_pylist())
+            events["name"][np.searchsorted(events[ROW_ID], rows)] = codes[encoded.indices.to_numpy()]
+    return _split(path, events)
+
+
+def _split(path: Path, events: dict[str, Int64]) -> _Part:
+    kind = events["eventType"]
+    nameless = (events["textId"] != MISSING) & (events["name"] < 0)
+    if nameless.any() or (kind == MISSING).any():
+        raise TraceFormatError(
+            f"{path} contradicts itself: at least {int(nameless.sum())} NVTX events have names that are not in "
+            f"{schema.TABLE_STRINGS}, and at least {int((kind == MISSING).sum())} have no type. The file is damaged; "
+            "export it again with `nsys export --type sqlite`."
+        )
+    events["domain"] = np.where(events["domainId"] == MISSING, 0, events["domainId"])
+    events["category"] = np.where(events["category"] == MISSING, 0, events["category"])
+    is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
+    is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
+    times = [events[column] for column in ("start", "end")]
+    return _Part(
+        ranges=_ranges(events, is_push_pop, slice(None) if is_range.all() else np.flatnonzero(is_range)),
+        marks=_marks(events, np.flatnonzero(kind == schema.NVTX_MARK_EVENT)),
+        domains=_definitions(events, ["domain"], kind == schema.NVTX_DOMAIN_CREATE),
+        categories=_definitions(events, ["domain", "category"], kind == schema.NVTX_CATEGORY_EVENT),
+        last_ns=max(int(column.max()) for column in times) if len(kind) else 0,
+    )
+
+
+def _ranges(events: dict[str, Int64], is_push_pop: Bool, at: Int64 | slice) -> NvtxRanges:
+    end, payload = events["end"][at], events["payload"][at]
+    is_open = end == MISSING
+    ended_on, began_on = events["endGlobalTid"][at], events["globalTid"][at]
+    return _compact(
+        NvtxRanges(
+            row=events[ROW_ID][at],
+            start_ns=events["start"][at],
+            end_ns=end,
+            thread=began_on,
+            style=np.where(is_push_pop[at], np.int8(Style.PUSH_POP), np.int8(Style.START_END)),
+            name=events["name"][at],
+            domain=events["domain"][at],
+            category=events["category"][at],
+            payload=np.where(payload == MISSING, 0, payload),
+            has_payload=payload != MISSING,
+            is_open=is_open,
+            crosses_threads=(ended_on != MISSING) & (ended_on != began_on) & ~is_push_pop[at],
+        ),
+        as_they_are=("start_ns", "end_ns"),
+    )
+
+
+def _marks(events: dict[str, Int64], at: Int64) -> NvtxMarks:
+    payload = events["payload"][at]
+    return _compact(
+        NvtxMarks(
+            time_ns=events["start"][at],
+            thread=events["globalTid"][at],
+            name=events["name"][at],
+            domain=events["domain"][at],
+            category=events["category"][at],
+            payload=np.where(payload == MISSING, 0, payload),
+            has_payload=payload != MISSING,
+        ),
+        as_they_are=("time_ns",),
+    )
+
+
+def _definitions(events: dict[str, Int64], ids: list[str], is_definition: Bool) -> _Definitions:
+    at = np.flatnonzero(is_definition)
+    return _Definitions(
+        [events["globalTid"][at] & PROCESS_MASK, *(events[column][at] for column in ids)], events["name"][at]
+    )
+
+
+def _joined_definitions(parts: list[_Definitions], count: int) -> _Definitions:
+    none: Int64 = np.empty(0, dtype=np.int64)
+    return _Definitions(
+        [np.concatenate([none, *(part.keys[place] for part in parts)]) for place in range(count)],
+        np.concatenate([none, *(part.name for part in parts)]),
+    )
+
+
+_Events = TypeVar("_Events", NvtxRanges, NvtxMarks)
+
+
+def _named(events: _Events, domains: _Definitions, categories: _Definitions, unnamed: int) -> _Events:
+    """Name codes for ids of domains and categories; and no event without a name, be it an empty one."""
+    process = held_once(events.thread & PROCESS_MASK)
+    columns: dict[str, Column] = {column.name: getattr(events, column.name) for column in fields(events)}
+    columns["domain"] = _look_up([process, events.domain], domains)
+    columns["category"] = _look_up([process, events.domain, events.category], categories)
+    columns["name"] = np.where(events.name < 0, np.int32(unnamed), events.name)
+    return type(events)(**columns)
+
+
+def _look_up(keys: list[Int64], definitions: _Definitions) -> Integers:
+    if len(keys[0]) and all(is_held_once(key) for key in keys):
+        found = lookup([key[:1] for key in keys], definitions.keys, definitions.name)
+        return np.broadcast_to(found.astype(np.int32)[0], len(keys[0]))
+    return held_once(lookup(keys, definitions.keys, definitions.name).astype(np.int32))
+
+
+def _compact(events: _Events, as_they_are: tuple[str, ...]) -> _Events:
+    columns = {column.name: getattr(events, column.name) for column in fields(events)}
+    return type(events)(
+        **{name: values if name in as_they_are else held_once(narrow(values)) for name, values in columns.items()}
+    )
+
+
+def _joined(kind: type[_Events], parts: list[_Events]) -> _Events:
+    """All parts as one; each column is let go of when it has been copied."""
+    columns: dict[str, Column] = {}
+    held = [{column.name: getattr(part, column.name) for column in fields(part)} for part in parts]
+    parts.clear()
+    for column in fields(kind):
+        columns[column.name] = joined_column([part.pop(column.name) for part in held], EMPTY[column.type])
+    return kind(**columns)
+
+
+EMPTY: dict[Any, Column] = {
+    "Int64": np.empty(0, dtype=np.int64),
+    "Integers": np.empty(0, dtype=np.int32),
+    "Bool": np.empty(0, dtype=np.bool_),
+}
+
+
+def joined_column(parts: list[Column], empty: Column) -> Column:
+    """Parts of a column as one; where all rows are the same, one value, repeated."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return empty
+    if all(is_held_once(part) for part in parts) and len({part[0].item() for part in parts}) == 1:
+        return np.broadcast_to(parts[0][0], sum(len(part) for part in parts))
+    return np.concatenate(parts)
+
+
+def is_held_once(values: Column) -> bool:
+    """Whether a column is one value, repeated without memory of its own."""
+    return values.strides == (0,)
+
+
+def held_once(values: Column) -> Column:
+    """The column, or, where all rows are the same, one value, repeated."""
+    if len(values) and not is_held_once(values) and (values == values[0]).all():
+        return np.broadcast_to(values[0].copy(), len(values))
+    return values
+
+
+def narrow(values: Column) -> Column:
+    """Integers in 32 bits where they fit."""
+    if values.dtype != np.int64 or not len(values):
+        return values
+    limits = np.iinfo(np.int32)
+    if int(values.min()) < limits.min or int(values.max()) > limits.max:
+        return values
+    return values.astype(np.int32)

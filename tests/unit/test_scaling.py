@@ -1,0 +1,175 @@
+"""The scaling curve and its knee, by hand; a real sweep with a launch that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.scaling import MARGINAL_EFFICIENCY, find_knee, scaling_points
+from perfharness.cli.np_sweep import parse_np_sweep
+from perfharness.errors import UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.scaling import GpuPoint, Scaling, ScalingRow
+from perfharness.report.scaling import draw_scaling, why_it_failed
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "docs" / "schema" / "scaling.schema.json"
+
+
+def rows(rates: dict[int, float | None], **more: Any) -> list[ScalingRow]:
+    return [
+        ScalingRow(
+            num_processes=number,
+            folder=f"np_{number}",
+            status="failed" if rate is None else "ok",
+            items_per_second=rate,
+            **more,
+        )
+        for number, rate in rates.items()
+    ]
+
+
+def knee(rates: dict[int, float | None]) -> int | None:
+    return find_knee(scaling_points(rows(rates))).num_processes
+
+
+def test_figures_against_one_process() -> None:
+    one, two, four = scaling_points(rows({1: 100.0, 2: 180.0, 4: 200.0}))
+    assert (one.speedup, one.efficiency, one.slowdown) == (1.0, 1.0, 1.0)
+    assert two.speedup == pytest.approx(1.8)
+    assert two.efficiency == pytest.approx(0.9)
+    assert four.efficiency == pytest.approx(0.5)
+    assert four.slowdown == pytest.approx(2.0), "each of four gets 50 items/s where one alone got 100"
+
+
+def test_figures_against_the_smallest_that_was_measured() -> None:
+    four, one, two = scaling_points(rows({4: 300.0, 1: None, 2: 200.0}))
+    assert (one.speedup, one.efficiency) == (None, None)
+    assert (two.speedup, four.speedup) == (1.0, 1.5)
+    assert four.efficiency == pytest.approx(0.75)
+
+
+def test_the_knee_is_where_a_further_process_brings_less_than_half() -> None:
+    assert knee({1: 100, 2: 190, 4: 300, 8: 340}) == 4  # steps: 0.9, 0.55, 0.1 of a process each
+    assert knee({8: 340, 1: 100, 4: 300, 2: 190}) == 4, "in whatever order they ran"
+    assert knee({1: 100, 2: 90}) == 1
+    assert knee({1: 100, 2: 200, 4: 400, 8: 800}) is None
+    assert knee({1: 100, 2: 150, 3: 200}) is None, "half is enough"
+
+
+def test_a_launch_that_failed_is_stepped_over() -> None:
+    assert knee({1: 100, 2: None, 4: 110, 8: None}) == 1
+    found = find_knee(scaling_points(rows({1: 100, 2: None})))
+    assert found.num_processes is None
+    assert "1 points were measured" in found.reason
+
+
+@given(st.lists(st.integers(1, 64), min_size=2, max_size=6, unique=True), st.floats(0.51, 1.5))
+def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slope: float) -> None:
+    first = min(numbers)
+    rates: dict[int, float | None] = {number: first + slope * (number - first) for number in numbers}
+    assert knee(rates) is None
+    assert slope > MARGINAL_EFFICIENCY
+
+
+@pytest.mark.parametrize("text", ["", "1,", "0,1", "1,1", "a", "-1", "1;2"])
+def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--np-sweep"):
+        parse_np_sweep(text)
+
+
+def test_a_list_of_numbers() -> None:
+    assert parse_np_sweep("1, 2,8") == (1, 2, 8)
+    assert parse_np_sweep(None) == ()
+
+
+def test_why_a_launch_failed() -> None:
+    text = "The process ended with exit code 1: python x.py; the end of stderr.log:\n    CUDA error: out of memory"
+    finding = Finding("process-failed", Severity.ERROR, text, process="proc_3_gpu_0")
+    reason = why_it_failed(1, 4, [finding])
+    assert reason == (
+        "out of memory; 1 of 4 processes did not end well"
+        " (proc_3_gpu_0: The process ended with exit code 1: python x.py)"
+    )
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    gpus = [GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0)]
+    points = scaling_points(rows({1: 100.0, 2: 190.0, 4: None}, gpus=gpus, latency_p50_ms=1.0))
+    scaling = Scaling(
+        created="", command=[], script="x.py", num_gpus=1, warmup_batches=1, base_num_processes=1, points=points,
+        knee=find_knee(points),
+    )  # fmt: skip
+    picture = draw_scaling(scaling, tmp_path)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_published_schema_is_the_model_s() -> None:
+    published = json.loads(SCHEMA.read_text())
+    published.pop("$schema")
+    assert published == Scaling.model_json_schema(mode="serialization")
+
+
+SCRIPT = """
+import os, sys, time
+from perfharness import PerfRecorder
+if int(os.environ["PERFHARNESS_NUM_PROCESSES"]) == 3:
+    raise MemoryError("out of memory")
+perf = PerfRecorder("rec")
+for i in range(20):
+    with perf.batch(i, total_items=2):
+        time.sleep(0.01)
+perf.finalize()
+"""
+
+
+def sweep(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
+    return subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "-o", str(tmp_path / "out"), *options,
+         str(script)],
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--np-sweep", "1,3,2")
+    assert done.returncode == 3, done.stdout + done.stderr
+    out = tmp_path / "out"
+    scaling = json.loads((out / "scaling.json").read_text())
+    jsonschema.validate(scaling, json.loads(SCHEMA.read_text()))
+    one, three, two = (point["row"] for point in scaling["points"])
+    assert [row["status"] for row in (one, three, two)] == ["ok", "failed", "ok"]
+    assert "out of memory; 3 of 3 processes" in three["reason"]
+    assert three["items_per_second"] is None
+    assert 100 < one["items_per_second"] < 200
+    assert one["latency_p50_ms"] > 10
+    assert scaling["loop"] == "rec/batch"
+    assert scaling["base_num_processes"] == 1
+    for number in (1, 2, 3):
+        assert (out / f"np_{number}" / "manifest.json").exists()
+    assert (out / "scaling.png").exists()
+    assert "slow-down" in done.stdout
+    assert Scaling.model_validate_json((out / "scaling.json").read_text()).points[0].row.num_processes == 1
+
+
+def test_a_dry_run_shows_all_plans_and_a_clash_is_refused(tmp_path: Path) -> None:
+    shown = sweep(tmp_path, "--np-sweep", "1,2", "--dry-run").stdout
+    assert "out/np_1" in shown
+    assert "proc_1_gpu_0" in shown
+    assert not (tmp_path / "out").exists()
+    clash = sweep(tmp_path, "--np-sweep", "1,2", "-np", "4")
+    assert clash.returncode == 2
+    assert "--np-sweep" in clash.stderr
