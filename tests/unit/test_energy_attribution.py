@@ -75,6 +75,37 @@ def test_moments_are_shared_by_those_at_work() -> None:
     assert BusyShares([]).within(edges[:-1], edges[1:]).shape == (0, 5)
 
 
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=5).map(
+            lambda pairs: [(start, start + length) for start, length in pairs]
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(-5, 70),
+    st.integers(0, 40),
+)
+def test_shares_of_any_work_are_those_counted_second_by_second(
+    work: list[list[tuple[int, int]]], start: int, length: int
+) -> None:
+    columns = [
+        (
+            np.asarray([s for s, _ in spans], dtype=np.int64) * S + T0,
+            np.asarray([e for _, e in spans], dtype=np.int64) * S + T0,
+        )
+        for spans in work
+    ]
+    edges = np.asarray([start, start + length]) * S + T0
+    found = BusyShares(columns).within(edges[:1], edges[1:])[:, 0]
+    expected = np.zeros(len(work))
+    for second in range(start, start + length):
+        active = [any(s <= second < e for s, e in spans) for spans in work]
+        if any(active):
+            expected += np.asarray(active) / sum(active)
+    assert found == pytest.approx(expected)
+
+
 def test_two_stages_by_hand() -> None:
     # 1 s at 500 W, then 1 s at 200 W, then 1 s of waiting at 100 W; ten times: 5 kJ, 2 kJ, 1 kJ.
     pipeline = Pipeline({"matmul": (1000, 500), "copy": (1000, 200), "wait": (1000, 100)}, spread=0, seconds=30)

@@ -175,9 +175,9 @@ def _classes(processes: list[MeasuredProcess]) -> tuple[list[str], list[tuple[In
 
 
 def _counts(processes: list[MeasuredProcess]) -> tuple[int, float | None]:
-    items = [process.batches.kept_items for process in processes]
+    items = [process.batches.item_count for process in processes]
     known = [count for count in items if count is not None]
-    return sum(process.batches.kept_count for process in processes), sum(known) if len(known) == len(items) else None
+    return sum(process.batches.count for process in processes), sum(known) if len(known) == len(items) else None
 
 
 def _stage(one: ClassEnergy, idle_w: float | None, batches: int, items: float | None) -> StageEnergy:

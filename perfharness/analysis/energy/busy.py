@@ -22,26 +22,54 @@ class BusyShares:
 
     def __init__(self, work: Sequence[tuple[Int64, Int64]]) -> None:
         merged = [merge(start, end) for start, end in work]
-        moments = [np.concatenate(pair) for pair in merged]
-        everything = np.unique(np.concatenate(moments)) if moments else np.empty(0, dtype=np.int64)
-        self._origin = int(everything[0]) if len(everything) else 0
-        self._moment = (everything - self._origin) / NS_PER_S
-        inside = [_inside(start, end, everything) for start, end in merged]
-        at_once = np.maximum(np.sum(inside, axis=0), 1) if inside else np.empty(0)
-        length = np.diff(self._moment, append=self._moment[-1:])
-        self._until = [np.r_[0.0, np.cumsum(length * active / at_once)[:-1]] for active in inside]
+        self._origin = min((int(start[0]) for start, _ in merged if len(start)), default=0)
+        self._lines = _alone(merged, self._origin) if _take_turns(merged) else _shared(merged, self._origin)
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._lines)
 
     def within(self, start_ns: Float64 | Int64, end_ns: Float64 | Int64) -> Float64:
         """Seconds of each class in each stretch, shape (classes, *stretches)."""
         shape = (len(self), *np.shape(start_ns))
-        if not len(self._moment):
-            return np.zeros(shape)
         begin, stop = (start_ns - self._origin) / NS_PER_S, (end_ns - self._origin) / NS_PER_S
-        found = [np.interp(stop, self._moment, until) - np.interp(begin, self._moment, until) for until in self._until]
-        return np.asarray(found, dtype=np.float64).reshape(shape)
+        found = np.zeros(shape)
+        for row, (moment, until) in enumerate(self._lines):
+            if len(moment):
+                found[row] = np.interp(stop, moment, until) - np.interp(begin, moment, until)
+        return found
+
+
+Spans = list[tuple[Int64, Int64]]
+Lines = list[tuple[Float64, Float64]]
+"""Of each class: moments in seconds, and busy seconds until then."""
+
+
+def _take_turns(merged: Spans) -> bool:
+    """Whether no two classes are ever at work at once, as on a GPU with one stream."""
+    start = np.concatenate([start for start, _ in merged]) if merged else np.empty(0, dtype=np.int64)
+    end = np.concatenate([end for _, end in merged]) if merged else np.empty(0, dtype=np.int64)
+    order = np.argsort(start, kind="stable")
+    return not (start[order][1:] < end[order][:-1]).any()
+
+
+def _alone(merged: Spans, origin: int) -> Lines:
+    lines = []
+    for start, end in merged:
+        moment = (np.stack([start, end], axis=1).ravel() - origin) / NS_PER_S
+        total = np.cumsum((end - start) / NS_PER_S)
+        until = np.zeros(len(moment))
+        until[1::2], until[2::2] = total, total[:-1]
+        lines.append((moment, until))
+    return lines
+
+
+def _shared(merged: Spans, origin: int) -> Lines:
+    moments = np.unique(np.concatenate([np.concatenate(pair) for pair in merged]))
+    inside = [_inside(start, end, moments).astype(np.int16) for start, end in merged]
+    at_once = np.maximum(np.sum(inside, axis=0), 1)
+    seconds = (moments - origin) / NS_PER_S
+    length = np.diff(seconds, append=seconds[-1:])
+    return [(seconds, np.r_[0.0, np.cumsum(length * active / at_once)[:-1]]) for active in inside]
 
 
 def _inside(start: Int64, end: Int64, moments: Int64) -> Int64:

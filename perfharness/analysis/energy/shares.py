@@ -32,7 +32,7 @@ def process_energies(sensors: GpuSensors, gpu: GpuEnergy, processes: list[Measur
         error = (
             total.error_j if not others else None if share is None or total.error_j is None else share * total.error_j
         )
-        batches, items = process.batches.kept_count, process.batches.kept_items
+        batches, items = process.batches.count, process.batches.item_count
         found[process.folder] = ProcessEnergy(
             gpu_uuid=sensors.uuid,
             shared_with=others,

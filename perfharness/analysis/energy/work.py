@@ -86,15 +86,23 @@ class Batches:
         return (start, end) if end > start else None
 
     @property
-    def kept_count(self) -> int:
-        """How many are kept."""
-        return int(self.kept.sum())
+    def in_window(self) -> Bool:
+        """Those inside the window, throttled ones that are left out of the statistics too: their energy is in it."""
+        window = self.window
+        if window is None:
+            return np.zeros_like(self.kept)
+        return (self.start_ns >= window[0]) & (self.end_ns <= window[1])
 
     @property
-    def kept_items(self) -> float | None:
-        """Items in those that are kept; None where one counted none."""
-        total = float(self.items[self.kept].sum())
-        return None if np.isnan(total) or not self.kept.any() else total
+    def count(self) -> int:
+        """How many lie inside the window."""
+        return int(self.in_window.sum())
+
+    @property
+    def item_count(self) -> float | None:
+        """Items of those inside the window; None where one counted none."""
+        total = float(self.items[self.in_window].sum())
+        return None if np.isnan(total) or not self.count else total
 
 
 @dataclass(frozen=True)
