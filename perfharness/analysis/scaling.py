@@ -60,7 +60,7 @@ def find_knee(points: Sequence[ScalingPoint]) -> Knee:
                 f" {marginal:.2f} of what the first brought",
             )
     last = known[-1].row.num_processes
-    return _knee(None, f"no knee in the range: up to {last} processes each is worth it")
+    return _knee(None, f"up to {last} processes, the most that were tried, each is worth it")
 
 
 def _knee(num_processes: int | None, reason: str) -> Knee:

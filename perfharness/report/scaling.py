@@ -118,18 +118,7 @@ def write_scaling(scaling: Scaling, folder: Path) -> Path:
 def print_scaling(console: Console, scaling: Scaling) -> None:
     """The table, a row a launch, and the knee."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in (
-        "-np",
-        "items/s",
-        "speed-up",
-        "efficiency",
-        "slow-down",
-        "p50 ms",
-        "p99 ms",
-        "GPU busy",
-        "power W",
-        "",
-    ):
+    for name in ("-np", "items/s", "speedup", "effic.", "slowdown", "p50 ms", "p99 ms", "busy", "W", ""):
         table.add_column(name, justify="left" if not name else "right", no_wrap=bool(name))
     for point in scaling.points:
         row = point.row
@@ -207,6 +196,8 @@ def draw_scaling(scaling: Scaling, folder: Path) -> Path:
     )
     axes[1][0].set_ylim(bottom=0)
     axes[1][1].set_ylim(0, 1)
+    if all(not gpu.busy_share for point in points for gpu in point.row.gpus):
+        axes[1][1].text(0.5, 0.5, "not measured", ha="center", transform=axes[1][1].transAxes)
     power = [_sum([gpu.power_w for gpu in point.row.gpus]) for point in points]
     if any(value is not None for value in power):
         second = axes[1][1].twinx()

@@ -161,7 +161,7 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         assert (out / f"np_{number}" / "manifest.json").exists()
     assert (out / "scaling.png").exists()
-    assert "slow-down" in done.stdout
+    assert "slowdown" in done.stdout
     assert Scaling.model_validate_json((out / "scaling.json").read_text()).points[0].row.num_processes == 1
 
 
