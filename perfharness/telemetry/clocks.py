@@ -220,8 +220,8 @@ def restore(
 
 
 def _note(state: ClocksState, store: StateStore) -> None:
-    """Keep the state up to date while undoing; a full disk must not keep anything from being undone."""
-    with contextlib.suppress(OSError):
+    """Keep the state up to date while undoing; no fault, of a full disk say, may keep anything from being undone."""
+    with contextlib.suppress(Exception):
         store.write(state)
 
 

@@ -131,7 +131,8 @@ class Bench:
     def arguments(self, command: Command) -> list[str]:
         """The command line."""
         if command == "launch":
-            return ["launch", "-m", "--tracer", "none", "-o", str(self._folder / "out"), str(self._script)]
+            options = ["-m", "--tracer", "none", "--no-telemetry", "-o", str(self._folder / "out")]
+            return ["launch", *options, str(self._script)]
         return ["clocks", command]
 
     def steps(self, command: Command) -> list[str]:
@@ -245,14 +246,14 @@ def cases(bench: Bench, commands: Sequence[Command], ends: Sequence[End] = ENDS)
                     yield Case(command, number, name, end, when)
 
 
-def main(commands: Sequence[Command], *, as_json: bool, only: str = "") -> int:
+def main(commands: Sequence[Command], *, as_json: bool, only: str = "", ends: Sequence[End] = ENDS) -> int:
     """Run all cases and print the table; 1 where a case did not end as it has to."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     in_memory = Path("/dev/shm")  # thousands of fsyncs; what is tested is their order, not the disk
     place = in_memory if os.access(in_memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="clock-faults-", dir=place) as folder:
         bench = Bench(Path(folder))
-        outcomes = [bench.try_case(case) for case in cases(bench, commands) if only in case.name]
+        outcomes = [bench.try_case(case) for case in cases(bench, commands, ends) if only in case.name]
     if as_json:
         print(json.dumps([{**outcome.to_json(), "well": outcome.well} for outcome in outcomes]))
     else:

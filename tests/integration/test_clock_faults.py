@@ -1,0 +1,171 @@
+"""Clocks and kills: the real commands, ended at every step, against a replayed NVML (`scripts/clock_faults`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.model.environment import NVML_REPLAY
+from perfharness.telemetry.clock_state import STATE_DIR
+from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.nvml_state import NvmlState
+from perfharness.testing.replayed_nvml import NVML_STATE
+from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDS = {"SIGKILL", "SIGTERM", "SIGINT", "exception"}
+
+
+def table(*options: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "clock_faults"), "--json", *options], capture_output=True, text=True
+    )
+    assert done.stdout, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+@pytest.mark.parametrize("command", ["max", "restore"])
+def test_killed_at_every_step(command: str) -> None:
+    rows = table("--command", command, "--end", "SIGKILL")
+    assert [row for row in rows if not row["well"]] == []
+    assert {row["exit_code"] for row in rows} == {-signal.SIGKILL}
+    steps = {row["case"]["name"] for row in rows}
+    assert {"open(clocks.json.new)", "fsync", "replace(clocks.json.new)", "flock"} <= steps
+    left = [len(row["left"]) for row in rows]
+    assert set(left) == set(range(6))  # something of each kind was left in between: the cases are what they say
+
+
+@pytest.mark.parametrize("step", ["nvmlDeviceSet", "nvmlDeviceReset", "replace"])
+def test_every_way_to_end_at_the_steps_that_change_something(step: str) -> None:
+    rows = table("--step", step)
+    assert [row for row in rows if not row["well"]] == []
+    assert {row["case"]["end"] for row in rows} == ENDS
+
+
+def test_a_launch_ended_where_it_changes_something() -> None:
+    rows = table("--command", "launch", "--step", "nvmlDeviceSetGpuLockedClocks")
+    rows += table("--command", "launch", "--step", "nvmlDeviceResetGpuLockedClocks", "--end", "SIGKILL")
+    assert [row for row in rows if not row["well"]] == []
+    assert {row["case"]["end"] for row in rows} == ENDS
+
+
+class Machine:
+    """A replayed machine for commands that are started as a user starts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "nvml.json"
+        self.environment = {
+            **os.environ,
+            NVML_REPLAY: str(h100_machine(2).write(folder / "record.json")),
+            NVML_STATE: str(self.state),
+            STATE_DIR: str(folder / "state"),
+        }
+
+    def run(self, *arguments: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
+        environment = {**self.environment, STEP_FAULTS: faults_to_json(*faults)}
+        command = [sys.executable, "-m", "perfharness", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    def settings(self) -> NvmlState:
+        return NvmlState.model_validate_json(self.state.read_bytes())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_what_a_user_sees(machine: Machine) -> None:
+    assert "perfharness has changed nothing" in machine.run("clocks", "status").stdout
+    before = machine.settings()
+    killed = machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSetMemoryLockedClocks", signal="SIGKILL"),))
+    assert killed.returncode == -signal.SIGKILL
+    next_command = machine.run("analyze", "no-such-folder")
+    assert next_command.stderr.splitlines()[0] == (
+        f"perfharness: a run that was killed left GPU {gpu_uuid(0)} changed (persistence mode, power limit, application"
+        " clocks, memory clock lock); `perfharness clocks restore` brings back what was before"
+    )
+    assert "which was killed" in machine.run("clocks", "status").stdout
+    restored = machine.run("clocks", "restore")
+    assert restored.returncode == 0
+    assert f"GPU {gpu_uuid(0)}: power limit restored: 650 W" in restored.stdout
+    assert machine.settings() == before
+    assert machine.run("clocks", "restore").stdout == "nothing to restore\n"
+    assert "clocks restore" not in machine.run("analyze", "no-such-folder").stderr
+
+
+def test_clocks_that_are_held_on_purpose_are_no_news(machine: Machine) -> None:
+    done = machine.run("clocks", "max", "--gpus", gpu_uuid(1))
+    assert done.returncode == 0, done.stderr
+    assert machine.settings().devices[gpu_uuid(1)].locked_graphics_mhz == (1980, 1980)
+    assert machine.settings().devices[gpu_uuid(0)].locked_graphics_mhz is None
+    assert "clocks restore" not in machine.run("analyze", "no-such-folder").stderr
+    status = json.loads(machine.run("clocks", "status", "--json").stdout)
+    assert [(owner["kind"], owner["gpus"]) for owner in status["states"][0]["owners"]] == [("hold", [gpu_uuid(1)])]
+
+
+def test_refusals_and_exit_codes(machine: Machine) -> None:
+    one = Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)
+    some = machine.run("clocks", "max", faults=(one,))
+    assert some.returncode == 3
+    assert f"GPU {gpu_uuid(0)}: power limit not changed: no permission; it takes root" in some.stdout
+    machine.run("clocks", "restore")
+    before = machine.settings()
+    stopped = machine.run("clocks", "max", "--clock-refusal", "stop", faults=(one,))
+    assert stopped.returncode == 1
+    assert "stopped at the refusal" in stopped.stderr
+    assert machine.settings() == before
+    none = machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSet*", error=4),))
+    assert none.returncode == 1
+    assert none.stdout == f"GPU {gpu_uuid(0)}: clocks not changed: no permission; it takes root\n"
+
+
+SCRIPT = """
+import json, os
+state = json.load(open(os.environ["PERFHARNESS_NVML_STATE"]))
+print(sorted(uuid for uuid, device in state["devices"].items() if device["locked_graphics_mhz"]))
+"""
+
+
+def launch(machine: Machine, folder: Path, *options: str, faults: tuple[Fault, ...] = ()) -> Any:
+    (folder / "script.py").write_text(SCRIPT)
+    common = ["--tracer", "none", "--no-telemetry", "-o", str(folder / "out"), *options, str(folder / "script.py")]
+    return machine.run("launch", *common, faults=faults)
+
+
+def test_a_launch_holds_the_clocks_of_its_gpus_only(machine: Machine, tmp_path: Path) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    done = launch(machine, tmp_path, "-m", "--gpus", gpu_uuid(1))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out/proc_0_gpu_1/stdout.log").read_text() == f"{[gpu_uuid(1)]}\n"
+    assert machine.settings() == before
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    steps = manifest["companions"]["clocks"]["steps"]
+    assert {(step["gpu_uuid"], step["answer"], step["restored"]) for step in steps} == {
+        (gpu_uuid(1), "set", "restored")
+    }
+
+
+def test_a_launch_goes_on_without_permission_or_stops_as_chosen(machine: Machine, tmp_path: Path) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    refused = (Fault(name="nvmlDeviceSet*", error=4),)
+    done = launch(machine, tmp_path, "-m", faults=refused)
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = json.loads((tmp_path / "out/manifest.json").read_text())["findings"]
+    assert [finding["message"] for finding in findings if finding["code"] == "clocks-refused"] == [
+        f"GPU {gpu_uuid(0)}: clocks not changed: no permission; it takes root"
+    ]
+    stopped = launch(machine, tmp_path, "-m", "--clock-refusal", "stop", faults=refused)
+    assert stopped.returncode == 1
+    assert "the clocks cannot be set as asked" in stopped.stderr
+    assert machine.settings() == before
