@@ -83,7 +83,8 @@ class KernelGroup:
     """
 
     name: str
-    device: int
+    gpu: int
+    """Place in `gpus`."""
     kind: KernelKind
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
@@ -100,9 +101,14 @@ class KernelGroup:
 
 @dataclass(frozen=True)
 class CopyGroup:
-    """Copies of one direction and kind of host memory. `gb_per_s`: bytes by the time the copies themselves took."""
+    """Copies of one direction, GPU and kind of host memory. `gb_per_s`: bytes by the time that the copies took."""
 
     direction: str
+    gpu: int
+    """Place in `gpus` of the GPU whose copy it was."""
+    source_gpu: int | None
+    """Of a copy between two GPUs: where from, and where to; None for every other, and where the trace does not tell."""
+    target_gpu: int | None
     host_memory: str | None
     count: float
     bytes: float | None
@@ -167,9 +173,15 @@ class GpuWork:
 
 @dataclass(frozen=True)
 class GpuDuringStage:
-    """The GPU while the host was in the stage, whoever started the work."""
+    """One GPU that the stage uses while the host was in the stage, whoever started the work.
 
+    `gpu` is its place in `gpus`, None where nothing ran on any GPU; `own_busy_ms` is of the stage's own operations on
+    it, also after the stage's end.
+    """
+
+    gpu: int | None
     busy_ms: float
+    own_busy_ms: float
     idle_ms: float
     gaps: float
     gap_p50_us: float | None
@@ -243,7 +255,7 @@ class StageDiagnosis:
     gpu_busy_ms_per_item: float | None
     kernels_per_item: float | None
     gpu: GpuWork | None
-    gpu_during: GpuDuringStage | None
+    gpu_during: list[GpuDuringStage]
     host: HostWork | None
     verdict: StageVerdict
     cost: StageCost

@@ -166,7 +166,8 @@ class OperationDetails:
     `shared_bytes` is static and dynamic shared memory together; `copy_kind` is a `CopyKind`, `source` and `target`
     are `MemoryKind`s (a memset has a target only); `bytes` counts for copies and memsets; `graph_exec` is the
     executable graph of a graph replay, `graph_node` the node that a kernel, copy or memset was in a graph (traced
-    node by node).
+    node by node); `source_device` and `target_device` the GPUs of a copy from one to another, as the process numbers
+    them.
     """
 
     name: Int64
@@ -181,6 +182,8 @@ class OperationDetails:
     target: Int64
     graph_exec: Int64
     graph_node: Int64
+    source_device: Int64
+    target_device: Int64
 
     def __len__(self) -> int:
         return len(self.name)

@@ -131,7 +131,7 @@ def _figures(stage: StageDiagnosis) -> Iterator[str]:
 
 
 def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
-    gpu, during = stage.gpu, stage.gpu_during
+    gpu = stage.gpu
     assert gpu is not None
     yield (
         f"GPU: {gpu.kernel_count:.1f} kernels ({_number(gpu.kernel_time_ms)} ms), {gpu.memset_count:.1f} memsets, "
@@ -147,12 +147,15 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     for copy in gpu.copies:
         rate = "? GB/s" if copy.gb_per_s is None else f"{copy.gb_per_s:.1f} GB/s"
         size = "?" if copy.bytes is None else f"{copy.bytes / 1e6:.3f}"
-        yield f"  copy {copy.direction}, {copy.host_memory or 'no host memory'}: {copy.count:.1f}, {size} MB, {rate}"
-    if during is not None:
+        ends = "" if copy.source_gpu is None else f" GPU {copy.source_gpu} to GPU {copy.target_gpu}"
+        memory = copy.host_memory or "no host memory"
+        yield f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f}, {size} MB, {rate}"
+    for during in stage.gpu_during:
         meanwhile = ", ".join(f"{name} {_number(ms)}" for name, ms in during.host_meanwhile_ms.items())
         yield (
-            f"GPU while the host was in it: busy {_number(during.busy_ms)} ms, idle {_number(during.idle_ms)} ms in "
-            f"{during.gaps:.1f} gaps (the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
+            f"{_gpu_name(during.gpu)} while the host was in it: busy {_number(during.busy_ms)} ms, "
+            f"idle {_number(during.idle_ms)} ms in {during.gaps:.1f} gaps "
+            f"(the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
         )
 
 
@@ -177,6 +180,10 @@ def _limit_lines(limits: GpuLimits) -> Iterator[str]:
         share = limits.moved_peak_share
         of_peak = "" if share is None else f", {100 * share:.0f} % of the memory's bandwidth"
         yield f"copies inside the GPU and memsets: {limits.moved_gb_per_s:.0f} GB/s{of_peak}"
+
+
+def _gpu_name(place: int | None) -> str:
+    return "GPU" if place is None else f"GPU {place}"
 
 
 def _shape(values: tuple[int, int, int] | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.analysis.diagnosis import OtherProcesses
+from perfharness.analysis.diagnosis.gpus import find_gpus
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -53,7 +54,8 @@ class GpuSharing:
             shift = use.origin_ns - mine.origin_ns
             starts.append(use.start_ns + shift)
             ends.append(use.end_ns + shift)
-        return OtherProcesses(BusyLine(np.concatenate(starts), np.concatenate(ends)), len(others))
+        busy = BusyLine(np.concatenate(starts), np.concatenate(ends))
+        return OtherProcesses(busy, len(others), gpu_uuid=(process.gpu_uuid or "").removeprefix("GPU-") or None)
 
     def _of(self, process: ProcessRecord) -> _GpuUse | str:
         if process.folder not in self._use:
@@ -72,5 +74,13 @@ class GpuSharing:
             return f"{who}: its trace does not tell when it began"
         if trace.meta.gpu_coverage == "untraced":
             return f"{who}: {trace.meta.gpu_coverage_reason}"
-        line = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
+        operations, gpus = trace.operations, find_gpus(trace.operations, trace.meta)
+        mine = np.ones(len(operations), dtype=np.bool_)
+        if len(gpus) > 1:
+            uuid = (process.gpu_uuid or "").removeprefix("GPU-")
+            same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid]
+            if not same:
+                return f"{who}: it used several, and its trace does not tell which is which"
+            mine = gpus.of == same[0]
+        line = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
         return _GpuUse(line.start, line.end, trace.meta.session_start_unix_ns)

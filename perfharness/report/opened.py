@@ -63,7 +63,7 @@ def without_trace() -> OpenedTrace:
             meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),
             end_ns=0,
             details=TraceDetails(
-                OperationDetails(none, none, shape, shape, none, none, none, none, none, none, none, none),
+                OperationDetails(none, none, shape, shape, none, none, none, none, none, none, none, none, none, none),
                 Synchronizations(none, none, none, none, none, none, none),
             ),
         ),

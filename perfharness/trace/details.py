@@ -32,7 +32,7 @@ KERNEL_COLUMNS = [
     "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
     "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
 ]  # fmt: skip
-COPY_COLUMNS = ["bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"]
+COPY_COLUMNS = ["bytes", "copyKind", "srcKind", "dstKind", "graphNodeId", "srcDeviceId", "dstDeviceId"]
 MEMSET_COLUMNS = ["bytes", "memKind", "graphNodeId"]
 GRAPH_COLUMNS = ["graphExecId"]
 SYNCHRONIZATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "syncType", "deviceId", "streamId"]
@@ -74,6 +74,8 @@ def read_details(source: TraceSource, names: NameTable, operations: GpuOperation
             bytes=spread((copies, copy["bytes"]), (memsets, memset["bytes"])),
             source=spread((copies, copy["srcKind"])),
             target=spread((copies, copy["dstKind"]), (memsets, memset["memKind"])),
+            source_device=spread((copies, copy["srcDeviceId"])),
+            target_device=spread((copies, copy["dstDeviceId"])),
             graph_exec=spread((GpuOperationKind.GRAPH, graph["graphExecId"])),
             graph_node=spread(
                 (kernels, kernel["graphNodeId"]), (copies, copy["graphNodeId"]), (memsets, memset["graphNodeId"])

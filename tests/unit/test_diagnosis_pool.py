@@ -37,7 +37,7 @@ def stage(
 ) -> StageDiagnosis:  # fmt: skip
     gpu: GpuWork | None = gpu_work(busy_ms=busy_ms, kernel_count=3.0) if is_known else None
     host: HostWork | None = host_work(blocking_ms=0.5) if is_known else None
-    during: GpuDuringStage | None = None
+    during: list[GpuDuringStage] = []
     said = StageVerdict(verdict, [f"{name} is {verdict.value}"], "next")
     cost = StageCost(10.0, 5.0, saving) if saving is not None else StageCost(None, None, None, "not known")
     return StageDiagnosis(("r", name), batches, items, cpu_ms, None, None, None, gpu, during, host, said, cost)

@@ -309,14 +309,14 @@ def test_copies_that_are_read_back_count_as_waiting(tmp_path: Path) -> None:
 def test_numbers_of_a_stage(tmp_path: Path) -> None:
     stage = stage_of(diagnosed(loop(launch_bound), tmp_path))
     assert stage.gpu is not None
-    assert stage.gpu_during is not None
+    (during,) = stage.gpu_during
     assert stage.host is not None
     assert stage.gpu.kernel_count == 95
     assert stage.gpu.busy_ms == pytest.approx(0.190)
-    assert stage.gpu_during.idle_ms == pytest.approx(0.810)
-    assert stage.gpu_during.gaps == 96
-    assert stage.gpu_during.gap_p50_us == pytest.approx(8.0)
-    meanwhile = stage.gpu_during.host_meanwhile_ms
+    assert during.idle_ms == pytest.approx(0.810)
+    assert during.gaps == 96
+    assert during.gap_p50_us == pytest.approx(8.0)
+    meanwhile = during.host_meanwhile_ms
     assert sum(value or 0.0 for value in meanwhile.values()) == pytest.approx(0.810)
     assert meanwhile["launch"] == pytest.approx(0.380)
     assert stage.host.launch_latency_us == pytest.approx(5.0)

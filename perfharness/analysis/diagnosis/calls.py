@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.analysis.intervals import nest
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Trace
+from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, OperationDetails, Trace
 
 KINDS = (
     HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
@@ -24,6 +25,14 @@ KINDS = (
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
 """Work of the GPU's own memory, no transfers."""
+
+
+def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
+    """Which copies only move what is in one GPU's memory."""
+    source, target = details.source_device[copies], details.target_device[copies]
+    between = (source >= 0) & (target >= 0) & (source != target)
+    return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
+
 
 PATTERNS = (
     (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
@@ -43,7 +52,8 @@ class CallTable:
 
     `own_ns` is a call's time less that of the calls inside it, `own_idle_ns` the part of it in which the GPU was idle.
     `is_blocking`: it returned only when GPU work had ended. `operation_end_ns` is the end of the last operation that it
-    started, -1 where it started none; `scope` tells which stream a blocking call waits for (-1: not known, or all).
+    started, -1 where it started none; `scope` tells which stream (`Gpus.stream_of`) a blocking call waits for (-1: not
+    known, or all; `NO_STREAM`: one on which nothing ran), `scope_gpu` which GPU (-1: not known).
     """
 
     lines: ThreadOrder
@@ -52,15 +62,22 @@ class CallTable:
     start_ns: Int64
     end_ns: Int64
     kind: Int64
+    parent: Int64
     own_ns: Int64
     own_idle_ns: Int64
     is_blocking: Bool
     starts_work: Bool
     to_host: Bool
     scope: Int64
+    scope_gpu: Int64
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def beside(self, busy: BusyLine) -> CallTable:
+        """The same calls where other work of the GPU counts as busy."""
+        idle = self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns)
+        return replace(self, own_idle_ns=_less_inner(idle, self.parent))
 
     @cached_property
     def waits_before(self) -> Int64:
@@ -82,7 +99,7 @@ def kinds_of_names(names: list[str]) -> Int64:
     )
 
 
-def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
+def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:
     """All calls of a trace. `busy` is the time in which the GPU was at work."""
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
@@ -97,12 +114,14 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
     starts_work = last_end[order] >= 0
     is_copy = kind == KINDS.index(HostActivity.COPY)
     blocking = (kind == KINDS.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end[order]))
-    length, idle = end - start, end - start - busy.within(start, end)
+    length = end - start
+    scope, scope_gpu = _scopes(trace, launches, order, blocking & starts_work, gpus)
     return CallTable(
         lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
-        own_ns=_less_inner(length, parent), own_idle_ns=_less_inner(idle, parent), is_blocking=blocking,
+        parent=parent, own_ns=_less_inner(length, parent),
+        own_idle_ns=_less_inner(length - busy.within(start, end), parent), is_blocking=blocking,
         starts_work=starts_work, to_host=_copies_to_host(trace, launches)[order],
-        scope=_scopes(trace, launches, order, blocking & starts_work),
+        scope=scope, scope_gpu=scope_gpu,
     )  # fmt: skip
 
 
@@ -142,22 +161,24 @@ def _less_inner(values: Int64, parent: Int64) -> Int64:
     return np.asarray(np.maximum(own, 0), dtype=np.int64)
 
 
-def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool) -> Int64:
-    """Stream that a blocking call waits for: of a copy its own, of a synchronisation what the trace recorded."""
-    scope = np.full(len(trace.api), -1, dtype=np.int64)
-    scope[launches.call] = trace.operations.stream[launches.operation]
-    scope = np.where(blocking_copy, scope[order], -1)
+def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool, gpus: Gpus) -> tuple[Int64, Int64]:
+    """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded."""
+    scope, gpu = np.full(len(trace.api), -1, dtype=np.int64), np.full(len(trace.api), -1, dtype=np.int64)
+    scope[launches.call] = gpus.stream_of[launches.operation]
+    gpu[launches.call] = gpus.of[launches.operation]
+    scope, gpu = np.where(blocking_copy, scope[order], -1), np.where(blocking_copy, gpu[order], -1)
     waits = trace.details.synchronizations if trace.details is not None else None
     if waits is None or not len(waits):
-        return scope
+        return scope, gpu
+    stream, place = gpus.find_streams(waits.process, waits.device, waits.stream)
     by_correlation = np.argsort(waits.correlation, kind="stable")
     known = waits.correlation[by_correlation]
     wanted = trace.api.correlation[order]
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     row = by_correlation[at]
     matches = (known[at] == wanted) & (waits.start_ns[row] >= trace.api.start_ns[order])
-    matches &= waits.end_ns[row] <= trace.api.end_ns[order]
-    return np.asarray(np.where(matches & (scope < 0), waits.stream[row], scope), dtype=np.int64)
+    matches &= (waits.end_ns[row] <= trace.api.end_ns[order]) & (gpu < 0)
+    return np.where(matches, stream[row], scope), np.where(matches, place[row], gpu)
 
 
 def previous_end_on_stream(operations: GpuOperations, stream: Int64) -> Int64:

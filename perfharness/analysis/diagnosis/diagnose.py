@@ -13,7 +13,14 @@ from perfharness.analysis.diagnosis.host_side import host_work
 from perfharness.analysis.diagnosis.replay import Window, find_window, stage_cost
 from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, cannot_tell, judge
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
-from perfharness.analysis.diagnosis.workload import OtherProcesses, StageRows, Workload, build_workload, stage_rows
+from perfharness.analysis.diagnosis.workload import (
+    OtherProcesses,
+    StageRows,
+    Workload,
+    build_workload,
+    on_gpus,
+    stage_rows,
+)
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
@@ -90,6 +97,7 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
         return replace(bare, cpu_ms=cpu_ms / stage.batches, cpu_ms_per_item=per_item)
     own = events.own_line(workload)
+    workload = on_gpus(workload, events.gpus_used(workload))
     gpu, host = gpu_work(workload, stage, events, own), host_work(workload, stage, events)
     figures = stage_figures(workload, stage, events, own, _slow_start(workload, stage, loops), gpu.limits)
     return StageDiagnosis(
@@ -112,9 +120,7 @@ def _without_figures(stage: StageRows, verdict: StageVerdict, reason: str) -> St
     gpu: GpuWork | None = None
     host: HostWork | None = None
     cost = StageCost(None, None, None, reason)
-    return StageDiagnosis(
-        stage.path, stage.batches, stage.items, None, None, None, None, gpu, None, host, verdict, cost
-    )
+    return StageDiagnosis(stage.path, stage.batches, stage.items, None, None, None, None, gpu, [], host, verdict, cost)
 
 
 def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:

@@ -28,10 +28,30 @@ class StageEvents:
     call_of: Int64
     operation: Int64
 
+    def gpus_used(self, workload: Workload) -> tuple[int, ...]:
+        """Places of the GPUs that the stage's operations ran on; all of the trace's where it started none."""
+        used = np.flatnonzero(np.bincount(workload.gpus.of[self.operation], minlength=len(workload.gpus)))
+        return tuple(used.tolist()) or tuple(range(len(workload.gpus)))
+
     def own_line(self, workload: Workload) -> BusyLine:
         """When the GPU was at work on what the stage started."""
         operations = workload.trace.operations
         return BusyLine(operations.start_ns[self.operation], operations.end_ns[self.operation])
+
+
+def shared_with_others(workload: Workload, operation: Int64) -> float | None:
+    """How long these operations, united, ran while other processes were at work on their GPU, ns; None: not known."""
+    others, gpus = workload.others, workload.gpus
+    if others.busy is None:
+        return None
+    if len(gpus) > 1 and others.count:
+        same = [place for place, device in enumerate(gpus.facts) if device.uuid and device.uuid == others.gpu_uuid]
+        if not same:
+            return None
+        operation = operation[gpus.of[operation] == same[0]]
+    operations = workload.trace.operations
+    own = BusyLine(operations.start_ns[operation], operations.end_ns[operation])
+    return float(others.busy.within(own.start, own.end).sum())
 
 
 def stage_events(workload: Workload, rows: Int64) -> StageEvents:

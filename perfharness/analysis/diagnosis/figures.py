@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import INSIDE_GPU, KINDS
-from perfharness.analysis.diagnosis.events import StageEvents
+from perfharness.analysis.diagnosis.calls import KINDS, stays_inside
+from perfharness.analysis.diagnosis.events import StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
 from perfharness.analysis.diagnosis.host_waits import at_work_meanwhile, find_handover
@@ -28,7 +28,7 @@ def stage_figures(
     wall = float((events.end_ns - events.start_ns).sum())
     busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
     copies = events.operation[operations.kind[events.operation] == GpuOperationKind.MEMCPY]
-    copies = copies[~np.isin(workload.details.copy_kind[copies], INSIDE_GPU)]
+    copies = copies[~stays_inside(workload.details, copies)]
     copy_only = _beside_no_kernel(workload, copies)
     for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
     outside = wall - float(own_time.sum())
@@ -53,11 +53,12 @@ def stage_figures(
         operation_time=float((operations.end_ns - operations.start_ns)[events.operation].sum()),
         for_stages=for_stages,
         other_stage=waits_most,
-        shared=_shared(workload, own, blocking),
+        shared=_shared(workload, events.operation, blocking),
         loading=float(own_time[KINDS.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         api_is_complete=workload.api_is_complete,
         limits=limits,
+        gpu_shares=_gpu_shares(workload, events),
     )
 
 
@@ -79,6 +80,18 @@ def _other_thread(
 
 def _last_name(workload: Workload, path: int) -> str:
     return path_names(workload.stages, int(np.flatnonzero(workload.paths == path)[0]))[-1]
+
+
+def _gpu_shares(workload: Workload, events: StageEvents) -> dict[str, float]:
+    """How long each GPU was at work on the stage, ns; empty where the trace has only one."""
+    if len(workload.gpus) < 2:
+        return {}
+    operations, gpus = workload.trace.operations, workload.gpus
+    shares = {}
+    for place in events.gpus_used(workload):
+        own = events.operation[gpus.of[events.operation] == place]
+        shares[f"GPU {place}"] = float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
+    return shares
 
 
 def _span(workload: Workload, stage: StageRows, events: StageEvents) -> float:
@@ -142,12 +155,11 @@ def _for_other_stages(
     return float(max(waits.sum(), queued.sum())), whose
 
 
-def _shared(workload: Workload, own: BusyLine, blocking: Int64) -> float | None:
+def _shared(workload: Workload, operation: Int64, blocking: Int64) -> float | None:
     """Own GPU time beside other processes' work, and waits with an idle GPU of ours while theirs was at work."""
-    others = workload.others.busy
-    if others is None:
+    others, beside = workload.others.busy, shared_with_others(workload, operation)
+    if others is None or beside is None:
         return None
-    beside = float(others.within(own.start, own.end).sum())
     start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
     either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
     return beside + float((either.within(start, end) - workload.busy.within(start, end)).sum())

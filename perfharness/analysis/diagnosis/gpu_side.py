@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import KINDS, TO_HOST
-from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
+from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
 from perfharness.analysis.diagnosis.timeline import BusyLine
@@ -35,7 +35,7 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
     busy = own.length / NS_PER_MS * per_batch
     copies = at[kind == GpuOperationKind.MEMCPY]
     with_compute = workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
-    others = workload.others.busy
+    shared = shared_with_others(workload, at)
     return GpuWork(
         kernel_count=count[GpuOperationKind.KERNEL],
         kernel_time_ms=time[GpuOperationKind.KERNEL],
@@ -52,9 +52,7 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
         streams=int(np.count_nonzero(np.bincount(workload.gpus.stream_of[at]))),
         stream_overlap_ms=max(total - busy, 0.0),
         copy_with_compute_ms=float(with_compute) / NS_PER_MS * per_batch,
-        shared_with_processes_ms=None
-        if others is None
-        else float(others.within(own.start, own.end).sum()) / NS_PER_MS * per_batch,
+        shared_with_processes_ms=None if shared is None else shared / NS_PER_MS * per_batch,
         limits=gpu_limits(workload, events, per_batch),
     )
 
@@ -78,7 +76,7 @@ def _kernel_group(
     name, limiter = int(details.name[example]), int(shape.limiter[place])
     return KernelGroup(
         name=workload.trace.names[name] if name >= 0 else "?",
-        device=int(workload.trace.operations.device[example]),
+        gpu=int(workload.gpus.of[example]),
         kind=KINDS_OF_KERNELS[groups.kind[place]],
         grid=_shape(details.grid[example]),
         block=_shape(details.block[example]),
@@ -117,7 +115,8 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
     operations, details = workload.trace.operations, workload.details
     duration = operations.end_ns[at] - operations.start_ns[at]
     memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
-    groups = group_rows(details.copy_kind[at], memory)
+    gpu, (source, target) = workload.gpus.of[at], _ends(workload, at)
+    groups = group_rows(details.copy_kind[at], memory, gpu, source, target)
     found = []
     for place, first in enumerate(groups.first.tolist()):
         mine = groups.code == place
@@ -127,6 +126,9 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
         found.append(
             CopyGroup(
                 direction=_word(CopyKind, direction),
+                gpu=int(gpu[first]),
+                source_gpu=_known(int(source[first])),
+                target_gpu=_known(int(target[first])),
                 host_memory=_word(MemoryKind, host) if host >= 0 else None,
                 count=float(mine.sum()) * per_batch,
                 bytes=float(size.sum()) * per_batch if known else None,
@@ -137,6 +139,20 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
     return sorted(found, key=lambda copy: -copy.time_ms)
 
 
+def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
+    """Places of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
+    details, process = workload.details, workload.trace.operations.process[at]
+    between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
+    between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])
+    nothing = np.zeros(len(at), dtype=np.int64)
+    ends = (
+        workload.gpus.find_streams(process, each[at], nothing)[1]
+        for each in (details.source_device, details.target_device)
+    )
+    source, target = (np.where(between, end, -1) for end in ends)
+    return source, target
+
+
 def _word(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
     try:
         return kinds(value).name.lower().replace("_", "-")
@@ -144,28 +160,43 @@ def _word(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
         return "unknown"
 
 
-def gpu_during(workload: Workload, stage: StageRows, events: StageEvents) -> GpuDuringStage:
-    """The GPU while the host was in the stage, and what the host did while the GPU was idle."""
+def gpu_during(workload: Workload, stage: StageRows, events: StageEvents) -> list[GpuDuringStage]:
+    """Each GPU that the stage uses while the host was in the stage, and what the host did while that GPU was idle."""
+    return [_during(workload, stage, events, place) for place in events.gpus_used(workload)] or [
+        _during(workload, stage, events, None)
+    ]
+
+
+def _during(workload: Workload, stage: StageRows, events: StageEvents, place: int | None) -> GpuDuringStage:
     per_batch = 1.0 / stage.batches
     wall = float((events.end_ns - events.start_ns).sum())
-    busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
-    gaps = workload.busy.gaps_within(events.start_ns, events.end_ns)
-    calls = workload.calls
+    line = workload.busy if place is None else workload.busy_of[place]
+    busy = float(line.within(events.start_ns, events.end_ns).sum())
+    gaps = line.gaps_within(events.start_ns, events.end_ns)
+    calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.beside(line)
     idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(KINDS))
     meanwhile: dict[str, float | None] = {
-        kind.value: float(idle[place]) / NS_PER_MS * per_batch for place, kind in enumerate(KINDS)
+        kind.value: float(idle[at]) / NS_PER_MS * per_batch for at, kind in enumerate(KINDS)
     }
     meanwhile[HostActivity.OUTSIDE.value] = max(wall - busy - float(idle.sum()), 0.0) / NS_PER_MS * per_batch
     if not workload.api_is_complete:
         meanwhile |= dict.fromkeys(NOT_RECORDED, None)
     return GpuDuringStage(
+        gpu=place,
         busy_ms=busy / NS_PER_MS * per_batch,
+        own_busy_ms=_own_busy(workload, events, place) / NS_PER_MS * per_batch,
         idle_ms=(wall - busy) / NS_PER_MS * per_batch,
         gaps=len(gaps) * per_batch,
         gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,
         longest_gap_ms=float(gaps.max()) / NS_PER_MS if len(gaps) else None,
         host_meanwhile_ms=meanwhile,
     )
+
+
+def _own_busy(workload: Workload, events: StageEvents, place: int | None) -> float:
+    operations = workload.trace.operations
+    own = events.operation if place is None else events.operation[workload.gpus.of[events.operation] == place]
+    return float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
 
 
 NOT_RECORDED = (

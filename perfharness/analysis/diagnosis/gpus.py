@@ -1,4 +1,4 @@
-"""The GPUs that a trace's operations ran on, each under the number that its process has for it."""
+"""The GPUs that a trace's operations ran on, and their streams."""
 
 from __future__ import annotations
 
@@ -9,35 +9,70 @@ import numpy as np
 from perfharness.analysis.keys import group_rows
 from perfharness.model.trace import GpuDevice, GpuOperations, Int64, TraceMeta, pid_of
 
+NO_STREAM = -2
+"""Stands for a stream on which nothing ran."""
+
 
 @dataclass(frozen=True)
 class Gpus:
-    """`of` is the place in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, of all
-    GPUs' streams.
+    """`of` is the place in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, different
+    for every stream of every process and GPU; `gpu_of_stream` leads from there to the GPU.
     """
 
     of: Int64
     facts: list[GpuDevice]
     stream_of: Int64
+    gpu_of_stream: Int64
+    streams: dict[tuple[int, int, int], int]
+    """Process, device and stream as the trace numbers them -> number of the stream."""
+    places: dict[tuple[int, int], int]
+    """Process and device as the trace numbers them -> place of the GPU."""
 
     def __len__(self) -> int:
         return len(self.facts)
+
+    def find_streams(self, process: Int64, device: Int64, stream: Int64) -> tuple[Int64, Int64]:
+        """Number of the stream (-1: no single one, `NO_STREAM`: nothing ran on it), and place of the GPU."""
+        groups = group_rows(process, device, stream)
+        columns = (process[groups.first].tolist(), device[groups.first].tolist(), stream[groups.first].tolist())
+        rows = list(zip(*columns, strict=True))
+        number = np.asarray([self.streams.get(row, NO_STREAM if row[2] >= 0 else -1) for row in rows], dtype=np.int64)
+        place = np.asarray([self.places.get(row[:2], -1) for row in rows], dtype=np.int64)
+        return number[groups.code], place[groups.code]
 
 
 def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     """Every GPU that something ran on, in order of processes and numbers, with what the trace tells of it.
 
-    Processes that number a GPU each (forked workers) have a place each, also where it is the same GPU.
+    Processes of one trace (forked workers) number GPUs each for itself: what has one UUID is one GPU, also under two
+    numbers; without UUIDs, each process's number is a GPU of its own.
     """
     groups = group_rows(operations.process, operations.device)
     process, device = operations.process[groups.first], operations.device[groups.first]
-    order = np.lexsort((device, process))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    pids = pid_of(process[order]).tolist()
-    facts = [_facts(meta, pid, number) for pid, number in zip(pids, device[order].tolist(), strict=True)]
+    facts: list[GpuDevice] = []
+    by_uuid: dict[str, int] = {}
+    places: dict[tuple[int, int], int] = {}
+    place = np.zeros(len(groups), dtype=np.int64)
+    pids = pid_of(process)
+    for at in np.lexsort((device, process)).tolist():
+        found = _facts(meta, int(pids[at]), int(device[at]))
+        known = by_uuid.get(found.uuid) if found.uuid is not None else None
+        place[at] = len(facts) if known is None else known
+        places[int(process[at]), int(device[at])] = int(place[at])
+        if known is None:
+            facts.append(found)
+            by_uuid |= {found.uuid: len(facts) - 1} if found.uuid is not None else {}
+    streams = group_rows(operations.process, operations.device, operations.stream)
+    columns = (column[streams.first].tolist() for column in (operations.process, operations.device, operations.stream))
     of = place[groups.code]
-    return Gpus(of, facts, group_rows(of, operations.stream).code)
+    return Gpus(
+        of=of,
+        facts=facts,
+        stream_of=streams.code,
+        gpu_of_stream=of[streams.first],
+        streams={key: number for number, key in enumerate(zip(*columns, strict=True))},
+        places=places,
+    )
 
 
 def _facts(meta: TraceMeta, pid: int, number: int) -> GpuDevice:

@@ -86,10 +86,13 @@ def _wait(workload: Workload, stage: StageRows, call: int, occurrence: int) -> W
 def awaited_operation(workload: Workload, call: int) -> int | None:
     """The operation that ended last before the call returned, on its stream; None where none ended during the call."""
     calls, operations = workload.calls, workload.trace.operations
-    start, end, scope = int(calls.start_ns[call]), int(calls.end_ns[call]), int(calls.scope[call])
+    start, end = int(calls.start_ns[call]), int(calls.end_ns[call])
+    scope, gpu = int(calls.scope[call]), int(calls.scope_gpu[call])
     fits = (operations.end_ns > start) & (operations.end_ns <= end + CLOCK_SLACK_NS)
-    if scope >= 0:
-        fits &= operations.stream == scope
+    if scope != -1:
+        fits &= workload.gpus.stream_of == scope
+    elif gpu >= 0:
+        fits &= workload.gpus.of == gpu
     at = np.flatnonzero(fits)
     return int(at[np.argmax(operations.end_ns[at])]) if len(at) else None
 

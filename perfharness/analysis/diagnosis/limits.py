@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.diagnosis.calls import INSIDE_GPU
+from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS
 from perfharness.analysis.diagnosis.workload import Workload
@@ -105,8 +105,7 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
 def _work(workload: Workload, operation: Int64) -> Int64:
     """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
     is_copy = workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY
-    inside = np.isin(workload.details.copy_kind[operation], INSIDE_GPU)
-    return np.asarray(operation[~is_copy | inside], dtype=np.int64)
+    return np.asarray(operation[~is_copy | stays_inside(workload.details, operation)], dtype=np.int64)
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:

@@ -30,8 +30,8 @@ class Window:
     """The stretch of one loop that is played: batches that follow each other, and the events of their thread in it.
 
     Events are in order of time. `is_wait` tells blocking calls from launches; a copy that blocks is a launch followed
-    by a wait. `own_start` and `own_end` are the operation's times (launches only), `scope` its stream, or the one that
-    is waited for (-1: all).
+    by a wait. `own_start` and `own_end` are the operation's times (launches only), `stream` its stream, or the one that
+    is waited for (-1: all of `gpu`, and of all GPUs where that is -1 too).
     """
 
     thread: int
@@ -44,6 +44,7 @@ class Window:
     own_start: Int64
     own_end: Int64
     stream: Int64
+    gpu: Int64
 
     @cached_property
     def as_it_was(self) -> int:
@@ -97,7 +98,8 @@ def _window(workload: Workload, thread: int, start: int, end: int, batches: int,
         is_wait=is_wait[order],
         own_start=np.r_[operations.start_ns[operation], nothing][order],
         own_end=np.r_[operations.end_ns[operation], nothing][order],
-        stream=np.r_[operations.stream[operation], calls.scope[wait]][order],
+        stream=np.r_[workload.gpus.stream_of[operation], calls.scope[wait]][order],
+        gpu=np.r_[workload.gpus.of[operation], calls.scope_gpu[wait]][order],
     )  # fmt: skip
 
 
@@ -134,12 +136,13 @@ def _play(window: Window, removed: BusyLine) -> int:
     gpu_end = 0
     new_end: dict[int, int] = {}
     old_end: dict[int, int] = {}
+    gpu_of: dict[int, int] = {}
     latency = _Latency(window)
     columns = (
-        window.call_start, window.call_end, window.is_wait, window.own_start, window.own_end, window.stream, host_at,
-        after, is_removed,
+        window.call_start, window.call_end, window.is_wait, window.own_start, window.own_end, window.stream, window.gpu,
+        host_at, after, is_removed,
     )  # fmt: skip
-    for call_start, call_end, is_wait, own_start, own_end, stream, host, call_left, gone in zip(
+    for call_start, call_end, is_wait, own_start, own_end, stream, gpu, host, call_left, gone in zip(
         *(column.tolist() for column in columns), strict=True
     ):
         now = host + delay
@@ -151,8 +154,13 @@ def _play(window: Window, removed: BusyLine) -> int:
                 gpu_end = max(gpu_end, new_end[stream])
             # How long a later call or operation waited in the trace does not depend on what is taken away now.
             old_end[stream] = max(old_end.get(stream, own_end), own_end)
+            gpu_of[stream] = gpu
             continue
-        awaited = [s for s, ended in old_end.items() if ended <= call_end + SLACK_NS and stream in (-1, s)]
+        awaited = [
+            s
+            for s, ended in old_end.items()
+            if ended <= call_end + SLACK_NS and stream in (-1, s) and gpu in (-1, gpu_of[s])
+        ]
         was = max((old_end[s] for s in awaited), default=0)
         overhead = call_end - max(call_start, min(was, call_end))
         until = max((new_end.get(s, 0) for s in awaited), default=0)

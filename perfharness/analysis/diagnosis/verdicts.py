@@ -89,6 +89,7 @@ class Figures:
     limits: GpuLimits
     blocked: dict[OsWaitKind, int] | None
     other_thread: OtherThread | None
+    gpu_shares: dict[str, float]
 
 
 def judge(figures: Figures) -> StageVerdict:
@@ -119,6 +120,7 @@ MISSING_CALLS = (
     "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer; they look "
     "like time outside of CUDA (--tracer nsys records them)"
 )
+TURNS_STEP = "Its GPUs take turns, and none is at work most of the time: give each a batch of its own meanwhile."
 GPU_STEPS = {
     GpuLimit.COMPUTE: "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores.",
     GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
@@ -151,6 +153,9 @@ def _waiting_on_process(f: Figures) -> StageVerdict | None:
 
 
 def _gpu(f: Figures) -> StageVerdict | None:
+    told = [", ".join(f"{name} {_percent(busy, f.span)}" for name, busy in f.gpu_shares.items()) + " of the time."]
+    several = told if len(f.gpu_shares) > 1 else []
+    take_turns = bool(several) and max(f.gpu_shares.values()) < GPU_BOUND_SHARE * f.span
     copies_rule = f.copy_only >= COPY_OF_GPU_SHARE * f.gpu_busy
     if f.gpu_busy >= GPU_BOUND_SHARE * f.span and not copies_rule:
         return StageVerdict(
@@ -160,16 +165,17 @@ def _gpu(f: Figures) -> StageVerdict | None:
                     f"The GPU is at work on it {_percent(f.gpu_busy, f.span)} of the time "
                     f"({_ms(f.operation_time)} ms of operations)."
                 ),
+                *several,
                 *f.limits.evidence,
             ],
-            GPU_STEPS[f.limits.limit],
+            TURNS_STEP if take_turns else GPU_STEPS[f.limits.limit],
             f.limits.missing,
             f.limits.limit,
         )
     if f.copy_only < COPY_BOUND_SHARE * f.span:
         return None
     pageable = f.pageable >= 0.5 * f.copy_only
-    evidence = [f"Copies without a kernel beside them take {_percent(f.copy_only, f.span)} of its time."]
+    evidence = [f"Copies without a kernel beside them take {_percent(f.copy_only, f.span)} of its time.", *several]
     if pageable:
         evidence.append(f"{_percent(f.pageable, f.copy_only)} of that are copies from or to pageable memory.")
     step = "Pin the host's memory (pin_memory) and copy with non_blocking=True on a stream of its own."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,11 +23,15 @@ from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64
 
 @dataclass(frozen=True)
 class OtherProcesses:
-    """When other processes of the run were at work on the same GPU, on this trace's clock; None: not known."""
+    """When other processes of the run were at work on one GPU, on this trace's clock; None: not known.
+
+    `gpu_uuid` (without `GPU-`) tells which, where this process uses several.
+    """
 
     busy: BusyLine | None
     count: int
     reason: str | None = None
+    gpu_uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Workload:
     """A trace, and what all stages share.
 
     `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `queued_ns` and `latency_ns`
-    are aligned with them; `beside_kernels_ns` is how long each kernel ran beside another (or a graph) on its GPU.
+    are aligned with them; `busy` and `compute` are of all GPUs, `busy_of` of each; `beside_kernels_ns` is how long each
+    kernel ran beside another (or a graph) on its GPU.
     """
 
     trace: Trace
@@ -51,11 +56,13 @@ class Workload:
     calls: CallTable
     busy: BusyLine
     compute: BusyLine
+    busy_of: list[BusyLine]
     gpus: Gpus
     kernels: KernelGroups
     beside_kernels_ns: Int64
     host_waits: HostWaits | None
     others: OtherProcesses
+    narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
 
     @property
     def api_is_complete(self) -> bool:
@@ -87,7 +94,7 @@ def build_workload(
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     call_start = trace.api.start_ns[launches.call]
     latency = np.maximum(operations.start_ns[launches.operation] - call_start, 0)
-    calls = call_table(trace, launches, busy)
+    calls = call_table(trace, launches, busy, gpus)
     previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
         trace=trace, details=trace.details.operations, table=table, stages=stages,
@@ -96,6 +103,10 @@ def build_workload(
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=calls, busy=busy,
         compute=BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute]),
+        busy_of=[
+            BusyLine(operations.start_ns[gpus.of == place], operations.end_ns[gpus.of == place])
+            for place in range(len(gpus))
+        ] if len(gpus) > 1 else [busy] * len(gpus),
         gpus=gpus, kernels=group_kernels(trace, trace.details.operations, gpus),
         beside_kernels_ns=_beside_kernels(operations, is_compute, gpus),
         host_waits=find_host_waits(trace, calls, trace.details.os_calls), others=others,
@@ -111,6 +122,24 @@ def _beside_kernels(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> 
         if line.length:
             beside[mine] = line.within(operations.start_ns[mine], operations.end_ns[mine])
     return beside
+
+
+def on_gpus(workload: Workload, places: tuple[int, ...]) -> Workload:
+    """The workload where only these GPUs count as busy: what other GPUs do is not this stage's."""
+    if len(places) == len(workload.gpus):
+        return workload
+    if places not in workload.narrowed:
+        operations = workload.trace.operations
+        mine = np.isin(workload.gpus.of, places)
+        compute = mine & (operations.kind != GpuOperationKind.MEMCPY)
+        busy = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
+        workload.narrowed[places] = replace(
+            workload,
+            busy=busy,
+            compute=BusyLine(operations.start_ns[compute], operations.end_ns[compute]),
+            calls=workload.calls.beside(busy),
+        )
+    return workload.narrowed[places]
 
 
 def stage_rows(workload: Workload) -> list[StageRows]:
