@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+WindowKind = Literal["measured", "run"]
+"""`measured`: the measured window. `run`: there is none, and the figures are those from the start of the first process
+to the end of the last; `reason` says why."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class GpuMetrics:
     """MIG instances that processes of this run ran on: power, clocks and energy are the whole GPU's all the same."""
 
     processes: list[str]
+    window: WindowKind | None
     window_s: float | None
     busy_share: float | None
     """Part of the window in which traced GPU work of this run's processes ran."""
@@ -102,6 +108,7 @@ class ProcessMetrics:
     """One measured process and all that it started, over its measured window."""
 
     gpu_uuid: str | None
+    window: WindowKind | None
     window_s: float | None
     figures: dict[str, MetricFigures]
     totals: dict[str, float | None]
@@ -117,6 +124,7 @@ class ProcessMetrics:
 class HostMetrics:
     """The machine over the measured window."""
 
+    window: WindowKind | None
     window_s: float | None
     figures: dict[str, MetricFigures]
     totals: dict[str, float | None]

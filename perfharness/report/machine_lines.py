@@ -39,7 +39,10 @@ def print_machine(console: Console, tree: Tree) -> None:
 
 def _energy_line(energy: Tree) -> str:
     if energy["energy_j"] is None:
-        return f"Energy: not measured ({escape(energy['reason'] or 'see the results')})"
+        reason = f"of the measured window not known ({escape(energy['reason'] or 'see the results')})"
+        if energy["energy_run_j"] is None:
+            return f"Energy: {reason}"
+        return f"Energy: {energy['energy_run_j']:.1f} J from the first process's start to the last one's end; {reason}"
     parts = [f"{energy['energy_j']:.1f} ± {energy['error_j']:.1f} J measured"]
     per_item = energy["energy_per_item_j"]
     if energy["energy_per_batch_j"] is not None:
@@ -69,8 +72,10 @@ def _stage_table(stages: list[Tree]) -> Table:
 
 
 def _gpu_line(gpu: Tree) -> str:
-    return f"GPU {escape(str(gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']))}: " + (
-        ", ".join(_figures_of(gpu)) or "nothing was measured"
+    return (
+        f"GPU {escape(str(gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']))}: "
+        + (", ".join(_figures_of(gpu)) or "nothing was measured")
+        + (" (over the whole run)" if gpu["window"] == "run" else "")
     )
 
 

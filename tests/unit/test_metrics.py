@@ -292,4 +292,19 @@ def test_nothing_on_utc_is_said() -> None:
     metrics = summary(builder.build(), lost)
     assert (metrics.reason, metrics.gpus[0].reason) == ("no start time", "no start time")
     assert metrics.gpus[0].figures["power_instant_w"].reason == "there is no measured window"
+    assert metrics.gpus[0].window is None
+
+
+def test_without_batches_the_figures_are_those_of_the_run() -> None:
+    builder = SampleBuilder()
+    gpu_log(builder, "GPU-a", 50)
+    one = process("p", "GPU-a")
+    metrics = summary(
+        builder.build(), MeasuredProcess("p", "GPU-a", "GPU-a", Batches.of([]), GpuWork(), one.lifetime, "no trace")
+    )
+    gpu = metrics.gpus[0]
+    assert (gpu.window, gpu.window_s, gpu.reason) == ("run", 12, "no trace")
+    assert gpu.figures["power_instant_w"].mean == pytest.approx(320)
+    assert gpu.throttled_batches is None
+    assert metrics.processes["p"].window == "run"
     assert Throttling((), ()).within(window(0, 1)) == {}

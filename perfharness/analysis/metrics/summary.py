@@ -26,6 +26,7 @@ from perfharness.model.gpu_metrics import (
     MetricFigures,
     ProcessMetrics,
     RunMetrics,
+    WindowKind,
 )
 from perfharness.model.telemetry import HOST, SampleLog, SubjectRecord, process_subject
 
@@ -102,18 +103,19 @@ def summarise_metrics(
         throttling: of each GPU, by UUID.
         requested: clocks that GPUs were locked to, by UUID.
     """
-    window = union_window([process.window for process in processes])
+    window, kind = _window(processes)
     lifetime = union_window([process.lifetime for process in processes])
     gpus = [
         _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject), lifetime)
         for record in log.meta.subjects
         if record.kind in ("gpu", "mig")
     ]
-    reason = None if window is not None else no_window(list(processes))
+    reason = None if kind == "measured" else no_window(list(processes))
     return RunMetrics(
         gpus=gpus,
         processes={process.folder: _process(log, process, throttling) for process in processes},
         host=HostMetrics(
+            window=kind,
             window_s=_seconds(window),
             figures=_figures(log, HOST, HOST_FIGURES, window),
             totals=_totals(log, HOST, HOST_TOTALS, window),
@@ -135,10 +137,10 @@ def _gpu(
     """A GPU over the window of the processes on it; a GPU without any, over that of the whole run."""
     uuid, is_mig = record.subject, record.kind == "mig"
     mine = [process for process in processes if uuid in (process.gpu_uuid, process.sensor_uuid)]
-    window = union_window([process.window for process in mine or processes])
+    window, kind = _window(mine or processes)
     throttling = throttling or Throttling((), ())
     requested = requested or RequestedClocks()
-    reason = None if window is not None else no_window(list(mine or processes))
+    reason = None if kind == "measured" else no_window(list(mine or processes))
     if is_mig:
         reason = reason or f"power, clocks, temperature and energy are those of its GPU, {record.parent_uuid}"
     return GpuMetrics(
@@ -147,6 +149,7 @@ def _gpu(
         gpu_index=record.gpu_index,
         mig_uuids=sorted({process.gpu_uuid or "" for process in mine if process.gpu_uuid != uuid}),
         processes=[process.folder for process in mine],
+        window=kind,
         window_s=_seconds(window),
         busy_share=_busy_share(mine, window),
         figures=_figures(log, uuid, GPU_FIGURES, window),
@@ -201,14 +204,16 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
 
 
 def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, Throttling]) -> ProcessMetrics:
-    subject, window, batches = process_subject(process.folder), process.window, process.batches
-    kept = batches.kept if window is not None else np.zeros_like(batches.kept)
+    subject, batches = process_subject(process.folder), process.batches
+    window, kind = _window([process])
+    kept = batches.kept if kind == "measured" else np.zeros_like(batches.kept)
     start, end = batches.start_ns[kept], batches.end_ns[kept]
     gpu_memory, resident = log.get(subject, "process_memory_bytes"), log.get(subject, "rss_bytes")
     mine = throttling.get(process.sensor_uuid or "")
     known = process.sensor_uuid is not None and throttling_known(log, process.sensor_uuid)
     return ProcessMetrics(
         gpu_uuid=process.gpu_uuid,
+        window=kind,
         window_s=_seconds(window),
         figures=_figures(log, subject, PROCESS_FIGURES, window),
         totals=_totals(log, subject, PROCESS_TOTALS, window),
@@ -217,7 +222,7 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
         resident_memory=growth(resident, window),
         resident_memory_per_batch=batch_peak(resident, start, end),
         throttled_batches=throttled_batches(process, mine) if known and mine is not None else None,
-        reason=None if window is not None else no_window([process]),
+        reason=None if kind == "measured" else no_window([process]),
     )
 
 
@@ -236,6 +241,15 @@ def _figures(log: SampleLog, subject: str, wanted: Scaled, window: Window | None
 
 def _totals(log: SampleLog, subject: str, wanted: Scaled, window: Window | None) -> dict[str, float | None]:
     return {name: counter_total(log.get(subject, metric), window, scale) for name, (metric, scale) in wanted.items()}
+
+
+def _window(processes: Sequence[MeasuredProcess]) -> tuple[Window | None, WindowKind | None]:
+    """The measured window of processes, or where there is none, the time in which they ran."""
+    measured = union_window([process.window for process in processes])
+    if measured is not None:
+        return measured, "measured"
+    lifetime = union_window([process.lifetime for process in processes])
+    return lifetime, None if lifetime is None else "run"
 
 
 def _seconds(window: Window | None) -> float | None:
