@@ -34,6 +34,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.placement import cpu_list
 from perfharness.model.plan import (
     DEFAULT_BARRIER_TIMEOUT_S,
+    DEFAULT_COOL_DOWN_LIMIT_S,
     DEFAULT_MEASURE_IDLE_S,
     DEFAULT_OUTPUT_DIR,
     DEFAULT_SAMPLE_INTERVAL_MS,
@@ -155,6 +156,13 @@ def launch_verb(
             help="How long the idle GPUs are sampled before the first process.",
         ),
     ] = DEFAULT_MEASURE_IDLE_S,
+    cool_down: Annotated[
+        float | None,
+        typer.Option(metavar="CELSIUS", help="Begin when the GPUs are at most that warm.", show_default=False),
+    ] = None,
+    cool_down_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Begin after that long in any case.")
+    ] = DEFAULT_COOL_DOWN_LIMIT_S,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
     ] = False,
@@ -195,6 +203,8 @@ def launch_verb(
         measure_idle_s=measure_idle,
         require_exclusive=require_exclusive,
         cpu_bind=cpu_bind.value,
+        cool_down_c=cool_down,
+        cool_down_limit_s=cool_down_limit,
         maximize_clocks=maximize_clocks,
         clock_refusal=clock_refusal.value,
     )
@@ -235,7 +245,7 @@ def execute(
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
-            companions=companions_for(plan.options),
+            companions=companions_for(plan.options, view.stage),
         )
     return outcome, summary[0]
 

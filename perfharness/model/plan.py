@@ -17,6 +17,7 @@ TracerChoice = Literal["auto", "nsys", "embedded", "none"]
 ClockRefusalChoice = Literal["go-on", "stop"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+DEFAULT_COOL_DOWN_LIMIT_S = 300.0
 DEFAULT_WARMUP_BATCHES = 1
 DEFAULT_OUTPUT_DIR = "out"
 DEFAULT_SAMPLE_INTERVAL_MS = 50.0
@@ -51,6 +52,8 @@ class LaunchOptions:
         measure_idle_s: how long the GPUs are sampled before the first process, for their idle power.
         maximize_clocks: GPU clocks at their maximum for the time of the run.
         clock_refusal: whether a run whose clocks cannot all be set goes on.
+        cool_down_c: the run begins when its GPUs are at most that warm (degrees Celsius); None: at once.
+        cool_down_limit_s: how long it waits for that.
     """
 
     script: str
@@ -81,6 +84,8 @@ class LaunchOptions:
     cpu_bind: CpuBind = "auto"
     maximize_clocks: bool = False
     clock_refusal: ClockRefusalChoice = "go-on"
+    cool_down_c: float | None = None
+    cool_down_limit_s: float = DEFAULT_COOL_DOWN_LIMIT_S
 
     @property
     def is_python_script(self) -> bool:

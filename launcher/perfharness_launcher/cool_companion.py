@@ -1,0 +1,80 @@
+"""`--cool-down`: a launch begins when its GPUs are cool enough; so does each of a sweep or of repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.telemetry.cool_down import CoolDown, cool_down
+from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+
+
+class CoolDownCompanion:
+    """Waits before the first process.
+
+    Args:
+        target_c: degrees Celsius.
+        say: hears a line when there is something to wait for.
+    """
+
+    name = "cool-down"
+    essential = False
+
+    def __init__(self, target_c: float, limit_s: float, say: Callable[[str], None]) -> None:
+        self._target_c = target_c
+        self._limit_s = limit_s
+        self._say = say
+        self._results: list[CoolDown] = []
+        self._problem: str | None = None
+
+    def start(self, context: CompanionContext) -> None:
+        """Wait."""
+        with open_nvml() as nvml:
+            uuids = [gpu.uuid for gpu in context.plan.gpus]
+            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
+            if not devices:
+                self._problem = nvml.opened.reason or "the run uses no GPU"
+            self._results = cool_down(
+                devices, self._target_c, limit_s=self._limit_s, interrupted=context.interrupted, say=self._say
+            )
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """Nothing is to be done for a process."""
+
+    def stop(self) -> CompanionReport:
+        """Tell how long it took, and what stayed too warm."""
+        record = {
+            "target_c": self._target_c,
+            "limit_s": self._limit_s,
+            "gpus": [item.to_json() for item in self._results],
+        }
+        return CompanionReport([*self._nothing_to_wait_for(), *not_cooled(self._results)], record)
+
+    def _nothing_to_wait_for(self) -> list[Finding]:
+        if self._problem is None:
+            return []
+        return [Finding("not-cooled-down", Severity.WARNING, f"--cool-down waited for no GPU: {self._problem}")]
+
+
+def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
+    """A finding for each GPU that was not cool enough when the run began."""
+    return [
+        Finding(
+            "not-cooled-down",
+            Severity.WARNING,
+            _in_words(result),
+            "a higher --cool-down, or a longer --cool-down-limit",
+        )
+        for result in results
+        if not result.reached
+    ]
+
+
+def _in_words(result: CoolDown) -> str:
+    if result.reason is not None:
+        return f"GPU {result.gpu_uuid}: the temperature cannot be read ({result.reason}), so nothing waited for it"
+    return (
+        f"GPU {result.gpu_uuid} was still {result.end_c} °C after {result.waited_s:.0f} s"
+        f" ({result.begin_c} °C before); at most {result.target_c:g} °C was asked for"
+    )
