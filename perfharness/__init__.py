@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfharness.inputs import open_run
-    from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args
+    from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
 
-__all__ = ["PerfRecorder", "get_default_arg_parser", "open_run", "parse_validate_default_args"]
+__all__ = ["PerfRecorder", "get_default_arg_parser", "open_run", "parse_validate_default_args", "startup_range"]
 
 
 def __getattr__(name: str) -> Any:

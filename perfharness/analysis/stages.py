@@ -188,7 +188,7 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str]) -> Stage
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
     owner = owner_of_code[ranges.domain]
-    wanted = np.ones(len(ranges), dtype=np.bool_)
+    wanted = ranges.domain != _code(trace.names, conventions.STARTUP_DOMAIN)
     findings: list[Finding] = []
     if domain is not None:
         if domain not in owners:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 DEFAULT_DOMAIN = "perfharness"
 
+STARTUP_DOMAIN = "perfharness.startup"
+"""Ranges before the first batch (`startup_range`): in the trace for the timeline, and no part of any result."""
+
 MARK_RECORDER = "perfharness.recorder"
 """Mark made once per recorder and domain; the recorder's name is the name of the mark's category."""
 

@@ -28,6 +28,24 @@ class RecorderRecord(_Model):
     open_ranges: list[str] = Field(default_factory=list)
 
 
+class StartupRangeRecord(_Model):
+    """A `startup_range` that has ended."""
+
+    name: str
+    begin_unix_ns: int
+    duration_ns: int
+    thread: int | None = None
+    failed: bool = False
+
+
+class StartupRecord(_Model):
+    """What the recorder knows of the time before the first batch; UTC nanoseconds."""
+
+    first_recorder_unix_ns: int | None = None
+    first_batch_unix_ns: int | None = None
+    ranges: list[StartupRangeRecord] = Field(default_factory=list)
+
+
 class BarrierWait(_Model):
     """A thread that waited for the other processes to reach their first measured batch."""
 
@@ -54,6 +72,9 @@ class RecorderJournal(_Model):
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that could not be told."""
+
+    startup: StartupRecord | None = None
+    """None in a forked child."""
 
     start_barrier: list[BarrierWait] | None = None
     """Each time that a thread waited at the start barrier; None where the launch held none."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.gpu_work import GpuWork
+from perfharness.model.startup import FirstCuda
 from perfharness.model.trace import Bool, Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -177,6 +178,9 @@ class ProcessResult:
     clock_is_utc: bool
     findings: list[Finding]
     meta: dict[str, Any] = field(default_factory=dict)
+    first_cuda: FirstCuda | None = None
+    """None where the whole trace was not read, or has no such call."""
+
     diagnosis: Diagnosis | None = None
     """None where it was not asked for."""
 

@@ -7,7 +7,7 @@ import time
 
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import barrier, tasks
+from perfharness.recorder import barrier, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
 from perfharness.recorder.claims import claim_domain
@@ -33,6 +33,7 @@ class RecorderCore:
 
     def __init__(self, name: str, domain: str | None) -> None:
         check_category_part("recorder", name)
+        startup.note_recorder()
         self.name = name
         self.domain = domain = claim_domain(domain, name)
         tasks.follow_asyncio()
@@ -112,6 +113,8 @@ class RecorderCore:
         """Prepare a range that was not yet pushed here, or a batch that has to come by the start barrier."""
         spec = RangeSpec.of(key)
         siblings = stack.node.batch_children if is_batch else stack.node.children
+        if is_batch:
+            startup.note_batch()
         try:
             if is_batch and self.barrier is not None and not any(outer.is_batch for outer in stack.open_nodes()):
                 return self._batch_at_barrier(stack, spec, key, self.barrier)

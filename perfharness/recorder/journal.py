@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfharness.model import environment
+from perfharness.recorder import startup
 from perfharness.recorder.json_values import arguments_to_json
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Journal:
             "cuda_loaded": _cuda_loaded(),
             "ended": ended,
             "exception": self._exception,
+            "startup": startup.this_process.to_json(),
             "start_barrier": _barrier_waits(self._entries),
             "recorders": [entry.to_json() for entry in self._entries],
         }
@@ -246,16 +248,24 @@ _journal: Journal | None = None
 
 def register(core: RecorderCore, args: object) -> Entry:
     """Take the recorder into the journal, where this process is part of a launch."""
+    journal = open_journal()
+    if journal is None:
+        return Entry(core, {})
+    entry = Entry(core, arguments_to_json(args))
+    journal.add(entry)
+    return entry
+
+
+def open_journal() -> Journal | None:
+    """The journal of this process; None outside of a launch."""
     global _journal
     folder = os.environ.get(environment.OUTPUT_DIR)
     if not folder:
-        return Entry(core, {})
+        return None
     if _journal is None:
         _journal = Journal(Path(folder).absolute())
         _journal.install()
-    entry = Entry(core, arguments_to_json(args))
-    _journal.add(entry)
-    return entry
+    return _journal
 
 
 def write() -> None:

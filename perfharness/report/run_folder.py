@@ -17,6 +17,7 @@ from perfharness.analysis.journal_check import check_journal
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
+from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
@@ -132,7 +133,11 @@ def analyze_run(
             manifest, process, analysed.result, analysed.trace_meta, analysed.journal, options.warmup_batches, own
         )
         results[process.folder] = replace(analysed.result, meta=meta)
-        body = {**benchmark_tree(results[process.folder]), **machine.process_tree(process.folder)}
+        body = {
+            **benchmark_tree(results[process.folder]),
+            **machine.process_tree(process.folder),
+            **_startup(process, analysed),
+        }
         write_json(run_dir / process.folder / BENCHMARK_NAME, body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
@@ -156,6 +161,16 @@ def benchmark_tree(result: ProcessResult) -> Tree:
         **diagnosis,
         "meta": result.meta,
     }
+
+
+def _startup(process: ProcessRecord, analysed: _Analysed) -> Tree:
+    if process.start_unix_ns is None:
+        return {}
+    result = analysed.result
+    found = startup(
+        process.start_unix_ns, analysed.journal, result.loops, result.first_cuda, clock_is_utc=result.clock_is_utc
+    )
+    return {"startup": found.to_json()}
 
 
 def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
@@ -226,6 +241,7 @@ def analyze_trace(
     if whole is not None:
         diagnosis = None if others is None else diagnose(whole, table, stages, options.warmup_batches, others)
         work = gpu_work(whole, table, stages) if with_gpu_work else None
+        result = replace(result, first_cuda=first_cuda(whole))
     findings = [*result.findings, *checked, *clock_findings(events.meta.clock)]
     return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), events.meta
 

@@ -1,0 +1,156 @@
+"""What a process did from its start to its first batch: from the launch, the recorder and the trace, all on UTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from perfharness.model.journal import BarrierWait, RecorderJournal, StartupRecord
+from perfharness.model.result import BatchLoop
+from perfharness.model.startup import FirstCuda, Startup, StartupPart
+from perfharness.model.trace import Trace
+
+NS_PER_MS = 1e6
+MODEL_LOAD, CUDA_CONTEXT = "model_load", "cuda_context"
+
+NEEDS_CONTEXT = re.compile(
+    r"cuda(Malloc|Memcpy|Memset|Launch|HostAlloc|Free|StreamCreate|EventCreate|GraphLaunch|DeviceSynchronize)"
+    r"|cu(CtxCreate|CtxSynchronize|DevicePrimaryCtxRetain|Mem(Alloc|cpy|set|Create)|Launch|StreamCreate|EventCreate"
+    r"|ModuleLoad|LibraryLoad)"
+)
+"""Calls of the runtime and the driver that make a context where there is none, or fail without one."""
+
+Interval = tuple[int, int]
+
+
+def first_cuda(trace: Trace) -> FirstCuda | None:
+    """The first CUDA calls of a trace of all calls; None where it has none, or does not tell UTC.
+
+    The embedded tracer keeps only calls that started GPU work: from it nothing is known of what came before.
+    """
+    origin, calls = trace.meta.session_start_unix_ns, trace.api
+    if origin is None or not len(calls) or trace.meta.tracer == "embedded":
+        return None
+    codes = np.flatnonzero([NEEDS_CONTEXT.match(name) is not None for name in trace.names])
+    working = np.isin(calls.name, codes)
+    end = None
+    if working.any():
+        at = np.flatnonzero(working)
+        end = origin + int(calls.end_ns[at[np.argmin(calls.start_ns[at])]])
+    return FirstCuda(origin + int(calls.start_ns.min()), end)
+
+
+def startup(
+    process_start_unix_ns: int,
+    journal: RecorderJournal | None,
+    loops: Iterable[BatchLoop] = (),
+    cuda: FirstCuda | None = None,
+    *,
+    clock_is_utc: bool = True,
+) -> Startup:
+    """The parts of a start-up.
+
+    Args:
+        process_start_unix_ns: just before the launch started the process.
+        journal: what the recorder noted; None: a script without one.
+        loops: batches of the trace, where there is one; of no use where `clock_is_utc` is false.
+        cuda: first calls.
+    """
+    told = (journal.startup if journal is not None else None) or StartupRecord()
+    waits = (journal.start_barrier if journal is not None else None) or []
+    batch = _first_batch(loops) if clock_is_utc else None
+    begin_ns = told.first_batch_unix_ns or (batch[0] if batch else None)
+    signs = [told.first_recorder_unix_ns, *(part.begin_unix_ns for part in told.ranges)]
+    signs.append(cuda.first_call_unix_ns if cuda is not None else None)
+    known_signs = [sign for sign in signs if sign is not None]
+    reasons: dict[str, str] = {}
+    context, source = _context(told, cuda, process_start_unix_ns, reasons)
+    model_load = _of_name(told, MODEL_LOAD)
+    if begin_ns is None:
+        reasons["process_to_first_batch_ms"] = "there was no batch, or it is not known when"
+    if not known_signs:
+        reasons["interpreter_and_imports_ms"] = "nothing tells when the script's own work began: no recorder, no range"
+    if model_load is None:
+        reasons["model_load_ms"] = f'no startup_range("{MODEL_LOAD}") is in the script'
+    if batch is None:
+        reasons["first_batch_ms"] = "no trace tells how long the first batch took"
+    imports = (process_start_unix_ns, min(known_signs)) if known_signs else None
+    waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
+    return Startup(
+        process_to_first_batch_ms=_ms(None if begin_ns is None else begin_ns - process_start_unix_ns),
+        interpreter_and_imports_ms=_ms(imports[1] - imports[0] if imports else None),
+        cuda_context_ms=_ms(context),
+        cuda_context_source=source,
+        model_load_ms=_ms(model_load),
+        first_batch_ms=_ms(batch[1] - batch[0] if batch else None),
+        start_barrier_wait_ms=_ms(waited) or 0.0,
+        other_ms=_ms(_rest(process_start_unix_ns, begin_ns, imports, told, cuda if source == "trace" else None, waits)),
+        parts=[
+            StartupPart(
+                part.name,
+                (part.begin_unix_ns - process_start_unix_ns) / NS_PER_MS,
+                part.duration_ns / NS_PER_MS,
+                part.failed,
+            )
+            for part in sorted(told.ranges, key=lambda part: part.begin_unix_ns)
+        ],
+        reasons=reasons,
+    )
+
+
+def _ms(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else round(nanoseconds / NS_PER_MS, 6)
+
+
+def _first_batch(loops: Iterable[BatchLoop]) -> Interval | None:
+    first = [(int(loop.start_ns[0]), int(loop.end_ns[0])) for loop in loops if loop.count]
+    return min(first) if first else None
+
+
+def _of_name(told: StartupRecord, name: str) -> int | None:
+    found = [part.duration_ns for part in told.ranges if part.name == name and not part.failed]
+    return sum(found) if found else None
+
+
+def _context(
+    told: StartupRecord, cuda: FirstCuda | None, begin_ns: int, reasons: dict[str, str]
+) -> tuple[int | None, str | None]:
+    named = _of_name(told, CUDA_CONTEXT)
+    if named is not None:
+        return named, "startup_range"
+    if cuda is not None and cuda.first_work_end_unix_ns is not None:
+        return cuda.first_work_end_unix_ns - max(cuda.first_call_unix_ns, begin_ns), "trace"
+    reasons["cuda_context_ms"] = (
+        f'no startup_range("{CUDA_CONTEXT}") is in the script, and the trace does not hold the first CUDA calls'
+    )
+    return None, None
+
+
+def _rest(
+    begin_ns: int,
+    end_ns: int | None,
+    imports: Interval | None,
+    told: StartupRecord,
+    cuda: FirstCuda | None,
+    waits: list[BarrierWait],
+) -> int | None:
+    """What is covered by none of the parts."""
+    if end_ns is None or imports is None:
+        return None
+    parts = [imports, *((part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in told.ranges)]
+    parts += [(wait.begin_unix_ns, _ends(wait)) for wait in waits]
+    if cuda is not None and cuda.first_work_end_unix_ns is not None:
+        parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))
+    covered, reached = 0, begin_ns
+    for start, end in sorted(parts):
+        start, end = max(start, reached), min(end, end_ns)
+        if end > start:
+            covered += end - start
+            reached = end
+    return end_ns - begin_ns - covered
+
+
+def _ends(wait: BarrierWait) -> int:
+    return wait.begin_unix_ns + wait.waited_ns

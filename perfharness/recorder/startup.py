@@ -1,0 +1,131 @@
+"""What happens before the first batch: ranges of the start-up, and when recorder and first batch came.
+
+Kept in `recorder.json` on the machine's own clock, so that they can be laid beside the moment when the launch started
+the process, with or without a trace. In a trace they are NVTX ranges of a domain of their own, outside of the results.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perfharness.model.conventions import STARTUP_DOMAIN
+from perfharness.recorder.checks import check_name
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Startup:
+    """What is known of this process's start-up; times are UTC nanoseconds."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.first_recorder_unix_ns: int | None = None
+        self.first_batch_unix_ns: int | None = None
+        self.ranges: list[dict[str, Any]] = []
+
+    def to_json(self) -> dict[str, Any] | None:
+        """As it stands in `recorder.json`; None in a forked child, whose start-up was its parent's."""
+        if self.pid != os.getpid():
+            return None
+        return {
+            "first_recorder_unix_ns": self.first_recorder_unix_ns,
+            "first_batch_unix_ns": self.first_batch_unix_ns,
+            "ranges": self.ranges,
+        }
+
+
+this_process = Startup()
+
+
+def note_recorder() -> None:
+    """A recorder is made."""
+    if this_process.first_recorder_unix_ns is None:
+        this_process.first_recorder_unix_ns = time.time_ns()
+
+
+def note_batch() -> None:
+    """A batch begins whose like there was none before."""
+    if this_process.first_batch_unix_ns is None:
+        this_process.first_batch_unix_ns = time.time_ns()
+
+
+class StartupRange:
+    """A part of the start-up, as a `with` block or a decorator.
+
+    Args:
+        name: what results call it. `model_load` and `cuda_context` have a place of their own there.
+    """
+
+    def __init__(self, name: str) -> None:
+        check_name("start-up range", name)
+        self._name = name
+        self._open: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Self:
+        _push(self._name)
+        self._open.append((time.time_ns(), time.perf_counter_ns()))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        begin_unix_ns, begin_ns = self._open.pop()
+        this_process.ranges.append(
+            {
+                "name": self._name,
+                "begin_unix_ns": begin_unix_ns,
+                "duration_ns": time.perf_counter_ns() - begin_ns,
+                "thread": threading.get_native_id(),
+                "failed": kind is not None,
+            }
+        )
+        _pop()
+
+    def __call__(self, function: F) -> F:
+        """The function, each call of which is such a range."""
+        name = self._name
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with StartupRange(name):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+
+def startup_range(name: str) -> StartupRange:
+    """A part of the start-up, before or after a recorder is made, or without one.
+
+    `with startup_range("model_load"): model = load()`, or as a decorator of the function that loads. Inside a launch it
+    is in the results of the start-up (`startup` in benchmark.json); outside of one it is plain NVTX.
+    """
+    from perfharness.recorder import journal
+
+    journal.open_journal()
+    return StartupRange(name)
+
+
+def _push(name: str) -> None:
+    try:
+        import nvtx
+    except ImportError:
+        return  # a recorder says so
+    nvtx.push_range(name, domain=STARTUP_DOMAIN)
+
+
+def _pop() -> None:
+    try:
+        import nvtx
+    except ImportError:
+        return
+    nvtx.pop_range(domain=STARTUP_DOMAIN)
