@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -100,7 +101,7 @@ def _diagnose_run(
             continue
         try:
             result, _ = analyze_trace(
-                folder / process.folder / process.trace, options, others=sharing.others_of(process)
+                folder / process.folder / process.trace, options, others=partial(sharing.others_of, process)
             )
         except TraceError as error:
             findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder))

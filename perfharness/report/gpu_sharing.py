@@ -12,8 +12,9 @@ from perfharness.analysis.diagnosis.gpus import find_gpus
 from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.trace import Int64
-from perfharness.trace import open_trace
+from perfharness.model.trace import GpuOperations, Int64, Trace, TraceMeta
+from perfharness.report.clocks import machine_clock, on_utc
+from perfharness.trace import open_operations, open_stream
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,19 @@ class _GpuUse:
 
 
 class GpuSharing:
-    """The GPU work of every process of a run. A trace is read when it is first asked for, and only where it matters."""
+    """The GPU work of every process of a run.
+
+    What a process did is kept from its trace when that is at hand; where it is needed before, the trace's ranges and
+    operations are read for it, never its calls. All are put on UTC by the same clock as their results.
+    """
 
     def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
         self._run_dir = run_dir
         self._processes = manifest.processes
+        self._machine = machine_clock(manifest)
         self._use: dict[str, _GpuUse | str] = {}
 
-    def others_of(self, process: ProcessRecord) -> OtherProcesses:
+    def others_of(self, process: ProcessRecord, trace: Trace) -> OtherProcesses:
         """When the other processes on this process's GPU were at work, on the clock of its own trace."""
         others = [
             other
@@ -43,7 +49,7 @@ class GpuSharing:
         if not others:
             nothing = np.empty(0, dtype=np.int64)
             return OtherProcesses(BusyLine(nothing, nothing), 0)
-        mine = self._of(process)
+        mine = self._use[process.folder] = _use_of(process, trace.meta, trace.operations)
         if isinstance(mine, str):
             return OtherProcesses(None, len(others), mine)
         starts, ends = [], []
@@ -63,24 +69,32 @@ class GpuSharing:
         return self._use[process.folder]
 
     def _read(self, process: ProcessRecord) -> _GpuUse | str:
-        who = f"what {process.folder} did on the GPU"
         if process.trace is None:
-            return f"{who}: it left no trace"
+            return f"{_what_is_asked(process)}: it left no trace"
+        path = self._run_dir / process.folder / process.trace
         try:
-            trace = open_trace(self._run_dir / process.folder / process.trace)
+            return _use_of(process, on_utc(open_stream(path), self._machine).meta, open_operations(path))
         except TraceError:
-            return f"{who}: its trace cannot be read"
-        if trace.meta.session_start_unix_ns is None:
-            return f"{who}: its trace does not tell when it began"
-        if trace.meta.gpu_coverage == "untraced":
-            return f"{who}: {trace.meta.gpu_coverage_reason}"
-        operations, gpus = trace.operations, find_gpus(trace.operations, trace.meta)
-        mine = np.ones(len(operations), dtype=np.bool_)
-        if len(gpus) > 1:
-            uuid = (process.gpu_uuid or "").removeprefix("GPU-")
-            same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid]
-            if not same:
-                return f"{who}: it used several, and its trace does not tell which is which"
-            mine = gpus.of == same[0]
-        line = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
-        return _GpuUse(line.start, line.end, trace.meta.session_start_unix_ns)
+            return f"{_what_is_asked(process)}: its trace cannot be read"
+
+
+def _use_of(process: ProcessRecord, meta: TraceMeta, operations: GpuOperations) -> _GpuUse | str:
+    who = _what_is_asked(process)
+    if meta.session_start_unix_ns is None:
+        return f"{who}: its trace does not tell when it began"
+    if meta.gpu_coverage == "untraced":
+        return f"{who}: {meta.gpu_coverage_reason}"
+    gpus = find_gpus(operations, meta)
+    mine = np.ones(len(operations), dtype=np.bool_)
+    if len(gpus) > 1:
+        uuid = (process.gpu_uuid or "").removeprefix("GPU-")
+        same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid]
+        if not same:
+            return f"{who}: it used several, and its trace does not tell which is which"
+        mine = gpus.of == same[0]
+    line = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
+    return _GpuUse(line.start, line.end, meta.session_start_unix_ns)
+
+
+def _what_is_asked(process: ProcessRecord) -> str:
+    return f"what {process.folder} did on the GPU"

@@ -5,7 +5,9 @@ Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -26,7 +28,7 @@ from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Events, TraceMeta
+from perfharness.model.trace import Events, Trace, TraceMeta
 from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
@@ -195,7 +197,7 @@ def _analyze_process(
             folder / process.trace,
             options,
             journal,
-            others=sharing.others_of(process),
+            others=partial(sharing.others_of, process),
             machine=machine_clock(manifest),
             throttling=telemetry.throttling(process),
             with_gpu_work=telemetry.log is not None,
@@ -211,7 +213,7 @@ def analyze_trace(
     path: Path,
     options: ReadOptions,
     journal: RecorderJournal | None = None,
-    others: OtherProcesses | None = ALONE,
+    others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
     *,
@@ -221,7 +223,8 @@ def analyze_trace(
 
     Args:
         path, options, journal: the trace, how to read it, what the recorder counted.
-        others: the run's other processes on the same GPU; None: leave the diagnosis out, which takes time of its own.
+        others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
+            diagnosis out, which takes time of its own.
         machine: UTC against the monotonic clock beside the run, where it was sampled.
         throttling: when the clocks of the process's GPU were kept down; None: not known.
         with_gpu_work: say what the GPU did when, for telemetry's sake.
@@ -239,7 +242,8 @@ def analyze_trace(
     checked = check_journal(journal, stages, events) if journal is not None else []
     diagnosis = work = None
     if whole is not None:
-        diagnosis = None if others is None else diagnose(whole, table, stages, options.warmup_batches, others)
+        beside = others(whole) if callable(others) else others
+        diagnosis = None if beside is None else diagnose(whole, table, stages, options.warmup_batches, beside)
         work = gpu_work(whole, table, stages) if with_gpu_work else None
         result = replace(result, first_cuda=first_cuda(whole))
     findings = [*result.findings, *checked, *clock_findings(events.meta.clock)]

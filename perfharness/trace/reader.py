@@ -73,6 +73,12 @@ def open_stream(path: Path) -> TraceStream:
         )
 
 
+def open_operations(path: Path) -> GpuOperations:
+    """Read what the GPU did, and nothing else. Raises as `open_trace` does."""
+    with open_source(path) as source:
+        return _read_operations(source, path)
+
+
 def _closed(ranges: NvtxRanges, end_ns: int) -> NvtxRanges:
     """Ranges never closed end where the trace ends."""
     if not ranges.is_open.any():

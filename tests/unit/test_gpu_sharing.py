@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.trace import Trace
+from perfharness.report import gpu_sharing, run_folder
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import open_stream, open_trace
 
 UTC = 1_700_000_000_000_000_000
 
@@ -19,6 +24,10 @@ def write_trace(folder: Path, began: int | None, run: tuple[int, int]) -> None:
     builder.kernel((0, 5), run)
     folder.mkdir(parents=True)
     builder.write(folder / "trace.sqlite")
+
+
+def opened(run: Path, process: ProcessRecord) -> Trace:
+    return open_trace(run / process.folder / "trace.sqlite")
 
 
 def run_of(*processes: ProcessRecord) -> RunManifest:
@@ -43,14 +52,15 @@ def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
     mine, other = process(0), process(1)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / other.folder, 1500, (100, 300))
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine, opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.start.tolist(), others.busy.end.tolist()) == (1, [600], [800])
 
 
 def test_alone_on_its_gpu_there_is_nothing(tmp_path: Path) -> None:
     mine, other = process(0), process(1, gpu_uuid="GPU-2")
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)
+    write_trace(tmp_path / mine.folder, 1000, (100, 200))
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine, opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.length) == (0, 0)
 
@@ -59,9 +69,32 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     mine, clockless, traceless = process(0), process(1), process(2, trace=None)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / clockless.folder, None, (100, 300))
-    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine)
-    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine)
+    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine, opened(tmp_path, mine))
+    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine, opened(tmp_path, mine))
     assert without_clock.busy is None
     assert without_trace.busy is None
     assert "does not tell when it began" in (without_clock.reason or "")
     assert "left no trace" in (without_trace.reason or "")
+
+
+def test_every_trace_is_read_once_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are needed before their turn, ranges and operations are read for it, once."""
+    processes = [process(index) for index in range(3)]
+    for one in processes:
+        write_trace(tmp_path / one.folder, 1000, (100, 200))
+    read: list[tuple[str, str]] = []
+
+    def in_full(path: Path, **options: Any) -> Any:
+        read.append(("trace", path.parent.name))
+        return open_trace(path, **options)
+
+    def in_passing(path: Path) -> Any:
+        read.append(("stream", path.parent.name))
+        return open_stream(path)
+
+    monkeypatch.setattr(run_folder, "open_trace", in_full)
+    monkeypatch.setattr(run_folder, "open_stream", in_passing)
+    monkeypatch.setattr(gpu_sharing, "open_stream", in_passing)
+    run_folder.analyze_run(tmp_path, run_of(*processes))
+    names = [one.folder for one in processes]
+    assert sorted(read) == sorted([*(("trace", name) for name in names), *(("stream", name) for name in names[1:])])
