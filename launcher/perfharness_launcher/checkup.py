@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from perfharness.errors import ClockError
 from perfharness.model.plan import InterpreterFacts, NsysInstall
 from perfharness.model.version import VERSION
+from perfharness.telemetry.clock_state import StateStore, all_stores
+from perfharness.telemetry.clock_words import RESTORE_COMMAND, left_behind_in_words
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
 from perfharness_launcher.discovery import NSYS_VARIABLE, find_nsys
 from perfharness_launcher.environment import cpu_model, operating_system
@@ -73,6 +76,7 @@ def check_up(
         *check_gpus(gpus, environ),
         *check_embedded(gpus, interpreter),
         *check_permissions(root, has_gpu=bool(gpus.gpus)),
+        *check_clocks(gpus, all_stores(environ), root),
         *check_packages(has_gpu=bool(gpus.gpus)),
     ]
 
@@ -208,6 +212,51 @@ def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
             " recorded all the same",
             "for counters: option nvidia NVreg_RestrictProfilingToAdminUsers=0 of the driver",
         )
+
+
+def check_clocks(gpus: GpuFacts, stores: Sequence[StateStore], root: Path = Path("/")) -> Iterator[Check]:
+    """Whether this user may lock clocks, and whether an earlier run has left them changed."""
+    if gpus.gpus:
+        yield _clock_permission(root)
+        for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
+            yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
+    for store in stores:
+        try:
+            state = store.read()
+        except ClockError as error:
+            yield Check("clocks", Health.WARNING, str(error))
+            continue
+        if state is None:
+            continue
+        if line := left_behind_in_words(store, state):
+            yield Check("clocks", Health.WARNING, line, RESTORE_COMMAND)
+        elif state.changes:
+            held = "for `clocks max`" if any(owner.kind == "hold" for owner in state.owners) else "for a running launch"
+            count = len({change.gpu_uuid for change in state.changes})
+            yield Check("clocks", Health.GOOD, f"clocks of {count} GPU{'s' * (count > 1)} are held at maximum, {held}")
+
+
+CAP_SYS_ADMIN = 21
+WHOLE_UID_MAP = ["0", "0", "4294967295"]
+
+
+def _clock_permission(root: Path) -> Check:
+    """The driver asks the kernel `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
+    effective = re.search(r"CapEff:\s*([0-9a-f]+)", _read(root / "proc/self/status") or "")
+    uid_map = (_read(root / "proc/self/uid_map") or "").split()
+    if effective is None:
+        return Check(
+            "clocks", Health.WARNING, "whether clocks may be locked cannot be told: /proc/self/status says nothing"
+        )
+    if not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
+        text = "clocks cannot be locked by this user: the driver asks for CAP_SYS_ADMIN"
+        return Check("clocks", Health.ABSENT, text, "for -m: root, or a container with --cap-add SYS_ADMIN")
+    if uid_map != WHOLE_UID_MAP:
+        text = "clocks cannot be locked in a user namespace (rootless container), whatever capabilities it shows"
+        return Check("clocks", Health.ABSENT, text, "for -m: run outside, as root")
+    return Check(
+        "clocks", Health.GOOD, "clocks may be locked by this user (CAP_SYS_ADMIN); the GPU may refuse all the same"
+    )
 
 
 def check_packages(*, has_gpu: bool) -> Iterator[Check]:

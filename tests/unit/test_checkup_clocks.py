@@ -1,0 +1,69 @@
+"""What `perfharness doctor` says about clocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness.model.manifest import GpuRecord
+from perfharness.telemetry.clock_state import StateStore
+from perfharness.telemetry.clocks import ClockTaker, process_as_owner
+from perfharness.telemetry.nvml import open_nvml
+from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness_launcher.checkup import Health, check_clocks
+from perfharness_launcher.gpus import GpuFacts
+
+FACTS = GpuFacts(gpus=(GpuRecord(index=0, uuid=gpu_uuid(0)),))
+WHOLE = "         0          0 4294967295\n"
+
+
+def proc(root: Path, capabilities: str, uid_map: str = WHOLE) -> Path:
+    folder = root / "proc" / "self"
+    folder.mkdir(parents=True)
+    (folder / "status").write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t000001ffffffffff\n")
+    (folder / "uid_map").write_text(uid_map)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "uid_map", "health", "text"),
+    [
+        ("000001ffffffffff", WHOLE, Health.GOOD, "may be locked"),
+        ("00000000a80425fb", WHOLE, Health.ABSENT, "asks for CAP_SYS_ADMIN"),  # root in a container, by default
+        ("0000000000000000", WHOLE, Health.ABSENT, "asks for CAP_SYS_ADMIN"),
+        ("000001ffffffffff", "         0       1000          1\n", Health.ABSENT, "user namespace"),
+    ],
+)
+def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Health, text: str) -> None:
+    [check] = check_clocks(FACTS, [], proc(tmp_path, capabilities, uid_map))
+    assert check.health is health
+    assert text in check.text
+
+
+def test_without_a_gpu_nothing_is_said(tmp_path: Path) -> None:
+    assert list(check_clocks(GpuFacts(), [StateStore(tmp_path / "none")])) == []
+
+
+def test_a_divided_gpu_is_left_alone(tmp_path: Path) -> None:
+    facts = GpuFacts(gpus=(GpuRecord(index=3, uuid="MIG-a", mig=True), GpuRecord(index=3, uuid="MIG-b", mig=True)))
+    _, check = check_clocks(facts, [], proc(tmp_path, "000001ffffffffff"))
+    assert check.text == "GPU 3 is divided by MIG: its clocks are left alone"
+
+
+def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "state")
+    gone = process_as_owner("launch").model_copy(update={"start_ticks": 1})
+    with open_nvml(ReplayedNvml(h100_machine())) as nvml:
+        ClockTaker(nvml, store, gone).take([gpu_uuid(0)])
+        [left] = check_clocks(GpuFacts(), [store])
+        assert (left.health, left.cure) == (Health.WARNING, "perfharness clocks restore")
+        assert "was killed" in left.text
+        ClockTaker(nvml, store, process_as_owner("hold")).take([gpu_uuid(0)])
+        [held] = check_clocks(GpuFacts(), [store])
+        assert (held.health, held.text) == (Health.GOOD, "clocks of 1 GPU are held at maximum, for `clocks max`")
+    store.path.write_text("{")
+    [broken] = check_clocks(GpuFacts(), [store])
+    assert broken.health is Health.WARNING
+    assert str(store.path) in broken.text
