@@ -16,12 +16,13 @@ from perfharness.model.manifest import MANIFEST_NAME
 STAGING_PREFIX = ".perfharness-run-"
 REPLACED_PREFIX = ".perfharness-old-"
 PROCESS_FOLDER = re.compile(r"proc_\d+_gpu_\d+")
+PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png")
 RUN_FILES = frozenset({"benchmark_mean.json", MANIFEST_NAME, "telemetry.parquet"})
 
 
 def belongs_to_a_run(name: str) -> bool:
     """Whether a name in the output folder is one that a run makes, so that the next run replaces it."""
-    return name in RUN_FILES or PROCESS_FOLDER.fullmatch(name) is not None
+    return name in RUN_FILES or any(pattern.fullmatch(name) for pattern in (PROCESS_FOLDER, PICTURE))
 
 
 class Staging:

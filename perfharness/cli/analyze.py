@@ -14,6 +14,7 @@ from perfharness.cli.options import (
     BatchPatternOption,
     DomainOption,
     NsysOption,
+    PlotsOption,
     RejectThrottledOption,
     WarmupOption,
     exit_with,
@@ -24,6 +25,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.files import write_json
 from perfharness.report.meta import trace_only_meta
+from perfharness.report.pictures import require_matplotlib
 from perfharness.report.run_folder import (
     ReadOptions,
     analyze_run,
@@ -56,6 +58,7 @@ def analyze(
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     reject_throttled: RejectThrottledOption = None,
+    plots: PlotsOption = False,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
@@ -68,6 +71,11 @@ def analyze(
         raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
     if folders and output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
+    if plots and traces:
+        raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
+    if plots:
+        require_matplotlib()
+        from perfharness.report.telemetry_plots import draw_run
     findings: list[Finding] = []
     for folder in folders:
         summary = analyze_run(
@@ -81,6 +89,8 @@ def analyze(
         console.print(f"{folder / BENCHMARK_MEAN_NAME}", soft_wrap=True, highlight=False)
         print_result(console, summary.mean, summary.findings)
         findings.extend(summary.findings)
+        for path in draw_run(folder) if plots else ():
+            console.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
     if traces:
         findings.extend(
             _analyze_traces(console, traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir)

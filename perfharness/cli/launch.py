@@ -24,6 +24,7 @@ from perfharness.cli.options import (
     CpuBindOption,
     Domain,
     LogLevelOption,
+    PlotsOption,
     RejectThrottled,
     TracerOption,
     exit_code,
@@ -42,6 +43,8 @@ from perfharness.model.plan import (
     LaunchOptions,
     LaunchPlan,
 )
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.report.pictures import require_matplotlib
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.environment import fingerprint
 from perfharness_launcher.gpus import GpuFacts, find_gpus
@@ -163,6 +166,7 @@ def launch_verb(
     cool_down_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Begin after that long in any case.")
     ] = DEFAULT_COOL_DOWN_LIMIT_S,
+    plots: PlotsOption = False,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
     ] = False,
@@ -176,6 +180,8 @@ def launch_verb(
         raise UsageError(
             "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
         )
+    if plots:
+        check_plots(telemetry)
     options = LaunchOptions(
         script=script,
         script_arguments=tuple(script_arguments or ()),
@@ -201,6 +207,7 @@ def launch_verb(
         telemetry=telemetry,
         sample_interval_ms=sample_interval_ms,
         measure_idle_s=measure_idle,
+        plots=plots,
         require_exclusive=require_exclusive,
         cpu_bind=cpu_bind.value,
         cool_down_c=cool_down,
@@ -247,7 +254,19 @@ def execute(
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
             companions=companions_for(plan.options, view.stage),
         )
+    if plan.options.plots and (outcome.output_dir / TELEMETRY_NAME).exists():
+        from perfharness.report.telemetry_plots import draw_run
+
+        for path in draw_run(outcome.output_dir):
+            console.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
     return outcome, summary[0]
+
+
+def check_plots(telemetry: bool) -> None:
+    """Whether pictures can be drawn, before anything starts. Raises `UsageError`, `ToolNotFoundError`."""
+    if not telemetry:
+        raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")
+    require_matplotlib()
 
 
 def analyse(folder: Path, manifest: RunManifest) -> RunSummary:

@@ -57,6 +57,9 @@ RejectThrottled = Annotated[
 WarmupOption = Annotated[
     int | None, typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end.")
 ]
+PlotsOption = Annotated[
+    bool, typer.Option("--plots", help="Draw the telemetry: telemetry_gpu_N.png and telemetry_host.png, by matplotlib.")
+]
 NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
 RejectThrottledOption = Annotated[
     bool | None,

@@ -54,6 +54,7 @@ class LaunchOptions:
         clock_refusal: whether a run whose clocks cannot all be set goes on.
         cool_down_c: the run begins when its GPUs are at most that warm (degrees Celsius); None: at once.
         cool_down_limit_s: how long it waits for that.
+        plots: whether the telemetry is drawn at the end.
     """
 
     script: str
@@ -80,6 +81,7 @@ class LaunchOptions:
     telemetry: bool = True
     sample_interval_ms: float = DEFAULT_SAMPLE_INTERVAL_MS
     measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
+    plots: bool = False
     require_exclusive: bool = False
     cpu_bind: CpuBind = "auto"
     maximize_clocks: bool = False

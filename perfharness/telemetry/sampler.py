@@ -84,13 +84,15 @@ class _Player:
         return taken
 
     def join(self) -> None:
-        """Wait for the thread to end, and read for the last time."""
+        """Wait for the thread to end, and read for the last time: not right after the reading before, for a share of a
+        few milliseconds would be noise.
+        """
         if self.thread is None:
             return
         self.thread.join(timeout=STUCK_S)
         if self.thread.is_alive():
             self.problem = self.problem or f"a reading had not come back after {STUCK_S:g} s"
-        elif self.problem is None:
+        elif self.problem is None and 2 * (time.monotonic_ns() - self.tape.read_at_ns) >= self.source.period_ns:
             with contextlib.suppress(Exception):
                 self.read()
 

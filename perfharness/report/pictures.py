@@ -1,0 +1,13 @@
+"""Whether pictures can be drawn: asked before a run, without loading what draws them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from perfharness.errors import ToolNotFoundError
+
+
+def require_matplotlib() -> None:
+    """Raises `ToolNotFoundError` where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ToolNotFoundError("--plots needs matplotlib, which is not installed; pip install 'perfharness[plots]'")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.activity import OUTSIDE_STAGES, ProcessActivity, shares_over_time
+from perfharness.model.trace import Int64
+
+
+def ints(*values: int) -> Int64:
+    return np.asarray(values, dtype=np.int64)
+
+
+def activity(names: list[str], stages: list[tuple[int, int, int]], batches: list[tuple[int, int]]) -> ProcessActivity:
+    """Stages as (code, start, end)."""
+    return ProcessActivity(
+        names,
+        ints(*(code for code, _, _ in stages)),
+        ints(*(start for _, start, _ in stages)),
+        ints(*(end for _, _, end in stages)),
+        ints(*(start for start, _ in batches)),
+        ints(*(end for _, end in batches)),
+        [],
+        None,
+    )
+
+
+#   bins     0        10        20        30        40
+#   batch        [5-------------------28]
+#   decode       [5--8]
+#   infer               [12----------28]
+def test_shares_by_hand() -> None:
+    process = activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], [(5, 28)])
+    found = shares_over_time([process], ints(0, 10, 20, 30, 40))
+    assert found.names == ["infer", "decode", OUTSIDE_STAGES]
+    np.testing.assert_allclose(found.share, [[0, 0.8, 0.8, 0], [0.3, 0, 0, 0], [0.2, 0.2, 0, 0]])
+
+
+def test_an_interval_over_several_bins_fills_them() -> None:
+    process = activity(["a"], [(0, -5, 35)], [(-5, 35)])
+    found = shares_over_time([process], ints(0, 10, 20, 30, 40))
+    np.testing.assert_allclose(found.share, [[1.0, 1.0, 1.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
+
+
+def test_shares_are_of_all_processes_and_names_are_one() -> None:
+    one, other = activity(["a"], [(0, 0, 10)], [(0, 10)]), activity(["b", "a"], [(1, 0, 5), (0, 5, 10)], [(0, 10)])
+    found = shares_over_time([one, other], ints(0, 10))
+    assert found.names == ["a", "b", OUTSIDE_STAGES]
+    np.testing.assert_allclose(found.share[:, 0], [0.75, 0.25, 0])
+
+
+def test_nothing_has_no_share() -> None:
+    found = shares_over_time([], ints(0, 10))
+    assert found.names == [OUTSIDE_STAGES]
+    assert not found.share.any()
+
+
+@given(
+    intervals=st.lists(st.tuples(st.integers(-50, 250), st.integers(0, 120)), max_size=12),
+    edges=st.lists(st.integers(0, 200), min_size=2, max_size=8, unique=True).map(sorted),
+)
+def test_shares_agree_with_counting_every_nanosecond(intervals: list[tuple[int, int]], edges: list[int]) -> None:
+    process = activity(["a"], [(0, start, start + length) for start, length in intervals], [])
+    share = shares_over_time([process], ints(*edges)).share[0]
+    counted = [
+        sum(start <= moment < start + length for start, length in intervals for moment in range(low, high))
+        for low, high in itertools.pairwise(edges)
+    ]
+    assert share * np.diff(edges) == pytest.approx(counted)
