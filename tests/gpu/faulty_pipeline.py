@@ -6,6 +6,9 @@ perfharness launch tests/gpu/faulty_pipeline.py FAULT [--mended]
 from __future__ import annotations
 
 import argparse
+import hashlib
+import queue
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,6 +24,13 @@ ITEM_READS = 100
 TINY_KERNELS = 500
 SLEEP_S = 0.01
 SLOW_BATCHES = 4
+LARGE_FLOATS = 256 * 1024 * 1024
+SOFTMAX_ROWS = 4096
+SOFTMAX_COLUMNS = 1024 * 1024
+HASHED_BYTES = 32 * 1024 * 1024
+
+PERF = PerfRecorder("faulty")
+AT_END: list[Callable[[], None]] = []
 
 Work = Callable[[int], object]
 
@@ -133,7 +143,78 @@ def shared(mended: bool) -> Work:
     return heavy()
 
 
+def elementwise(mended: bool) -> Work:
+    """Large elementwise kernels: nothing but memory; mended: matrix products in their place."""
+    if mended:
+        return heavy()
+    value = torch.zeros(LARGE_FLOATS, device=DEVICE)
+
+    def work(_: int) -> object:
+        for _ in range(8):
+            value.add_(1.0)
+        torch.cuda.synchronize()
+        return None
+
+    return work
+
+
+def clones(mended: bool) -> Work:
+    """Copies inside the GPU, whose bytes a trace tells; mended: matrix products in their place."""
+    if mended:
+        return heavy()
+    source = torch.zeros(LARGE_FLOATS, device=DEVICE)
+    target = torch.empty_like(source)
+
+    def work(_: int) -> object:
+        for _ in range(8):
+            target.copy_(source)
+        torch.cuda.synchronize()
+        return None
+
+    return work
+
+
+def underfilled(mended: bool) -> Work:
+    """Softmax over one long row is one block; mended: as many rows as fill the GPU, a row a block."""
+    rows = SOFTMAX_ROWS if mended else 1
+    values = torch.randn(rows, SOFTMAX_COLUMNS // (64 if mended else 1), device=DEVICE)
+
+    def work(_: int) -> object:
+        for _ in range(8):
+            torch.softmax(values, dim=1)
+        torch.cuda.synchronize()
+        return None
+
+    return work
+
+
+def queued(mended: bool) -> Work:
+    """Each item is made by another thread, which is slower; mended: all items are there before the first batch."""
+    items: queue.Queue[bytes] = queue.Queue()
+    data, total = bytes(HASHED_BYTES), BATCHES + 1
+    value = torch.zeros(64, device=DEVICE)
+    compute: Work = heavy() if mended else lambda _: value.add_(1.0)
+
+    def produce() -> None:
+        for _ in range(total):
+            with PERF.range("decode"):
+                items.put(hashlib.sha256(data).digest())  # without the interpreter lock
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    if mended:
+        thread.join()
+    AT_END.append(thread.join)
+
+    def work(index: int) -> object:
+        items.get()
+        return compute(index)
+
+    return work
+
+
 FAULTS = {
+    "elementwise": elementwise, "clones": clones, "underfilled": underfilled, "queued": queued,
     "item": item, "pageable": pageable, "tiny": tiny, "sleep": sleep, "first_use": first_use, "shared": shared,
 }  # fmt: skip
 
@@ -148,12 +229,13 @@ def main() -> None:
     if options.fault != "first_use":
         work(SLOW_BATCHES)
     torch.cuda.synchronize()
-    perf = PerfRecorder("faulty")
-    with perf.range("pipeline"):
+    with PERF.range("pipeline"):
         for index in range(options.batches):
-            with perf.batch(index, total_items=8), perf.range("work"):
+            with PERF.batch(index, total_items=8), PERF.range("work"):
                 work(index)
-    perf.finalize()
+    for end in AT_END:
+        end()
+    PERF.finalize()
 
 
 if __name__ == "__main__":

@@ -26,10 +26,18 @@ FAULTS = {
     "sleep": "cpu-bound",
     "first_use": "first-use",
     "shared": "waiting-on-process",
+    "elementwise": "gpu-bound (memory by names)",
+    "clones": "gpu-bound (memory by bandwidth)",
+    "underfilled": "gpu-bound (underfilled by shape)",
+    "queued": "waiting-on-stage",
 }
-MENDED = {"pageable": "gpu-bound", "tiny": "gpu-bound", "sleep": "gpu-bound", "first_use": "gpu-bound",
-          "shared": "gpu-bound"}  # fmt: skip
+PRODUCTS = "gpu-bound (compute by names)"
+MENDED = {"pageable": PRODUCTS, "tiny": "gpu-bound", "sleep": PRODUCTS, "first_use": PRODUCTS, "shared": PRODUCTS,
+          "elementwise": PRODUCTS, "clones": PRODUCTS, "underfilled": "gpu-bound (memory by names)",
+          "queued": PRODUCTS}  # fmt: skip
 """What the mended twin must be; that of `item` still launches a hundred small kernels, so only its fault must go."""
+
+LAUNCH_OPTIONS = {"queued": ["--trace-os"]}
 
 
 def perfharness(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,8 +54,8 @@ def diagnosis_of(folder: Path, fault: str, *, mended: bool) -> tuple[list[dict[s
     batches = ["--batches", "600"] if fault == "shared" else []  # long enough for the two to meet
     warmup = "5" if fault == "first_use" and mended else "1"
     launched = perfharness(
-        "launch", "-np", processes, "-w", warmup, "--tracer", "nsys", "-o", str(folder), str(SCRIPT), fault,
-        *(["--mended"] if mended else []), *batches,
+        "launch", "-np", processes, "-w", warmup, *LAUNCH_OPTIONS.get(fault, []), "--tracer", "nsys", "-o", str(folder),
+        str(SCRIPT), fault, *(["--mended"] if mended else []), *batches,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr
     said = perfharness("diagnose", str(folder), "--stage", "work", "--format", "json")
@@ -65,10 +73,26 @@ def diagnosis_of(folder: Path, fault: str, *, mended: bool) -> tuple[list[dict[s
     return diagnoses, stages
 
 
+def verdict_of(stage: dict[str, Any]) -> str:
+    """The verdict, and of GPU-bound stages what limits them and what that rests on."""
+    limits, verdict = stage["gpu"]["limits"], str(stage["verdict"]["verdict"])
+    if verdict != "gpu-bound" or limits["limit"] == "cannot-tell":
+        return verdict
+    return f"{verdict} ({limits['limit']} by {limits['basis']})"
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
     diagnoses, stages = diagnosis_of(tmp_path / "run", fault, mended=False)
-    assert {stage["verdict"]["verdict"] for stage in stages} == {FAULTS[fault]}
+    assert {verdict_of(stage) for stage in stages} == {FAULTS[fault]}
+    (gpu,) = diagnoses[0]["gpus"]
+    assert gpu["sm_count"] > 0
+    assert gpu["memory_bytes_per_s"] > 0
+    if fault == "queued":
+        assert "'decode'" in stages[0]["verdict"]["evidence"][0]
+    if fault == "clones":
+        # Bytes by time cannot exceed what the memory can; the second-level cache is smaller than these copies.
+        assert 0.6 <= stages[0]["gpu"]["limits"]["moved_peak_share"] <= 1.0
     if fault == "first_use":
         assert "warmup-too-short" in [finding["code"] for finding in diagnoses[0]["findings"]]
     if fault == "pageable":
@@ -78,7 +102,7 @@ def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_verdict_is_gone_once_it_is_mended(fault: str, tmp_path: Path) -> None:
     diagnoses, stages = diagnosis_of(tmp_path / "run", fault, mended=True)
-    verdicts = {stage["verdict"]["verdict"] for stage in stages}
+    verdicts = {verdict_of(stage) for stage in stages}
     assert FAULTS[fault] not in verdicts
     assert verdicts == {MENDED.get(fault, *verdicts)}
     if fault == "first_use":

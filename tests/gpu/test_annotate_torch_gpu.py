@@ -1,0 +1,129 @@
+"""PyTorch's modules as stages on a real GPU: kernels belong to their module, under both tracers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("torch_modules_pipeline.py")
+TIMEOUT_S = 240
+BATCHES, WARMUP, BATCH_SIZE = 16, 2, 8
+
+ANNOTATIONS = """
+[recorder]
+name = "model"
+
+[[batch]]
+function = "__main__:infer"
+name = "batch"
+items = "len(items)"
+"""
+
+TRACERS = ("nsys", "embedded")
+WAYS = ("annotations", "recorder")
+
+
+def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
+    """The benchmark.json of a launch."""
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
+    file = folder / "model.toml"
+    file.write_text(ANNOTATIONS)
+    how = ["--annotate", str(file)] if way == "annotations" else []
+    arguments = ["--recorder"] if way == "recorder" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "--tracer", tracer, "-w", str(WARMUP), *how, "--annotate-torch",
+         "2", "-o", str(folder / "run"), str(SCRIPT), *arguments],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (benchmark,) = (folder / "run").glob("proc_*/benchmark.json")
+    body: dict[str, Any] = json.loads(benchmark.read_text("utf-8"))
+    return body
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Each way of launching once, whichever test asks first."""
+
+    @lru_cache
+    def once(tracer: str, way: str) -> dict[str, Any]:
+        return launch(tmp_path_factory.mktemp(f"{tracer}_{way}"), tracer, way)
+
+    return once
+
+
+def stages_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By the path below the batch, `batch` itself included."""
+    found = {}
+    for stage in body["diagnosis"]["stages"]:
+        path = stage["path"]
+        found["/".join(path[path.index("batch") :])] = stage
+    return found
+
+
+MODULES = [
+    "batch", "batch/Net", "batch/Net/backbone", "batch/Net/backbone/backbone.0", "batch/Net/backbone/backbone.1",
+    "batch/Net/backbone/backbone.2", "batch/Net/backbone/backbone.3", "batch/Net/head", "batch/Net/head/head.0",
+    "batch/Net/head/head.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_modules_are_stages_inside_of_batches(tracer: str, way: str, launched: Any) -> None:
+    body = launched(tracer, way)
+    stages = stages_of(body)
+    assert list(stages) == MODULES
+    for stage in stages.values():
+        assert (stage["batches"], stage["items"]) == (BATCHES - 2 * WARMUP, (BATCHES - 2 * WARMUP) * BATCH_SIZE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_kernels_belong_to_the_module_that_started_them(tracer: str, way: str, launched: Any) -> None:
+    stages = stages_of(launched(tracer, way))
+    kernels = {name: stage["gpu"]["kernel_count"] for name, stage in stages.items()}
+    print(tracer, way, kernels, {name: stage["verdict"] for name, stage in stages.items()})
+    # Net runs nothing but its children, and these nothing but theirs.
+    assert kernels["batch/Net"] == pytest.approx(kernels["batch/Net/backbone"] + kernels["batch/Net/head"])
+    for parent in ("batch/Net/backbone", "batch/Net/head"):
+        children = [kernels[name] for name in MODULES if name.startswith(f"{parent}/")]
+        assert kernels[parent] == pytest.approx(sum(children))
+    for leaf in (
+        "backbone/backbone.0",
+        "backbone/backbone.1",
+        "backbone/backbone.2",
+        "backbone/backbone.3",
+        "head/head.1",
+    ):
+        assert kernels[f"batch/Net/{leaf}"] >= 1, leaf
+        assert stages[f"batch/Net/{leaf}"]["gpu"]["busy_ms"] > 0, leaf
+    # Flattening is a view; the copy to the host is the batch's own.
+    assert kernels["batch/Net/head/head.0"] == 0
+    copies = {copy["direction"]: copy["count"] for copy in stages["batch"]["gpu"]["copies"]}
+    assert copies["device-to-host"] == 1
+    assert not stages["batch/Net"]["gpu"]["copies"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_both_tracers_count_the_same_kernels(way: str, launched: Any) -> None:
+    counts = [
+        {name: stage["gpu"]["kernel_count"] for name, stage in stages_of(launched(tracer, way)).items()}
+        for tracer in TRACERS
+    ]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_with_and_without_a_recorder_the_stages_are_the_same(tracer: str, launched: Any) -> None:
+    assert list(stages_of(launched(tracer, "annotations"))) == list(stages_of(launched(tracer, "recorder")))
