@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.forest import Forest, Line
+from perfharness.analysis.keys import distinct
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, Events, Int64, Integers
 
 KERNEL_LAUNCH = re.compile(
@@ -142,15 +143,6 @@ def kinds_of_names(names: list[str]) -> UInt8:
             if pattern.match(name):
                 kinds[code] |= bit
     return kinds
-
-
-def distinct(values: Integers) -> list[int]:
-    """The values that occur, rising. Equal ones mostly stand together, which saves the sort."""
-    if not len(values):
-        return []
-    heads = values[np.r_[True, values[1:] != values[:-1]]]
-    found: list[int] = np.unique(heads).tolist()
-    return found
 
 
 def kinds_of_calls(block: ApiCalls, kinds: UInt8) -> UInt8:

@@ -23,7 +23,7 @@ def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tre
     return {
         **all_batches,
         "mean_data": mean_of_trees([result.mean_data for result in results.values()]),
-        "stats_minus_warmup": statistics_tree(_pool(list(results.values()))),
+        "stats_minus_warmup": _pooled_statistics(list(results.values())),
         "throughput": throughput(
             {name: result.loops for name, result in results.items()},
             clock_is_utc=all(result.clock_is_utc for result in results.values()),
@@ -31,14 +31,21 @@ def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tre
     }
 
 
-def _pool(results: list[ProcessResult]) -> dict[Path, dict[str, Float64]]:
-    pooled: dict[Path, dict[str, list[Float64]]] = {}
+def _pooled_statistics(results: list[ProcessResult]) -> Tree:
+    """Statistics of all processes' values together; of one process they are its own."""
+    if len(results) == 1:
+        return results[0].stats_minus_warmup
+    paths = list(dict.fromkeys(path for result in results for path in result.values_minus_warmup))
+    return statistics_tree((path, _pool(results, path)) for path in paths)
+
+
+def _pool(results: list[ProcessResult], path: Path) -> dict[str, Float64]:
+    parts: dict[str, list[Float64]] = {}
     for result in results:
-        for path, columns in result.values_minus_warmup.items():
-            entry = pooled.setdefault(path, {})
-            for key, values in columns.items():
-                entry.setdefault(key, []).append(values)
-    return {path: {key: np.concatenate(parts) for key, parts in entry.items()} for path, entry in pooled.items()}
+        if path in result.values_minus_warmup:
+            for key, values in result.values_minus_warmup[path].items():
+                parts.setdefault(key, []).append(values)
+    return {key: np.concatenate(values) for key, values in parts.items()}
 
 
 def mean_of_trees(trees: list[Tree]) -> Tree:

@@ -16,10 +16,10 @@ from perfharness.analysis.call_index import (
     IS_LAUNCH,
     IS_MEMSET,
     CallIndex,
-    distinct,
     kinds_of_calls,
     kinds_of_names,
 )
+from perfharness.analysis.keys import distinct
 from perfharness.analysis.projection import OperationTally
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, Events, Int64, Integers, NvtxRanges, pid_of

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
+from perfharness.analysis.keys import count_by_code, group_pairs, group_rows, sum_by_code
 from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, Integers
 
 RESERVED_KEYS = frozenset(
     {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
@@ -84,7 +84,9 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, start_ns)
     occurrences = count_by_code(node, count)
-    waited = sum_by_code(node, stages.barrier_wait_ns / NS_PER_MS, count)
+    waited = np.zeros(count)
+    if stages.barrier_wait_ns.any():
+        waited = sum_by_code(node, stages.barrier_wait_ns / NS_PER_MS, count)
     groups = [
         Columns(np.ones(count, dtype=np.bool_), {**sums, "count": occurrences}),
         Columns(is_batch, {"total_items": items}),
@@ -154,7 +156,7 @@ def number_column(key: str, rows: Int64, values: Float64, words: tuple[str, ...]
     )
 
 
-def _reasons(throttled: list[Bool], node: Int64, count: int) -> Float64:
+def _reasons(throttled: list[Bool], node: Integers, count: int) -> Float64:
     """For each entry the reasons for which it was throttled, a bit each."""
     bits = np.zeros(count, dtype=np.int64)
     for place, touched in enumerate(throttled):
@@ -204,9 +206,9 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
     return order, depth[order]
 
 
-def _group(stages: StageTable) -> tuple[Int64, Int64, Int64]:
+def _group(stages: StageTable) -> tuple[Integers, Int64, Int64]:
     """The entry of each stage; the first stage of each entry, and the entry above it."""
-    node = np.zeros(len(stages), dtype=np.int64)
+    node = np.zeros(len(stages), dtype=np.int32)
     firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     next_number = 0
     for at in by_level(stages):
@@ -220,10 +222,10 @@ def _group(stages: StageTable) -> tuple[Int64, Int64, Int64]:
     return node, np.concatenate(firsts), np.concatenate(parents)
 
 
-def _items(measures: Measures, node: Int64, count: int) -> tuple[Float64, Bool]:
+def _items(measures: Measures, node: Integers, count: int) -> tuple[Float64, Bool]:
     """Items of the batches around each entry, each batch once; and whether there are such batches."""
     inside = np.flatnonzero(measures.batch >= 0)
-    pairs = group_rows(node[inside], measures.batch[inside])
+    pairs = group_pairs(node[inside], measures.batch[inside])
     once = inside[pairs.first]
     is_inside = np.zeros(count, dtype=np.bool_)
     is_inside[node[inside]] = True
@@ -231,7 +233,7 @@ def _items(measures: Measures, node: Int64, count: int) -> tuple[Float64, Bool]:
 
 
 def _around_batches(
-    stages: StageTable, measures: Measures, node: Int64, sums: dict[str, Float64]
+    stages: StageTable, measures: Measures, node: Integers, sums: dict[str, Float64]
 ) -> tuple[Columns, Int64]:
     """What entries around batches add: items, and their own times less those of the warm-up batches inside."""
     count = len(next(iter(sums.values())))
@@ -253,7 +255,7 @@ def _around_batches(
     return Columns(applies, values), np.flatnonzero(negative & applies)
 
 
-def _sums_over_batches_below(stages: StageTable, measures: Measures, node: Int64, count: int) -> dict[str, Float64]:
+def _sums_over_batches_below(stages: StageTable, measures: Measures, node: Integers, count: int) -> dict[str, Float64]:
     """Per entry, sums over the outermost batches anywhere below it; times are those of warm-up batches."""
     totals = {name: np.zeros(count) for name in ("batches", "batches_left", "items", "items_left", *TIMES)}
     batch = np.flatnonzero(measures.outer_batch == np.arange(len(stages)))

@@ -12,7 +12,7 @@ from perfharness.analysis.keys import group_rows
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, Integers
 
 TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
 NS_PER_MS = 1e6
@@ -28,12 +28,15 @@ class Measures:
     """
 
     times: dict[str, Float64]
-    batch: Int64
-    outer_batch: Int64
+    batch: Integers
+    outer_batch: Integers
     items: Float64
     warmup: Bool
-    loop: Int64
+    loop: Integers
     """Which batches follow one another in one loop; -1 for what is in no batch."""
+
+    path: Integers
+    """`name_paths` of the stages."""
 
     throttled: Mapping[str, Bool] | None = None
     """By reason, batches during which the GPU's clocks were kept down; None where that is not known."""
@@ -59,45 +62,58 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     at = stages.index
     known = table.gpu_known[at]
     has_work = projection.operation_count[at] > 0
-    gpu_time = np.where(has_work, projection.end_ns[at] - projection.start_ns[at], 0)
-    busy = np.where(has_work, projection.busy_ns[at], 0)
     batch = nearest_batch(stages)
     outer = outermost_batch(stages)
-    loop = loops(stages, outer)
+    path = name_paths(stages)
+    loop = loops(stages, outer, path)
     warm_batch = _warmup(stages, loop, ranges.start_ns[at], warmup_batches)
     warm = np.zeros(len(stages), dtype=np.bool_)
     inside = batch >= 0
     warm[inside] = warm_batch[batch[inside]] | warm_batch[outer[inside]]
-    items = np.full(len(stages), np.nan)
-    counted = inside.copy()
-    counted[inside] = stages.items[batch[inside]] != NOT_COUNTED
-    items[counted] = stages.items[batch[counted]]
     return Measures(
         times={
             "cpu_time": (ranges.end_ns[at] - ranges.start_ns[at] - stages.barrier_wait_ns) / NS_PER_MS,
-            "gpu_time": np.where(known, gpu_time / NS_PER_MS, np.nan),
-            "gpu_busy_time": np.where(known, busy / NS_PER_MS, np.nan),
+            "gpu_time": _gpu_ms(projection.end_ns[at] - projection.start_ns[at], has_work, known),
+            "gpu_busy_time": _gpu_ms(projection.busy_ns[at], has_work, known),
         },
         batch=batch,
         outer_batch=outer,
-        items=items,
+        items=_items(stages, batch),
         warmup=warm,
         loop=loop,
+        path=path,
     )
 
 
-def nearest_batch(stages: StageTable) -> Int64:
+def _gpu_ms(time_ns: Int64, has_work: Bool, known: Bool) -> Float64:
+    time = time_ns / NS_PER_MS
+    time[~has_work] = 0
+    time[~known] = np.nan
+    return time
+
+
+def _items(stages: StageTable, batch: Integers) -> Float64:
+    if not (stages.items != NOT_COUNTED).any():
+        return np.broadcast_to(np.float64(np.nan), len(stages))
+    items = np.full(len(stages), np.nan)
+    counted = batch >= 0
+    counted[counted] = stages.items[batch[counted]] != NOT_COUNTED
+    items[counted] = stages.items[batch[counted]]
+    return items
+
+
+def nearest_batch(stages: StageTable) -> Integers:
     """The innermost batch around each stage, itself included; -1 outside of any."""
-    batch = np.where(stages.is_batch, np.arange(len(stages)), NO_PARENT)
+    batch = np.where(stages.is_batch, np.arange(len(stages), dtype=np.int32), np.int32(NO_PARENT))
     for at in by_level(stages):
         inherits = (batch[at] < 0) & (stages.parent[at] >= 0)
         batch[at[inherits]] = batch[stages.parent[at[inherits]]]
     return batch
 
 
-def outermost_batch(stages: StageTable) -> Int64:
+def outermost_batch(stages: StageTable) -> Integers:
     """The outermost batch around each stage, itself included; -1 outside of any."""
-    outer = np.where(stages.is_batch, np.arange(len(stages)), NO_PARENT)
+    outer = np.where(stages.is_batch, np.arange(len(stages), dtype=np.int32), np.int32(NO_PARENT))
     for at in by_level(stages):
         has_parent = stages.parent[at] >= 0
         above = outer[stages.parent[at[has_parent]]]
@@ -110,35 +126,34 @@ def by_level(stages: StageTable) -> list[Int64]:
     return [np.flatnonzero(stages.level == depth) for depth in range(int(stages.level.max(initial=-1)) + 1)]
 
 
-def loops(stages: StageTable, outer: Int64) -> Int64:
+def loops(stages: StageTable, outer: Integers, path: Integers) -> Integers:
     """A number for each loop of batches, -1 for what is no batch.
 
     Batches follow one another in one loop where the outermost of them have the same parent range, or have none and
     belong to the same recorder (threads and tasks share the work of such a loop), and their names, and the names
     between them and the outermost one, are the same.
     """
-    path = name_paths(stages)
-    holder = np.full(len(stages), NO_PARENT, dtype=np.int64)
+    holder = np.full(len(stages), NO_PARENT, dtype=np.int32)
     inside = outer >= 0
     holder[inside] = stages.parent[outer[inside]]
     loop = group_rows(stages.owner, holder, path).code
-    return np.where(stages.is_batch, loop, -1)
+    return np.where(stages.is_batch, loop, np.int32(-1))
 
 
-def name_paths(stages: StageTable) -> Int64:
+def name_paths(stages: StageTable) -> Integers:
     """One number per chain of names from the outermost range down, batch indices left out, owners told apart."""
-    path = np.zeros(len(stages), dtype=np.int64)
+    path = np.zeros(len(stages), dtype=np.int32)
     next_number = 0
     for at in by_level(stages):
         has_parent = stages.parent[at] >= 0
         above = np.where(has_parent, path[stages.parent[at]], -1)
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64))
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int8))
         path[at] = groups.code + next_number
         next_number += len(groups)
     return path
 
 
-def _warmup(stages: StageTable, loop: Int64, start_ns: Int64, warmup_batches: int) -> Bool:
+def _warmup(stages: StageTable, loop: Integers, start_ns: Int64, warmup_batches: int) -> Bool:
     """Batches among the first or last `warmup_batches` of their loop, in order of start."""
     warm = np.zeros(len(stages), dtype=np.bool_)
     at = np.flatnonzero(stages.is_batch)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.busy import NEVER, BusyTimes, sum_up
-from perfharness.analysis.call_index import CallIndex, distinct
+from perfharness.analysis.call_index import CallIndex
 from perfharness.analysis.forest import Forest
+from perfharness.analysis.keys import distinct
 from perfharness.model.trace import (
     PROCESS_MASK,
     ApiCalls,

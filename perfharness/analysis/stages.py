@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.intervals import NO_PARENT, nest
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest
+from perfharness.analysis.keys import distinct, group_rows, taken
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Events, Int64, NvtxMarks, NvtxRanges
+from perfharness.model.trace import Bool, Events, Int64, Integers, NvtxMarks, NvtxRanges
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -37,15 +37,15 @@ class StageTable:
     Deleted ranges are not in the table. Rows are ordered by (owner, thread, lane, start).
     """
 
-    index: Int64
-    owner: Int64
-    lane: Int64
+    index: Integers
+    owner: Integers
+    lane: Integers
     thread: Int64
-    parent: Int64
-    level: Int64
-    name: Int64
+    parent: Integers
+    level: Integers
+    name: Integers
     is_batch: Bool
-    batch_index: Int64
+    batch_index: Integers
     items: Int64
     barrier_wait_ns: Int64
     names: list[str]
@@ -59,7 +59,9 @@ class StageTable:
         return len(self.index)
 
 
-def find_stages(trace: Events, domain: str | None = None, batch_pattern: str | None = None) -> StageTable:
+def find_stages(
+    trace: Events, domain: str | None = None, batch_pattern: str | None = None, nesting: Nesting | None = None
+) -> StageTable:
     """Pick the ranges that results are made of.
 
     Args:
@@ -67,12 +69,13 @@ def find_stages(trace: Events, domain: str | None = None, batch_pattern: str | N
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges
             where there are any, else all domains.
         batch_pattern: regular expression that tells which plain ranges are batches.
+        nesting: of all ranges of the trace, where it is known already.
     """
     if domain is None and batch_pattern is None:
         recorded = _recorded(trace)
         if recorded is not None:
             return recorded
-    return _plain(trace, domain, re.compile(batch_pattern or DEFAULT_BATCH_PATTERN, re.IGNORECASE))
+    return _plain(trace, domain, re.compile(batch_pattern or DEFAULT_BATCH_PATTERN, re.IGNORECASE), nesting)
 
 
 @dataclass(frozen=True)
@@ -180,15 +183,15 @@ def _barrier_waits(ranges: NvtxRanges, index: Int64, marks: NvtxMarks, mark_inde
     return waited
 
 
-def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str]) -> StageTable:
+def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting: Nesting | None) -> StageTable:
     ranges = trace.ranges
     label = _domain_labels(trace)
     owners = sorted(set(label.values()))
     owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is code -1, the default domain
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
-    owner = owner_of_code[ranges.domain]
-    wanted = ranges.domain != _code(trace.names, conventions.STARTUP_DOMAIN)
+    owner = taken(owner_of_code, ranges.domain) if len(owners) != 1 else np.broadcast_to(np.int64(0), len(ranges))
+    wanted = ~ranges.crosses_threads & (ranges.domain != _code(trace.names, conventions.STARTUP_DOMAIN))
     findings: list[Finding] = []
     if domain is not None:
         if domain not in owners:
@@ -201,18 +204,21 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str]) -> Stage
                     "Name one of these with --domain, or leave the option out.",
                 )
             )
-            wanted[:] = False
+            wanted = np.zeros_like(wanted)
         else:
-            wanted = owner == owners.index(domain)
-    index = np.flatnonzero(wanted & ~ranges.crosses_threads)
-    group = group_rows(owner[index], ranges.thread[index]).code
-    nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
+            wanted &= owner == owners.index(domain)
+    index: Integers = np.flatnonzero(wanted)
+    if nesting is None or len(owners) > 1 or len(index) < len(ranges):
+        group = group_rows(taken(owner, index), taken(ranges.thread, index)).code
+        nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
+    index = index.astype(np.int32)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, index, pattern)
+    nothing = np.broadcast_to(np.int64(0), len(index))
     table = StageTable(
-        index=index, owner=owner[index], lane=np.zeros(len(index), dtype=np.int64), thread=ranges.thread[index],
+        index=index, owner=taken(owner, index), lane=nothing, thread=taken(ranges.thread, index),
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
-        items=np.full(len(index), NOT_COUNTED, dtype=np.int64),
-        barrier_wait_ns=np.zeros(len(index), dtype=np.int64), names=names, owners=owners,
+        items=np.broadcast_to(np.int64(NOT_COUNTED), len(index)),
+        barrier_wait_ns=nothing, names=names, owners=owners,
         findings=findings, from_recorder=False, recorded_ranges={},
     )  # fmt: skip
     return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
@@ -221,19 +227,21 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str]) -> Stage
 def _domain_labels(trace: Events) -> dict[int, str]:
     return {
         int(code): (trace.names[code] if code >= 0 else "") or PLAIN_DOMAIN_NAME
-        for code in np.unique(trace.ranges.domain)
+        for code in distinct(trace.ranges.domain)
     }
 
 
 def _batches_by_name(
-    names: list[str], ranges: NvtxRanges, index: Int64, pattern: re.Pattern[str]
-) -> tuple[list[str], Int64, Bool, Int64]:
+    names: list[str], ranges: NvtxRanges, index: Integers, pattern: re.Pattern[str]
+) -> tuple[list[str], Integers, Bool, Integers]:
     """Names without their batch index, which of them are batches, and the index; without one, they are numbered."""
     plain_names = list(names)
-    new_code = np.arange(len(names), dtype=np.int64)
+    new_code = np.arange(len(names), dtype=np.int32)
     number = np.full(len(names), NOT_COUNTED, dtype=np.int64)
     matches = np.zeros(len(names), dtype=np.bool_)
-    for code in np.unique(ranges.name[index]):
+    there = np.zeros(len(names), dtype=np.bool_)
+    there[ranges.name[index]] = True
+    for code in np.flatnonzero(there).tolist():
         match = pattern.match(names[code])
         if match is None:
             continue
@@ -246,24 +254,29 @@ def _batches_by_name(
             plain_names.append(base or names[code])
     # Names that lose their index become equal strings: give them one code.
     first_code: dict[str, int] = {}
-    unified = np.asarray([first_code.setdefault(name, code) for code, name in enumerate(plain_names)], dtype=np.int64)
+    unified = np.asarray([first_code.setdefault(name, code) for code, name in enumerate(plain_names)], dtype=np.int32)
+    if number.max(initial=0) <= np.iinfo(np.int32).max:
+        number = number.astype(np.int32)
     name = unified[new_code[ranges.name[index]]]
     is_batch, batch_index = matches[ranges.name[index]], number[ranges.name[index]]
     unnumbered = np.flatnonzero(is_batch & (batch_index == NOT_COUNTED))
     in_order = unnumbered[np.argsort(ranges.start_ns[index[unnumbered]], kind="stable")]
     batch_index[in_order] = np.arange(len(in_order))
-    return plain_names, name, is_batch, np.where(is_batch, batch_index, 0)
+    batch_index[~is_batch] = 0
+    return plain_names, name, is_batch, batch_index
 
 
 def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
     """Rows that are kept, ordered by (owner, thread, lane, start), parents renumbered."""
+    if keep.all() and _is_ordered(table, ranges):
+        return table
     start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
     order = np.lexsort((table.level, -end, start, table.lane, table.thread, table.owner))
     order = order[keep[order]]
     new_place = np.full(len(table.index) + 1, NO_PARENT, dtype=np.int64)
     new_place[order] = np.arange(len(order))
     columns = {
-        name: getattr(table, name)[order]
+        name: taken(getattr(table, name), order)
         for name in (
             "index",
             "owner",
@@ -283,6 +296,19 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
         names=table.names, owners=table.owners, findings=table.findings,
         from_recorder=table.from_recorder, recorded_ranges=table.recorded_ranges,
     )  # fmt: skip
+
+
+def _is_ordered(table: StageTable, ranges: NvtxRanges) -> bool:
+    """Whether rows of one owner and lane are in order as they stand."""
+    if any(len(distinct(column)) > 1 for column in (table.owner, table.lane)):
+        return False
+    if (table.index[1:] < table.index[:-1]).any():
+        return False
+    start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
+    if not is_outer_first(start, end, table.thread):
+        return False
+    equal = np.flatnonzero((start[1:] == start[:-1]) & (end[1:] == end[:-1]) & (table.thread[1:] == table.thread[:-1]))
+    return bool((table.level[equal + 1] >= table.level[equal]).all())
 
 
 def _codes(owner: Int64, thread: Int64, lane: Int64, mark_owner: Int64, mark_thread: Int64, mark_lane: Int64) -> Int64:

@@ -6,14 +6,15 @@ the index out. A name that occurs more than once under its parent is one entry w
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfharness.analysis.entries import divide, entry_key, make_entries, number
 from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
-from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
-from perfharness.analysis.measures import TIMES, Measures, measure, name_paths, with_throttled
+from perfharness.analysis.keys import count_by_code, group_pairs, sum_by_code
+from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
@@ -48,48 +49,90 @@ def tabulate(
             trace.meta.session_start_unix_ns + table.ranges.end_ns[stages.index],
         )
         measures = with_throttled(measures, touched, reject=reject_throttled)
-    values = _values_per_batch(stages, measures)
+    values = _ValuesPerBatch(stages, measures)
     entries = make_entries(stages, measures, table.ranges.start_ns[stages.index])
     findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if entries.negative:
         findings.append(negative_without_warmup(entries.negative))
     utc = trace.meta.session_start_unix_ns
-    left = {path: entry.without_warmup() for path, entry in values.items()}
+    mean_data, stats_minus_warmup = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in np.unique(stages.owner)],
         entries=entries.table,
-        mean_data=_mean_tree(values),
-        stats_minus_warmup=statistics_tree(left),
-        values_minus_warmup=left,
+        mean_data=mean_data,
+        stats_minus_warmup=stats_minus_warmup,
+        values_minus_warmup=_WithoutWarmup(values),
         loops=_loops(stages, measures, table, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
     )
 
 
-def _values_per_batch(stages: StageTable, measures: Measures) -> dict[Path, BatchValues]:
-    """One value per batch in which a path occurs, by path; a batch's own path before those inside it."""
-    paths = name_paths(stages)
-    inside = np.flatnonzero(measures.batch >= 0)
-    pairs = group_rows(paths[inside], measures.batch[inside])
-    row = inside[pairs.first]
-    sums: dict[str, Float64] = {
-        time: sum_by_code(pairs.code, values[inside], len(pairs)) for time, values in measures.times.items()
-    }
-    occurrences = count_by_code(pairs.code, len(pairs))
-    items = measures.items[row]
-    found: dict[Path, BatchValues] = {}
-    for path in np.unique(paths[row]):
-        at = np.flatnonzero(paths[row] == path)
-        values: dict[str, Float64] = {time: sums[time][at] for time in TIMES}
-        values["count"] = occurrences[at]
-        if stages.is_batch[row[at[0]]]:
-            values["total_items"] = items[at]
-        values |= {f"{time}_per_item": divide(sums[time][at], items[at]) for time in TIMES}
-        warm = measures.warmup[measures.batch[row[at]]]
-        found[path_names(stages, int(row[at[0]]))] = BatchValues(values, warm)
-    return found
+class _ValuesPerBatch(Mapping[Path, BatchValues]):
+    """One value per batch in which a path occurs, by path; a batch's own path before those inside it.
+
+    Put together when they are asked for: all at once they would take more memory than anything else.
+    """
+
+    def __init__(self, stages: StageTable, measures: Measures) -> None:
+        self._stages, self._measures = stages, measures
+        inside = np.flatnonzero(measures.batch >= 0)
+        if len(inside) == len(stages):
+            inside = inside.astype(np.int32)
+        path = measures.path[inside]
+        pairs = group_pairs(path, measures.batch[inside])
+        self._row = inside[pairs.first]
+        self._sums: dict[str, Float64] | None = None
+        self._occurrences: Float64 | None = None
+        if len(pairs) < len(inside):
+            self._occurrences = count_by_code(pairs.code, len(pairs))
+            self._sums = {
+                time: sum_by_code(pairs.code, values[inside], len(pairs)) for time, values in measures.times.items()
+            }
+        path = path[pairs.first]
+        narrow = path.astype(np.int16) if path.max(initial=0) < 1 << 15 else path
+        self._order = np.argsort(narrow, kind="stable").astype(np.int32)
+        counts = np.bincount(path)
+        stops = np.cumsum(counts)
+        self._slices: dict[Path, slice] = {}
+        for code in np.flatnonzero(counts):
+            part = slice(int(stops[code] - counts[code]), int(stops[code]))
+            self._slices[path_names(stages, int(self._row[self._order[part.start]]))] = part
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._slices)
+
+    def __getitem__(self, path: Path) -> BatchValues:
+        at = self._order[self._slices[path]]
+        row, measures = self._row[at], self._measures
+        sums = {time: measures.times[time][row] if self._sums is None else self._sums[time][at] for time in TIMES}
+        items = measures.items[row]
+        values: dict[str, Float64] = dict(sums)
+        values["count"] = np.ones(len(at)) if self._occurrences is None else self._occurrences[at]
+        if self._stages.is_batch[row[0]]:
+            values["total_items"] = items
+        values |= {f"{time}_per_item": divide(sums[time], items) for time in TIMES}
+        return BatchValues(values, measures.warmup[measures.batch[row]])
+
+
+class _WithoutWarmup(Mapping[Path, dict[str, Float64]]):
+    """The values of the batches that are not set apart, by path."""
+
+    def __init__(self, values: _ValuesPerBatch) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._values)
+
+    def __getitem__(self, path: Path) -> dict[str, Float64]:
+        return self._values[path].without_warmup()
 
 
 def path_names(stages: StageTable, row: int) -> Path:
@@ -109,21 +152,27 @@ def place_at(tree: Tree, path: Path) -> Tree:
     return tree
 
 
-def _mean_tree(values: dict[Path, BatchValues]) -> Tree:
-    """Each number the mean over all batches in which the entry occurs; `batches` says in how many."""
-    tree: Tree = {}
+def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree]:
+    """Means over all batches in which an entry occurs, `batches` says in how many; statistics without warm-up."""
+    means: Tree = {}
+    statistics: Tree = {}
     for path, entry in values.items():
-        means = {key: number(column.mean()) for key, column in entry.values.items()}
-        place_at(tree, path).update(means, batches=len(entry.warmup))
-    return tree
+        mean = {key: number(column.mean()) for key, column in entry.values.items()}
+        place_at(means, path).update(mean, batches=len(entry.warmup))
+        place_at(statistics, path).update(_statistics(entry.without_warmup()))
+    return means, statistics
 
 
-def statistics_tree(values: dict[Path, dict[str, Float64]]) -> Tree:
-    """The same tree with each number as statistics over the batches."""
+def statistics_tree(values: Iterable[tuple[Path, dict[str, Float64]]]) -> Tree:
+    """A tree with each number as statistics over the batches."""
     tree: Tree = {}
-    for path, columns in values.items():
-        place_at(tree, path).update({key: summarise(column).to_json() for key, column in columns.items()})
+    for path, columns in values:
+        place_at(tree, path).update(_statistics(columns))
     return tree
+
+
+def _statistics(columns: dict[str, Float64]) -> Tree:
+    return {key: summarise(column).to_json() for key, column in columns.items()}
 
 
 def _loops(stages: StageTable, measures: Measures, table: RangeTable, origin_ns: int) -> list[BatchLoop]:

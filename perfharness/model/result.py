@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -173,7 +174,7 @@ class ProcessResult:
     entries: EntryTable
     mean_data: Tree
     stats_minus_warmup: Tree
-    values_minus_warmup: dict[Path, dict[str, Float64]]
+    values_minus_warmup: Mapping[Path, dict[str, Float64]]
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]

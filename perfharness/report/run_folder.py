@@ -235,7 +235,7 @@ def analyze_trace(
         whole = on_utc(open_trace(path, details=others is not None), machine)
     events: Events = on_utc(open_stream(path), machine) if whole is None else whole
     table = build_range_table(events)
-    stages = find_stages(events, options.domain, options.batch_pattern)
+    stages = find_stages(events, options.domain, options.batch_pattern, table.nesting)
     result = tabulate(
         events, table, stages, options.warmup_batches, throttling, reject_throttled=options.reject_throttled
     )
