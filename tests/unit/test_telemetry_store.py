@@ -8,6 +8,10 @@ import pytest
 
 from perfharness.errors import ResultError
 from perfharness.model.telemetry import (
+    CLOCK_EVENT_REASONS,
+    GPU_METRICS,
+    HOST_METRICS,
+    PROCESS_METRICS,
     TELEMETRY_NAME,
     FailureRecord,
     SampleLog,
@@ -129,3 +133,11 @@ def test_a_polled_source_repeats_between_its_updates() -> None:
     assert series is not None
     assert series.value.tolist() == [0, 0, 100, 100, 200, 200, 300, 300, 400]
     assert series.updates().value.tolist() == [0, 100, 200, 300, 400]
+
+
+def test_every_metric_and_reason_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
+    for metric in (*GPU_METRICS, *PROCESS_METRICS, *HOST_METRICS):
+        assert f"`{metric.name}`" in page, metric.name
+    for reason in CLOCK_EVENT_REASONS:
+        assert f"| {hex(reason.bit)} | `{reason.name}`" in page
