@@ -9,6 +9,9 @@ PerfHarnessError
 ├── LaunchError          a run could not be planned or started               exit 1
 │   └── ToolNotFoundError    nsys, an importer or a library is missing
 ├── ClockError           clocks cannot be changed or restored               exit 1
+├── BackendError         an inference backend cannot load or run a model      exit 1
+│   ├── BackendUnavailableError  not installed, or cannot run here
+│   └── OutOfMemoryError         the device or the limit has no room for the case
 └── ResultError          a run folder or a benchmark.json cannot be read
 """
 
@@ -53,3 +56,15 @@ class ClockError(PerfHarnessError):
 
 class ResultError(PerfHarnessError):
     """A run folder or a result file cannot be read."""
+
+
+class BackendError(PerfHarnessError):
+    """An inference backend cannot load or run a model."""
+
+
+class BackendUnavailableError(BackendError):
+    """The backend is not installed, or cannot run here with these options."""
+
+
+class OutOfMemoryError(BackendError):
+    """The device, or the limit that was set, has no room for the case."""

@@ -1,1 +1,32 @@
-"""Inference backends. Nothing is here yet."""
+"""Inference backends behind one interface; the list of them. Adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from perfharness.backends.base import Backend, BackendOptions, Device, DeviceTimer, LayerTime, ModelSource, Session
+from perfharness.errors import UsageError
+
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "BackendOptions",
+    "Device",
+    "DeviceTimer",
+    "LayerTime",
+    "ModelSource",
+    "Session",
+    "backend",
+]
+
+BACKENDS: dict[str, str] = {}
+"""Name on the command line -> `module:class`, imported when it is asked for."""
+
+
+def backend(name: str) -> Backend:
+    """The backend of that name. Raises `UsageError` where there is none."""
+    if name not in BACKENDS:
+        raise UsageError(f"there is no backend {name!r}; there are: {', '.join(sorted(BACKENDS))}")
+    module, _, cls = BACKENDS[name].partition(":")
+    made: Backend = getattr(import_module(module), cls)()
+    return made

@@ -1,0 +1,164 @@
+"""A benchmark suite in data: what a case is, and what became of it. Read back from `bench.json`, so validated.
+
+Times are milliseconds, sizes bytes, energies joules. What was not measured is None, and `reasons` says why, by the
+field's name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+BENCH_NAME = "bench.json"
+BENCH_TABLE_NAME = "bench.parquet"
+BENCH_VERSION = 1
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
+CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class TensorSpec(_Model):
+    """An input or output: `shape` has None where the model leaves a dimension open; `dtype` is NumPy's name."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+class BenchCase(_Model):
+    """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite."""
+
+    case_id: str
+    model: str
+    backend: str
+    mode: str
+    precision: Precision
+    device: Literal["cpu", "cuda"]
+    batch_size: int
+
+
+class Estimate(_Model):
+    """A number with its 95 % interval; the interval is None where there are too few values."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class LatencyStats(_Model):
+    """Milliseconds of one iteration. Percentiles are None where there are too few iterations to mean anything."""
+
+    iterations: int
+    warmup_iterations: int
+    mean: Estimate
+    std: float | None
+    median: Estimate
+    p50: float | None
+    p90: float | None
+    p95: Estimate | None
+    p99: Estimate | None
+    min: float
+    max: float
+    stable: bool | None = None
+    """Whether the mean had settled when measuring stopped; None where that was not asked for."""
+
+
+class MemoryUse(_Model):
+    """Peaks while the case ran, and the model's own size."""
+
+    device_peak_bytes: int | None = None
+    host_peak_bytes: int | None = None
+    model_file_bytes: int | None = None
+    model_device_bytes: int | None = None
+
+
+class StartUp(_Model):
+    """Milliseconds from nothing to the first result; `build` is an engine's build, `load` that of a built one."""
+
+    import_ms: float | None = None
+    build_ms: float | None = None
+    load_ms: float | None = None
+    allocate_ms: float | None = None
+    first_inference_ms: float | None = None
+    file_cache: Literal["cold", "warm", "unknown"] = "unknown"
+
+
+class LayerRecord(_Model):
+    """Mean time of a layer in one inference."""
+
+    name: str
+    milliseconds: float
+
+
+class AccuracyRecord(_Model):
+    """How outputs compare with a baseline or with ground truth: metric name -> value."""
+
+    against: str
+    samples: int
+    metrics: dict[str, float | None]
+    lost_classes: dict[str, float] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
+
+
+class CaseResult(_Model):
+    """What became of a case."""
+
+    case: BenchCase
+    status: CaseStatus
+    reason: str | None = None
+    """Why it is not `ok`, one sentence with the next step."""
+
+    inputs: list[TensorSpec] = Field(default_factory=list)
+    outputs: list[TensorSpec] = Field(default_factory=list)
+    versions: dict[str, str] = Field(default_factory=dict)
+    latency: LatencyStats | None = None
+    """Host to device, execute, device to host, synchronised: wall clock."""
+
+    execute_latency: LatencyStats | None = None
+    """The device's own time of `execute`, from its events."""
+
+    items_per_second: Estimate | None = None
+    tokens_per_second: Estimate | None = None
+    utilization_percent: float | None = None
+    energy_per_item_j: Estimate | None = None
+    power_mean_w: float | None = None
+    clock_drop_percent: float | None = None
+    memory: MemoryUse = Field(default_factory=MemoryUse)
+    startup: StartUp = Field(default_factory=StartUp)
+    layers: list[LayerRecord] = Field(default_factory=list)
+    accuracy: AccuracyRecord | None = None
+    stages_ms: dict[str, float] = Field(default_factory=dict)
+    """Stages of the traced pipeline around the engine, mean per batch, where a pipeline was measured."""
+
+    reasons: dict[str, str] = Field(default_factory=dict)
+    """Field -> why it is None or empty."""
+
+    started_unix_ns: int | None = None
+    duration_s: float | None = None
+
+
+class MachineRecord(_Model):
+    """Where a suite ran, for results of several machines side by side."""
+
+    hostname: str
+    cpu: str | None = None
+    gpus: list[str] = Field(default_factory=list)
+    driver: str | None = None
+    python: str | None = None
+    perfharness: str | None = None
+
+
+class BenchSuiteResult(_Model):
+    """`bench.json`."""
+
+    schema_version: int = BENCH_VERSION
+    created: str
+    command: list[str] = Field(default_factory=list)
+    machine: MachineRecord
+    settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    cases: list[CaseResult] = Field(default_factory=list)
