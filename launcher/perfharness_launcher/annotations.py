@@ -78,7 +78,7 @@ def _refused(problem: str) -> AnnotationFacts:
 def problems_of_form(content: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the file itself, whatever the script is."""
     for table in sorted(set(content) - set(TABLES)):
-        yield f"there is no table [{table}]; there are [recorder], [[range]] and [[batch]]"
+        yield f"there is no table [{_printable(table)}]; there are [recorder], [[range]] and [[batch]]"
     recorder = content.get("recorder", {})
     if not isinstance(recorder, dict):
         yield "[recorder] is a table, with `name` and `within`"
@@ -101,7 +101,7 @@ def _problems_of_entry(where: str, entry: Mapping[str, Any], kind: str) -> Itera
     if not isinstance(function, str):
         yield f'{where} has no `function`, the name of what is to be a range: "module:function"'
         return
-    where = f"{where} ({function if function.isprintable() else ascii(function)})"
+    where = f"{where} ({_printable(function)})"
     module, colon, qualname = function.partition(":")
     parts = [*module.split("."), *qualname.split(".")] if colon else function.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -116,12 +116,17 @@ def _problems_of_entry(where: str, entry: Mapping[str, Any], kind: str) -> Itera
         yield f"{where}: `loop` is to be true or false"
 
 
+def _printable(name: str) -> str:
+    """A name as it is, where it fits a line; TOML takes any text in quotes."""
+    return name if name.isprintable() else ascii(name)
+
+
 def _problems_of_keys(where: str, table: Mapping[str, Any], kind: str) -> Iterator[str]:
     for key in sorted(set(table) - TABLES[kind]):
         if kind == "range" and key in TABLES["batch"]:
             yield f"{where} has `{key}`, which belongs to a [[batch]]"
         else:
-            yield f"{where} has an unknown key `{key}`; known are {', '.join(sorted(TABLES[kind]))}"
+            yield f"{where} has an unknown key `{_printable(key)}`; known are {', '.join(sorted(TABLES[kind]))}"
 
 
 def _problem_of_name(where: str, key: str, name: object) -> Iterator[str]:

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfharness.annotate.expressions import Expression
@@ -192,7 +192,9 @@ def test_a_script_that_changes_the_path_may_import_what_is_not_there_yet(script:
     assert "write it as module:function" in problem(script, '[[range]]\nfunction = "elsewhere.f"')
 
 
-KEYS = st.sampled_from(["recorder", "range", "batch", "function", "name", "within", "items", "index", "loop", "x"])
+KEYS = st.sampled_from(
+    ["recorder", "range", "batch", "function", "name", "within", "items", "index", "loop", "x"]
+) | st.text(max_size=3)
 MAIN = 'function = "__main__:main"'
 
 
@@ -241,8 +243,8 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
+@example({"a\nb": 1, "batch": [{"function": "a:b", "c\nd": 1}]})
 @example({"range": 3, "recorder": [], "batch": [3]})
 @example({"range": [{"function": "a\nb", "name": "\n"}], "batch": [{"function": "a:b", "items": "\n(\n"}]})
 def test_whatever_stands_in_a_file_is_told_in_sentences(content: dict[str, Any]) -> None:

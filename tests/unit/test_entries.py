@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.combine import mean_of_trees
@@ -67,7 +67,6 @@ def written(table: EntryTable, level: int = 0) -> str:
     return b"".join(write_entries(table, level)).decode()
 
 
-@settings(deadline=None)
 @given(tables(), st.integers(1, 4))
 def test_the_bytes_are_those_of_json(table: EntryTable, rows_a_piece: int) -> None:
     """In pieces of any size."""
@@ -107,7 +106,6 @@ def test_no_entries() -> None:
     assert written(mean_of_entries([])) == written(mean_of_entries([table, table])) == "{}"
 
 
-@settings(deadline=None)
 @given(st.lists(tables(st.sampled_from(["a", "b", "batch"])), min_size=1, max_size=3))
 def test_the_mean_of_tables_is_that_of_trees(some: list[EntryTable]) -> None:
     mean = mean_of_entries(some).to_tree()
