@@ -59,6 +59,8 @@ def test_a_wait_for_a_queue_names_the_stage_that_fills_it(tmp_path: Path) -> Non
     assert stage.verdict.verdict is Verdict.WAITING_ON_STAGE
     assert "waits for a lock or a queue 80 % of its host time" in stage.verdict.evidence[0]
     assert "during 72 % of that another thread is at work in 'decode'" in stage.verdict.evidence[0]
+    assert stage.cost.saving_share is None
+    assert "waits for locks or queues 72 % of its time" in (stage.cost.reason or "")
     assert blocked(stage) == {
         "lock": pytest.approx(0.72), "sleep": 0.0, "process": 0.0, "file": 0.0,
     }  # fmt: skip
@@ -120,6 +122,7 @@ def test_a_moment_in_two_calls_counts_once(tmp_path: Path) -> None:
 def test_without_the_calls_nothing_is_known_of_waiting(tmp_path: Path) -> None:
     stage = fetch(pipeline(None), tmp_path)
     assert stage.verdict.verdict is Verdict.CPU_BOUND
+    assert stage.cost.saving_share == pytest.approx(0.9)
     assert set(blocked(stage).values()) == {None}
     assert "--trace-os" in stage.verdict.missing[0]
 
@@ -131,6 +134,8 @@ def test_a_stage_that_ends_when_anothers_ends_looks_like_waiting(tmp_path: Path)
     assert "100 % of the times it ends right after 'decode' of another thread" in stage.verdict.evidence[0]
     assert "by chance: 9 %" in stage.verdict.evidence[0]
     assert "--trace-os" in stage.verdict.missing[0]
+    assert stage.cost.saving_share is None
+    assert "waited for another thread" in (stage.cost.reason or "")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from perfharness.analysis.diagnosis.events import NS_PER_MS, stage_events
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_side import host_work
-from perfharness.analysis.diagnosis.replay import Window, find_window, stage_cost
-from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, cannot_tell, judge
+from perfharness.analysis.diagnosis.replay import MAX_ERROR, Window, find_window, stage_cost
+from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, MISSING_OS, cannot_tell, judge
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     OtherProcesses,
@@ -31,9 +31,10 @@ from perfharness.model.diagnosis import (
     StageCost,
     StageDiagnosis,
     StageVerdict,
+    Verdict,
     WarmupDiagnosis,
 )
-from perfharness.model.trace import Int64, Trace
+from perfharness.model.trace import Int64, OsWaitKind, Trace
 
 ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
 
@@ -62,8 +63,9 @@ def diagnose(
     workload = build_workload(trace, table, stages, warmup_batches, others)
     loops = _loops(workload, warmup_batches)
     judged = [loop.warmup for loop in loops]
+    diagnosed = [_diagnose_stage(workload, stage, loops) for stage in stage_rows(workload)]
     return Diagnosis(
-        stages=[_diagnose_stage(workload, stage, loops) for stage in stage_rows(workload)],
+        stages=_without_costs_of_handovers(diagnosed, loops),
         warmup=judged,
         missing=_missing(workload),
         findings=warmup_findings(judged),
@@ -80,8 +82,44 @@ def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
         rows = np.flatnonzero(outermost & (measures.loop == number))
         rows = rows[np.argsort(start[rows], kind="stable")]
         warmup = judge_warmup(path_names(stages, int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
-        found.append(_Loop(rows, warmup, find_window(workload, rows[~measures.warmup[rows]])))
+        kept = rows[~measures.warmup[rows]]
+        found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))
     return found
+
+
+def _waits_for_threads(workload: Workload, rows: Int64) -> str | None:
+    """Why a loop cannot be played again though its batches are on one thread: that thread waits for others."""
+    if workload.host_waits is None:
+        return None
+    ranges, at = workload.trace.ranges, workload.stages.index[rows]
+    start, end = ranges.start_ns[at], ranges.end_ns[at]
+    lock = workload.host_waits.within(ranges.thread[at], start, end)[OsWaitKind.LOCK]
+    length = int((end - start).sum())
+    if lock <= MAX_ERROR * length:
+        return None
+    return f"the loop waits for locks or queues {100 * lock / length:.0f} % of its time, and {UNTIED}"
+
+
+def _without_costs_of_handovers(diagnosed: list[StageDiagnosis], loops: list[_Loop]) -> list[StageDiagnosis]:
+    """Where a stage looks as if it waited for another thread, taking others out may only make it wait longer."""
+    tied = {
+        loop.warmup.loop
+        for loop in loops
+        for stage in diagnosed
+        if stage.path[: len(loop.warmup.loop)] == loop.warmup.loop
+        and stage.verdict.verdict is Verdict.WAITING_ON_STAGE
+        and MISSING_OS in stage.verdict.missing
+    }
+    reason = f"a stage of the loop looks as if it waited for another thread, and {UNTIED}"
+    return [
+        replace(stage, cost=StageCost(None, None, None, reason))
+        if any(stage.path[: len(loop)] == loop for loop in tied)
+        else stage
+        for stage in diagnosed
+    ]
+
+
+UNTIED = "which work of other threads each wait is for is not in a trace"
 
 
 def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) -> StageDiagnosis:
