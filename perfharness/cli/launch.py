@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_start
 from perfharness.cli.live import LaunchView
 from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
@@ -46,6 +47,7 @@ from perfharness.model.plan import (
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.report.pictures import require_matplotlib
 from perfharness_launcher.beside import companions_for
+from perfharness_launcher.companions import Companion
 from perfharness_launcher.environment import fingerprint
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.launch import LaunchOutcome, launch
@@ -73,6 +75,15 @@ def launch_verb(
         str | None,
         typer.Option(
             "--np-sweep", metavar="N,…", help="A launch with each number of processes, and the scaling curve."
+        ),
+    ] = None,
+    cold_start: Annotated[
+        int | None,
+        typer.Option(
+            "--cold-start",
+            metavar="N",
+            help="Start-up of N fresh processes with a cold file cache and N with a warm one, one after another.",
+            show_default=False,
         ),
     ] = None,
     num_gpus: Annotated[
@@ -216,21 +227,48 @@ def launch_verb(
         clock_refusal=clock_refusal.value,
     )
     raise typer.Exit(
-        run_launch(options, Console(), show_output=show_output, dry_run=dry_run, np_sweep=parse_np_sweep(np_sweep))
+        run_launch(
+            options,
+            Console(),
+            show_output=show_output,
+            dry_run=dry_run,
+            np_sweep=parse_np_sweep(np_sweep),
+            cold_start=cold_start,
+        )
     )
 
 
 def run_launch(
-    options: LaunchOptions, console: Console, *, show_output: bool, dry_run: bool, np_sweep: Sequence[int] = ()
+    options: LaunchOptions,
+    console: Console,
+    *,
+    show_output: bool,
+    dry_run: bool,
+    np_sweep: Sequence[int] = (),
+    cold_start: int | None = None,
 ) -> int:
     """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
     gpu_facts = find_gpus()
     facts = gather(options, os.environ, gpu_facts)
-    plans = [make_plan(each, facts) for each in (sweep_options(options, np_sweep) if np_sweep else [options])]
+    launches = [options]
+    if cold_start is not None:
+        if problems := list(conflicts(options, cold_start, swept=bool(np_sweep))):
+            raise UsageError("\n".join(problems))
+        launches = cold_start_options(options, cold_start)
+    elif np_sweep:
+        launches = sweep_options(options, np_sweep)
+    plans = [make_plan(each, facts) for each in launches]
     if dry_run:
         for plan in plans:
             print_plan(plan, console)
         return EXIT_OK
+    if cold_start is not None:
+        return run_cold_start(
+            plans,
+            options.output_dir,
+            console,
+            lambda plan, more: execute(plan, gpu_facts, console, show_output=show_output, more_companions=more),
+        )
     if np_sweep:
         return run_np_sweep(
             plans, options.output_dir, console, lambda plan: execute(plan, gpu_facts, console, show_output=show_output)
@@ -240,7 +278,12 @@ def run_launch(
 
 
 def execute(
-    plan: LaunchPlan, gpu_facts: GpuFacts, console: Console, *, show_output: bool
+    plan: LaunchPlan,
+    gpu_facts: GpuFacts,
+    console: Console,
+    *,
+    show_output: bool,
+    more_companions: Sequence[Companion] = (),
 ) -> tuple[LaunchOutcome, RunSummary]:
     """Run one plan, with what runs beside it, and read its traces."""
     console.print(headline(plan), markup=False, highlight=False)
@@ -252,7 +295,7 @@ def execute(
             ["perfharness", *sys.argv[1:]],
             view,
             lambda folder, manifest: summary.append(analyse(folder, manifest)),
-            companions=companions_for(plan.options, view.stage),
+            companions=[*companions_for(plan.options, view.stage), *more_companions],
         )
     if plan.options.plots and (outcome.output_dir / TELEMETRY_NAME).exists():
         from perfharness.report.telemetry_plots import draw_run

@@ -1,0 +1,187 @@
+"""Files out of the kernel's page cache, so that a process starts as after a boot; and which files a process uses."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import stat
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from perfharness.model.cold_start import CacheMethod, CacheState
+from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+PERIOD_S = 0.05
+
+
+def drop_page_cache(files: Collection[Path], drop_caches: Path = DROP_CACHES) -> CacheState:
+    """Empty the page cache as far as we may, and look what stayed.
+
+    All of it through /proc/sys/vm/drop_caches, which takes root and slows everybody on the machine for a while; else
+    these files alone through posix_fadvise, which leaves what another process has mapped.
+
+    Args:
+        files: what the process to be started will read.
+    """
+    os.sync()  # only clean pages can be dropped
+    try:
+        drop_caches.write_text("3\n", encoding="ascii")
+        method: CacheMethod = "drop_caches"
+    except OSError as error:
+        refusal = f"{drop_caches}: {error.strerror}"
+        if not files:
+            return CacheState(reason=f"not permitted ({refusal}), and which files the process reads is not known")
+        advised = sum(_advise(file) for file in files)
+        if not advised:
+            return CacheState(reason=f"not permitted ({refusal}; posix_fadvise: no file could be opened)")
+        method = "fadvise"
+    return _look(files, method)
+
+
+def _advise(file: Path) -> bool:
+    try:
+        with _opened(file) as descriptor:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _look(files: Collection[Path], method: CacheMethod) -> CacheState:
+    total = checked = resident = 0
+    for file in files:
+        with contextlib.suppress(OSError):
+            size = file.stat().st_size
+            total += size
+            found = resident_bytes(file)
+            if found is not None:
+                checked += size
+                resident += found
+    return CacheState(
+        method=method,
+        files=len(files),
+        bytes=total,
+        checked_bytes=checked,
+        resident_share=min(1.0, resident / checked) if checked else None,
+    )
+
+
+def resident_bytes(file: Path) -> int | None:
+    """How much of a file is in the page cache; None where the kernel does not tell.
+
+    Since Linux 5.2 mincore tells the truth only of files that the asker owns or may write to (mincore(2)).
+    """
+    status = file.stat()
+    if status.st_uid != os.geteuid() and not os.access(file, os.W_OK):
+        return None
+    if not status.st_size:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    pages = (status.st_size + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+    seen = (ctypes.c_ubyte * pages)()
+    with _opened(file) as descriptor:
+        address = libc.mmap(None, status.st_size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        return None
+    try:
+        failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(status.st_size), seen)
+    finally:
+        libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(status.st_size))
+    return None if failed else sum(page & 1 for page in seen) * mmap.PAGESIZE
+
+
+class FilesInUse:
+    """A companion that notes which files the measured processes, and what they start, have mapped or open.
+
+    A file that is opened, read and closed between two looks is not seen, nor then dropped by name.
+    """
+
+    name = "files-in-use"
+    essential = False
+
+    def __init__(self, period_s: float = PERIOD_S) -> None:
+        self.files: set[Path] = set()
+        self._period_s = period_s
+        self._pids: list[int] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="perfharness-files", daemon=True)
+
+    def start(self, context: CompanionContext) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """One more to look at."""
+        self._pids.append(process.pid)
+
+    def stop(self) -> CompanionReport:
+        """End."""
+        self._done.set()
+        self._thread.join()
+        return CompanionReport()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._period_s):
+            for pid in list(self._pids):
+                for member in (pid, *_children(pid)):
+                    self.files |= files_of(member)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+@dataclass(frozen=True)
+class _Process:
+    folder: Path
+
+    def mapped(self) -> Iterator[str]:
+        """Names in its memory map."""
+        for line in (self.folder / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6:
+                yield fields[5]
+
+    def open(self) -> Iterator[str]:
+        """What its descriptors lead to."""
+        for link in (self.folder / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(link.readlink())
+
+
+def files_of(pid: int) -> set[Path]:
+    """Regular files that a process has mapped or open; empty where it has ended."""
+    process = _Process(Path(f"/proc/{pid}"))
+    names: set[str] = set()
+    for part in (process.mapped, process.open):
+        with contextlib.suppress(OSError):
+            names.update(name for name in part() if name.startswith("/"))
+    return {Path(name) for name in names if _is_regular(Path(name))}
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,129 @@
+"""`perfharness launch --cold-start N`: fresh processes one after another, with a cold and a warm file cache."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.errors import PerfHarnessError
+from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
+from perfharness.model.plan import LaunchOptions, LaunchPlan
+from perfharness_launcher.companions import Companion
+from perfharness_launcher.page_cache import FilesInUse, drop_page_cache
+
+if TYPE_CHECKING:
+    from perfharness.report.run_folder import RunSummary
+    from perfharness_launcher.launch import LaunchOutcome
+
+Run = Callable[[LaunchPlan, Sequence[Companion]], "tuple[LaunchOutcome, RunSummary]"]
+Drop = Callable[[Collection[Path]], CacheState]
+
+
+def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions]:
+    """The options of each launch, in folders of their own: `first`, then a cold and a warm one in turn."""
+    names = ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
+    return [replace(options, output_dir=options.output_dir / name) for name in names]
+
+
+def run_cold_start(
+    plans: Sequence[LaunchPlan], output_dir: Path, console: Console, run: Run, drop: Drop = drop_page_cache
+) -> int:
+    """Run the plans of `cold_start_options`; returns the exit code.
+
+    The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
+    are run.
+    """
+    rows, cold_reason = [], None
+    files: set[Path] = set()
+    for plan in plans:
+        cache = _cache_of(plan)
+        state = None
+        if cache == "cold":
+            state = drop(files)
+            if state.method is None:
+                cold_reason = state.reason
+                rows.append(ColdStartRow(cache=cache, folder=plan.options.output_dir.name, status="not_run",
+                                         reason=cold_reason, cache_state=state))  # fmt: skip
+                continue
+        watcher = FilesInUse()
+        console.print(f"\n{plan.options.output_dir.name}: {cache} file cache", markup=False, highlight=False)
+        row, interrupted = _row(plan, cache, state, run, [watcher] if cache == "unknown" else [])
+        rows.append(row)
+        files |= watcher.files
+        if interrupted:
+            break
+    found = _conclude(rows, cold_reason, plans[0], output_dir, console)
+    measured = [row for row in found.rows if row.status == "ok" and row.cache != "unknown"]
+    if not measured or len(rows) < len(plans):
+        return EXIT_FAILED
+    return EXIT_CHECK_FAILED if any(row.status == "failed" for row in rows) else EXIT_OK
+
+
+def _cache_of(plan: LaunchPlan) -> Cache:
+    name = plan.options.output_dir.name
+    return "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
+
+
+def _row(
+    plan: LaunchPlan, cache: Cache, state: CacheState | None, run: Run, beside: Sequence[Companion]
+) -> tuple[ColdStartRow, bool]:
+    """What one process told, and whether the user interrupted it."""
+    from perfharness.report.cold_start import startup_of
+
+    folder = plan.options.output_dir.name
+    try:
+        outcome, _ = run(plan, beside)
+    except PerfHarnessError as error:
+        reason = str(error).splitlines()[0]
+        return ColdStartRow(cache=cache, folder=folder, status="failed", reason=reason, cache_state=state), False
+    process = outcome.manifest.processes[0]
+    well = process.ended == "ok"
+    row = ColdStartRow(
+        cache=cache,
+        folder=folder,
+        status="ok" if well else "failed",
+        reason=None if well else f"the process ended with {process.signal or process.exit_code} ({process.ended})",
+        cache_state=state,
+        startup=startup_of(outcome.output_dir, process) if well else None,
+    )
+    return row, process.ended == "interrupted"
+
+
+def _conclude(
+    rows: list[ColdStartRow], cold_reason: str | None, plan: LaunchPlan, output_dir: Path, console: Console
+) -> ColdStart:
+    from perfharness.report.cold_start import print_cold_start, spreads, write_cold_start
+
+    found = ColdStart(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=["perfharness", *sys.argv[1:]],
+        script=plan.options.script,
+        script_arguments=list(plan.options.script_arguments),
+        tracer=plan.tracer.kind,
+        rows=rows,
+        cold=spreads(rows, "cold"),
+        warm=spreads(rows, "warm"),
+        cold_reason=cold_reason,
+    )
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_cold_start(found, output_dir)
+    print_cold_start(console, found)
+    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
+    return found
+
+
+def conflicts(options: LaunchOptions, count: int, *, swept: bool) -> Iterator[str]:
+    """What is wrong with the command line."""
+    if count < 1:
+        yield f"--cold-start {count}: at least one process is needed"
+    if swept:
+        yield "--cold-start starts one process at a time, so --np-sweep cannot go with it; leave one of the two away"
+    elif options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
+        yield "--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most"

@@ -1,0 +1,80 @@
+"""`cold_start.json`: start-ups of fresh processes, with a cold and a warm file cache. Validated, as it is read back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+COLD_START_NAME = "cold_start.json"
+COLD_START_VERSION = 1
+
+Cache = Literal["cold", "warm", "unknown"]
+CacheMethod = Literal["drop_caches", "fadvise"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class CacheState(_Model):
+    """How the file cache was emptied before a process, and what stayed."""
+
+    method: CacheMethod | None = None
+    """All of it, or the files that an earlier process had mapped or open; None: it could not be."""
+
+    reason: str | None = None
+    """Why it could not be."""
+
+    files: int | None = None
+    bytes: int | None = None
+    """Of the files that an earlier process had mapped or open."""
+
+    checked_bytes: int | None = None
+    """Of those of which the kernel tells whether they are in the cache."""
+
+    resident_share: float | None = None
+    """Part of the checked bytes that was still in the cache when the process began; None: it does not tell."""
+
+
+class ColdStartRow(_Model):
+    """One process."""
+
+    cache: Cache
+    """`unknown`: the first one, which came upon whatever was there."""
+
+    folder: str
+    status: Literal["ok", "failed", "not_run"]
+    reason: str | None = None
+    cache_state: CacheState | None = None
+    startup: dict[str, Any] | None = None
+    """As in benchmark.json."""
+
+
+class Spread(_Model):
+    """A figure over several processes; all None where none has it."""
+
+    count: int
+    median: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class ColdStart(_Model):
+    """The file; times in milliseconds."""
+
+    schema_version: int = COLD_START_VERSION
+    created: str
+    """UTC, ISO 8601."""
+
+    command: list[str]
+    script: str
+    script_arguments: list[str] = Field(default_factory=list)
+    tracer: str
+    rows: list[ColdStartRow]
+    cold: dict[str, Spread]
+    """By name of the figure, as in `startup`."""
+
+    warm: dict[str, Spread]
+    cold_reason: str | None = None
+    """Why there is nothing with a cold cache."""

@@ -1,0 +1,90 @@
+"""Start-ups of fresh processes side by side: figures of each, their median and range, the table."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from perfharness.analysis.startup import startup
+from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRow, Spread
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import ProcessRecord
+from perfharness.model.result import BENCHMARK_NAME
+
+FIGURES = {
+    "process_to_first_batch_ms": "to the first batch",
+    "interpreter_and_imports_ms": "  interpreter and imports",
+    "cuda_context_ms": "  CUDA context",
+    "model_load_ms": "  model load",
+    "start_barrier_wait_ms": "  start barrier",
+    "other_ms": "  other",
+    "first_batch_ms": "first batch",
+}
+
+
+def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
+    """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
+    folder = run_dir / process.folder
+    try:
+        told: dict[str, Any] | None = json.loads((folder / BENCHMARK_NAME).read_text(encoding="utf-8")).get("startup")
+    except (OSError, ValueError):
+        told = None
+    if told is not None or process.start_unix_ns is None:
+        return told
+    try:
+        journal = RecorderJournal.model_validate_json((folder / JOURNAL_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return startup(process.start_unix_ns, journal).to_json()
+
+
+def spreads(rows: Sequence[ColdStartRow], cache: str) -> dict[str, Spread]:
+    """Median and range of each figure over the processes of one kind that ended well."""
+    told = [row.startup for row in rows if row.cache == cache and row.status == "ok" and row.startup is not None]
+    return {name: _spread([one[name] for one in told if one.get(name) is not None]) for name in FIGURES}
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread(count=0)
+    return Spread(count=len(values), median=statistics.median(values), min=min(values), max=max(values))
+
+
+def write_cold_start(found: ColdStart, folder: Path) -> Path:
+    """Write `cold_start.json`."""
+    path = folder / COLD_START_NAME
+    path.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def print_cold_start(console: Console, found: ColdStart) -> None:
+    """The table: each part with a cold and a warm file cache, median and range."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("ms, median (range)", no_wrap=True)
+    for kind in ("cold cache", "warm cache"):
+        table.add_column(kind, justify="right", no_wrap=True)
+    for name, words in FIGURES.items():
+        table.add_row(words, _shown(found.cold[name]), _shown(found.warm[name]))
+    console.print(table)
+    if found.cold_reason is not None:
+        console.print(f"cold cache: {found.cold_reason}", markup=False, highlight=False, soft_wrap=True)
+    shares = [row.cache_state.resident_share for row in found.rows if row.cache == "cold" and row.cache_state]
+    known = [share for share in shares if share is not None]
+    if known:
+        console.print(f"still in the cache when a cold process began: up to {max(known):.0%} of its files' bytes")
+    for row in found.rows:
+        if row.status != "ok":
+            console.print(f"{row.folder}: {row.reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(spread: Spread) -> str:
+    if spread.median is None:
+        return "-"
+    return f"{spread.median:.1f} ({spread.min:.1f} … {spread.max:.1f})"
