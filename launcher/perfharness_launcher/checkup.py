@@ -150,6 +150,10 @@ def _details(install: NsysInstall) -> Check:
 
 def check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
     """Driver and GPUs."""
+    for line in gpus.lost:
+        yield Check(
+            "gpu", Health.BAD, line, "nvidia-smi and the kernel's log (Xid) say more; a reset or restart may help"
+        )
     if not gpus.gpus:
         yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}): CPU times only")
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.nvml import nvml_module
+from perfharness.telemetry.nvml import Device, open_nvml
 
 
 @dataclass(frozen=True)
@@ -20,83 +20,45 @@ class GpuFacts:
         gpus: in NVML's order; a GPU that has MIG on stands as its instances.
         problem: why there are none, one sentence.
         cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
+        lost: GPUs that the driver counts but cannot reach, a sentence each.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
     problem: str | None = None
     driver: str | None = None
     cuda_driver: tuple[int, int] | None = None
+    lost: tuple[str, ...] = ()
 
 
-def find_gpus(nvml: Any = None) -> GpuFacts:
+def find_gpus(module: Any = None) -> GpuFacts:
     """List the GPUs; never fails, says instead why there are none.
 
     Args:
-        nvml: the module `pynvml`, or one that answers like it.
+        module: `pynvml`, or one that answers like it; None: as `telemetry.nvml` decides.
     """
-    if nvml is None:
-        nvml = nvml_module()
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return GpuFacts(problem=f"NVML: {error}")
-    try:
-        cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-        gpus = tuple(_devices(nvml))
+    with open_nvml(module) as nvml:
+        if not nvml.opened.ok:
+            return GpuFacts(problem=nvml.opened.reason)
+        lost = tuple(f"GPU {index} cannot be used: {answer.reason}" for index, answer in nvml.unreachable)
+        gpus = tuple(_record(device) for device in nvml.devices if not device.is_mig_parent)
+        cuda = nvml.ask("nvmlSystemGetCudaDriverVersion_v2").value
         return GpuFacts(
             gpus=gpus,
-            problem=None if gpus else "the NVIDIA driver is there but lists no GPU",
-            driver=_text(nvml.nvmlSystemGetDriverVersion()),
-            cuda_driver=(cuda // 1000, cuda % 1000 // 10),
+            problem=None if gpus else "; ".join(lost) or "the NVIDIA driver is there but lists no GPU",
+            driver=nvml.ask("nvmlSystemGetDriverVersion").value,
+            cuda_driver=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
+            lost=lost,
         )
-    except nvml.NVMLError as error:
-        return GpuFacts(problem=f"NVML: {error}")
-    finally:
-        nvml.nvmlShutdown()
 
 
-def _devices(nvml: Any) -> Iterator[GpuRecord]:
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        if not _mig_is_on(nvml, handle):
-            yield _record(nvml, handle, index, mig=False)
-            continue
-        for position in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, position)
-            except nvml.NVMLError_NotFound:
-                continue
-            yield _record(nvml, instance, index, mig=True)
-
-
-def _mig_is_on(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # the card knows no MIG
-        return False
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
-
-
-def _record(nvml: Any, handle: Any, index: int, *, mig: bool) -> GpuRecord:
+def _record(device: Device) -> GpuRecord:
     return GpuRecord(
-        index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(_or_none(nvml, nvml.nvmlDeviceGetName, handle)),
-        memory_total_bytes=getattr(_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
-        mig=mig,
+        index=device.index,
+        uuid=device.uuid,
+        name=device.ask("nvmlDeviceGetName").value,
+        memory_total_bytes=getattr(device.ask("nvmlDeviceGetMemoryInfo").value, "total", None),
+        mig=device.is_mig,
     )
-
-
-def _or_none(nvml: Any, query: Any, handle: Any) -> Any:
-    try:
-        return query(handle)
-    except nvml.NVMLError:
-        return None
-
-
-def _text(value: Any) -> Any:
-    """Older pynvml answers in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def choose_gpus(

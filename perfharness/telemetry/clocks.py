@@ -122,7 +122,7 @@ class ClockTaker:
         if device is None:
             reason = self.nvml.opened.reason or "there is no such GPU"
             return [(_step(uuid, setting.name, "refused", reason=reason), None, None) for setting in CLOCK_SETTINGS]
-        if device.is_mig or any(other.parent and other.parent.uuid == uuid for other in self.nvml.devices):
+        if device.is_mig or device.is_mig_parent:
             return [(_step(uuid, setting.name, "refused", reason=MIG_REASON), None, None) for setting in CLOCK_SETTINGS]
         return [self._plan_setting(device, setting, state) for setting in CLOCK_SETTINGS]
 

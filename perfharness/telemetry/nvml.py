@@ -149,6 +149,7 @@ class Device:
     Args:
         index: of the GPU among NVML's own, which CUDA_VISIBLE_DEVICES does not shift; a MIG instance has its parent's.
         parent: the GPU of a MIG instance.
+        is_mig_parent: whether MIG is on: CUDA then sees its instances, if there are any, and not this GPU itself.
     """
 
     nvml: Any
@@ -156,6 +157,7 @@ class Device:
     uuid: str
     index: int
     parent: Device | None = None
+    is_mig_parent: bool = False
 
     @property
     def is_mig(self) -> bool:
@@ -204,11 +206,13 @@ class Nvml:
         module: `pynvml` or its replay; its constants are read from here.
         opened: the answer of `nvmlInit`.
         devices: every GPU, each followed by its MIG instances.
+        unreachable: GPUs that the driver counts but does not give: index, and why.
     """
 
     module: Any
     opened: Answer
     devices: tuple[Device, ...] = ()
+    unreachable: tuple[tuple[int, Answer], ...] = ()
 
     @property
     def gpus(self) -> tuple[Device, ...]:
@@ -238,26 +242,28 @@ def open_nvml(module: Any = None) -> Iterator[Nvml]:
         yield Nvml(module, opened)
         return
     try:
-        yield Nvml(module, opened, tuple(_devices(module)))
+        unreachable: list[tuple[int, Answer]] = []
+        yield Nvml(module, opened, tuple(_devices(module, unreachable)), tuple(unreachable))
     finally:
         ask(module, "nvmlShutdown")
 
 
-def _devices(nvml: Any) -> Iterator[Device]:
+def _devices(nvml: Any, unreachable: list[tuple[int, Answer]]) -> Iterator[Device]:
     for index in range(ask(nvml, "nvmlDeviceGetCount").value or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
         uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
         if not uuid.ok:  # a GPU that is lost keeps its index; the others are asked all the same
+            unreachable.append((index, uuid))
             continue
-        gpu = Device(nvml, handle.value, uuid.value, index)
+        mode = ask(nvml, "nvmlDeviceGetMigMode", handle.value)
+        is_divided = mode.ok and mode.value[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        gpu = Device(nvml, handle.value, uuid.value, index, is_mig_parent=is_divided)
         yield gpu
-        yield from _mig_instances(gpu)
+        if is_divided:
+            yield from _mig_instances(gpu)
 
 
 def _mig_instances(gpu: Device) -> Iterator[Device]:
-    mode = gpu.ask("nvmlDeviceGetMigMode")
-    if not mode.ok or mode.value[0] != gpu.nvml.NVML_DEVICE_MIG_ENABLE:
-        return
     for position in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount").value or 0):
         handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", position)
         uuid = ask(gpu.nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle

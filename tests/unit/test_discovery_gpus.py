@@ -1,91 +1,61 @@
-"""GPUs as NVML tells of them; NVML is played by a few lines with its names."""
+"""GPUs as NVML tells of them, replayed."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+import pynvml
+import pytest
 
+from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
+from perfharness.testing.nvml_values import device
+from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness_launcher.checkup import Health, check_gpus
 from perfharness_launcher.gpus import find_gpus
 
 
-class NVMLError(Exception):
-    pass
-
-
-class NVMLError_NotFound(NVMLError):  # noqa: N801, N818 - NVML's own name
-    pass
-
-
-class FakeNvml:
-    """One plain GPU, then one with MIG on: three places, the middle one empty."""
-
-    NVML_DEVICE_MIG_ENABLE = 1
-    NVMLError = NVMLError
-    NVMLError_NotFound = NVMLError_NotFound
-
-    def __init__(self, *, driver: bool = True) -> None:
-        self.driver = driver
-        self.is_open = False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if not self.driver:
-            raise NVMLError("Driver Not Loaded")
-        self.is_open = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.is_open = False
-
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
-        return 13000
-
-    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
-        return b"580.65"
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return f"GPU-{index}"
-
-    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
-        if handle == "GPU-0":
-            raise NVMLError("Not Supported")
-        return 1, 1
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, _handle: str) -> int:  # noqa: N802
-        return 3
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, _handle: str, position: int) -> str:  # noqa: N802
-        if position == 1:
-            raise NVMLError_NotFound
-        return f"MIG-{position}"
-
-    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
-        return handle
-
-    def nvmlDeviceGetName(self, _handle: str) -> bytes:  # noqa: N802
-        return b"NVIDIA H200"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
-        if handle.startswith("MIG"):
-            raise NVMLError("Not Supported")
-        return SimpleNamespace(total=150_000_000_000)
-
-
 def test_gpus_and_mig_instances() -> None:
-    nvml = FakeNvml()
+    record = h100_machine(2, mig_instances={1: 3})
+    empty = (device(gpu_uuid(1)), 1)
+    error(record, "nvmlDeviceGetMigDeviceHandleByIndex", *empty, code=pynvml.NVML_ERROR_NOT_FOUND)
+    error(record, "nvmlDeviceGetMemoryInfo", device(mig_uuid(1, 0)), code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml = ReplayedNvml(record)
     facts = find_gpus(nvml)
     assert [(gpu.index, gpu.uuid, gpu.mig) for gpu in facts.gpus] == [
-        (0, "GPU-0", False),
-        (1, "MIG-0", True),
-        (1, "MIG-2", True),
+        (0, gpu_uuid(0), False),
+        (1, mig_uuid(1, 0), True),
+        (1, mig_uuid(1, 2), True),
     ]
-    assert (facts.gpus[0].name, facts.gpus[0].memory_total_bytes) == ("NVIDIA H200", 150_000_000_000)
+    assert (facts.gpus[0].name, facts.gpus[0].memory_total_bytes) == ("NVIDIA H100 80GB HBM3", 80 * GIB)
     assert facts.gpus[1].memory_total_bytes is None
-    assert (facts.driver, facts.cuda_driver, facts.problem) == ("580.65", (13, 0), None)
-    assert not nvml.is_open
+    assert (facts.driver, facts.cuda_driver, facts.problem) == ("580.65.06", (13, 0), None)
+    with pytest.raises(pynvml.NVMLError_Uninitialized):  # it was closed again
+        nvml.nvmlDeviceGetCount()
 
 
-def test_a_machine_without_a_driver_says_why() -> None:
-    facts = find_gpus(FakeNvml(driver=False))
-    assert (facts.gpus, facts.problem, facts.cuda_driver) == ((), "NVML: Driver Not Loaded", None)
+def test_a_gpu_with_mig_on_and_no_instance_is_none() -> None:
+    record = h100_machine(1)
+    value(record, "nvmlDeviceGetMigMode", device(gpu_uuid(0)), result=[1, 1])
+    assert find_gpus(ReplayedNvml(record)).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "the NVIDIA driver is not loaded"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "the NVML library (libnvidia-ml.so.1) is not on this machine"),
+    ],
+)
+def test_a_machine_without_a_driver_says_why(code: int, problem: str) -> None:
+    record = h100_machine()
+    error(record, "nvmlInit", code=code)
+    facts = find_gpus(ReplayedNvml(record))
+    assert (facts.gpus, facts.problem, facts.cuda_driver) == ((), problem, None)
+
+
+def test_a_lost_gpu_does_not_hide_the_others_and_is_told() -> None:
+    record = h100_machine(2)
+    error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    facts = find_gpus(ReplayedNvml(record))
+    assert [(gpu.index, gpu.uuid) for gpu in facts.gpus] == [(1, gpu_uuid(1))]
+    check = next(check_gpus(facts, {}))
+    assert check.health is Health.BAD
+    assert check.text.startswith("GPU 0 cannot be used: the GPU is lost")
