@@ -80,4 +80,5 @@ def left_behind_in_words(store: StateStore, state: ClocksState) -> str | None:
             f"a run before the machine's restart had changed the clocks of {which}; the restart has undone it; "
             f"`{RESTORE_COMMAND}` forgets it ({store.path})"
         )
-    return f"a run that was killed left {which} changed ({settings}); `{RESTORE_COMMAND}` brings back what was before"
+    what = f"a run that was killed may have left {which} changed ({settings})"
+    return f"{what}; `{RESTORE_COMMAND}` brings back what was before"

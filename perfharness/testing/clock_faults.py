@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import pynvml
+
 from perfharness.cli.main import run
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.telemetry import clock_state
 from perfharness.telemetry.nvml import nvml_module
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.nvml_cards import value
 from perfharness.testing.nvml_record import NvmlRecord
 from perfharness.testing.nvml_state import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE
@@ -93,11 +95,11 @@ ALL_SETTINGS = 5
 
 
 class Bench:
-    """A folder with a replayed machine of two cards, and processes run on it."""
+    """A folder with a replayed machine, and processes run on it."""
 
-    def __init__(self, folder: Path, record: NvmlRecord | None = None) -> None:
+    def __init__(self, folder: Path, record: NvmlRecord) -> None:
         self._folder = folder
-        self._record = (record or h100_machine(2)).write(folder / "record.json")
+        self._record = unhurried(record).write(folder / "record.json")
         self._state = folder / "nvml.json"
         self._clocks = folder / "state"
         state_file = self._clocks / clock_state.STATE_NAME
@@ -183,6 +185,30 @@ class Bench:
         return os.waitstatus_to_exitcode(status), output.read_text()
 
 
+def unhurried(record: NvmlRecord) -> NvmlRecord:
+    """The machine of a record with every setting below its maximum, so that all of them get changed.
+
+    What moves with time is left out: these tests ask for none of it, and each process reads the record.
+    """
+    calls = [call.model_copy(update={"at_ns": [0], "answers": call.answers[:1]}) for call in record.calls]
+    machine = NvmlRecord(about=record.about, calls=calls)
+    for call in record.calls:
+        if call.function == "nvmlDeviceGetUUID" and not call.arguments[0]["device"].startswith("MIG"):
+            _lower_settings(machine, call.arguments[0])
+    return machine
+
+
+def _lower_settings(machine: NvmlRecord, gpu: dict[str, str]) -> None:
+    value(machine, "nvmlDeviceGetPersistenceMode", gpu, result=0)
+    limits = machine.call("nvmlDeviceGetPowerManagementLimitConstraints", gpu)
+    assert limits is not None
+    value(machine, "nvmlDeviceGetPowerManagementLimit", gpu, result=limits.answers[0].value[1] - 50_000)
+    for clock in (pynvml.NVML_CLOCK_GRAPHICS, pynvml.NVML_CLOCK_SM):
+        current = machine.call("nvmlDeviceGetMaxClockInfo", gpu, clock)
+        assert current is not None
+        value(machine, "nvmlDeviceGetApplicationsClock", gpu, clock, result=current.answers[0].value - 15)
+
+
 def _become(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:
     """In the child: be `perfharness ARGUMENTS`; never returns."""
     code = 99
@@ -230,10 +256,10 @@ class _Counted:
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [
-        f"GPU {index} {name}"
-        for index in range(len(before))
-        for name, value in before[gpu_uuid(index)]
-        if getattr(after[gpu_uuid(index)], name) != value
+        f"{uuid} {name}"
+        for uuid, settings in before.items()
+        for name, value in settings
+        if getattr(after[uuid], name) != value
     ]
 
 
@@ -246,13 +272,15 @@ def cases(bench: Bench, commands: Sequence[Command], ends: Sequence[End] = ENDS)
                     yield Case(command, number, name, end, when)
 
 
-def main(commands: Sequence[Command], *, as_json: bool, only: str = "", ends: Sequence[End] = ENDS) -> int:
+def main(
+    record: NvmlRecord, commands: Sequence[Command], *, as_json: bool, only: str = "", ends: Sequence[End] = ENDS
+) -> int:
     """Run all cases and print the table; 1 where a case did not end as it has to."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     in_memory = Path("/dev/shm")  # thousands of fsyncs; what is tested is their order, not the disk
     place = in_memory if os.access(in_memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="clock-faults-", dir=place) as folder:
-        bench = Bench(Path(folder))
+        bench = Bench(Path(folder), record)
         outcomes = [bench.try_case(case) for case in cases(bench, commands, ends) if only in case.name]
     if as_json:
         print(json.dumps([{**outcome.to_json(), "well": outcome.well} for outcome in outcomes]))

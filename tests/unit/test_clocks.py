@@ -19,7 +19,7 @@ from perfharness.telemetry.clock_words import left_behind_in_words, restored_in_
 from perfharness.telemetry.clocks import MIG_REASON, ClockTaker, process_as_owner, restore
 from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
-from perfharness.testing.nvml_record import NvmlRecord
+from perfharness.testing.nvml_record import NvmlRecord, read_record
 from perfharness.testing.nvml_state import DeviceState
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
@@ -437,3 +437,21 @@ def test_a_process_is_known_by_its_start() -> None:
     assert start_ticks(2**22 + 1) is None
     assert owner().lives
     assert not owner().model_copy(update={"start_ticks": 1}).lives
+
+
+def test_on_a_recorded_h200(store: StateStore) -> None:
+    """As it was found: persistence mode on, power limit and application clocks at their maxima, nothing locked."""
+    machine = Machine(read_record(Path(__file__).parents[1] / "nvml" / "h200.json.gz"))
+    before = machine.settings()
+    with machine.open() as nvml:
+        taker = ClockTaker(nvml, store, owner())
+        assert [(step.answer, step.wanted) for step in taker.take([GPU])] == [
+            ("already", [1]),
+            ("already", [700_000]),
+            ("already", [3201, 1980]),
+            ("set", [3201, 3201]),
+            ("set", [1980, 1980]),
+        ]
+        assert nvml.devices[0].ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value == 1980
+        assert {item.outcome for item in taker.give_back()} == {"restored"}
+    assert machine.settings() == before
