@@ -156,6 +156,7 @@ class GpuWork:
     copies: list[CopyGroup]
     memset_count: float
     memset_time_ms: float
+    memset_bytes: float | None
     graph_launch_count: float
     graph_time_ms: float
     busy_ms: float

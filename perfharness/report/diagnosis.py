@@ -133,10 +133,16 @@ def _figures(stage: StageDiagnosis) -> Iterator[str]:
 def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     gpu = stage.gpu
     assert gpu is not None
+    share = "" if gpu.kernel_share is None else f", {100 * gpu.kernel_share:.0f} % of its operations' time"
     yield (
-        f"GPU: {gpu.kernel_count:.1f} kernels ({_number(gpu.kernel_time_ms)} ms), {gpu.memset_count:.1f} memsets, "
-        f"{gpu.graph_launch_count:.1f} graph launches ({_number(gpu.graph_time_ms)} ms) on {gpu.streams} streams; "
-        f"{_number(gpu.stream_overlap_ms)} ms at once, {_number(gpu.copy_with_compute_ms)} ms of copies beside kernels"
+        f"GPU: busy {_number(gpu.busy_ms)} ms, from first to last {_number(gpu.projected_ms)}; "
+        f"{gpu.kernel_count:.1f} kernels ({_number(gpu.kernel_time_ms)} ms{share}), "
+        f"{gpu.memset_count:.1f} memsets ({_number(gpu.memset_time_ms)} ms, {_megabytes(gpu.memset_bytes)}), "
+        f"{gpu.graph_launch_count:.1f} graph launches ({_number(gpu.graph_time_ms)} ms) on {gpu.streams} streams"
+    )
+    yield (
+        f"at once: {_number(gpu.stream_overlap_ms)} ms of its operations, {_number(gpu.copy_with_compute_ms)} ms of "
+        f"copies beside kernels, {_number(gpu.shared_with_processes_ms)} ms beside other processes on the GPU"
     )
     for kernel in gpu.top_kernels:
         yield (
@@ -146,10 +152,12 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     yield from _limit_lines(gpu.limits)
     for copy in gpu.copies:
         rate = "? GB/s" if copy.gb_per_s is None else f"{copy.gb_per_s:.1f} GB/s"
-        size = "?" if copy.bytes is None else f"{copy.bytes / 1e6:.3f}"
         ends = "" if copy.source_gpu is None else f" GPU {copy.source_gpu} to GPU {copy.target_gpu}"
         memory = copy.host_memory or "no host memory"
-        yield f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f}, {size} MB, {rate}"
+        size = _megabytes(copy.bytes)
+        yield (
+            f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f} ({_number(copy.time_ms)} ms), {size}, {rate}"
+        )
     for during in stage.gpu_during:
         meanwhile = ", ".join(f"{name} {_number(ms)}" for name, ms in during.host_meanwhile_ms.items())
         yield (
@@ -182,6 +190,10 @@ def _limit_lines(limits: GpuLimits) -> Iterator[str]:
         yield f"copies inside the GPU and memsets: {limits.moved_gb_per_s:.0f} GB/s{of_peak}"
 
 
+def _megabytes(size: float | None) -> str:
+    return "? MB" if size is None else f"{size / 1e6:.3f} MB"
+
+
 def _gpu_name(place: int | None) -> str:
     return "GPU" if place is None else f"GPU {place}"
 
@@ -190,10 +202,16 @@ def _shape(values: tuple[int, int, int] | None) -> str:
     return "?" if values is None else "x".join(str(value) for value in values)
 
 
+def _calls(count: float | None) -> str:
+    return f" ({count:.1f} calls)" if count else ""
+
+
 def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
     host = stage.host
     assert host is not None
-    yield "host: " + ", ".join(f"{name} {_number(ms)}" for name, ms in host.activity_ms.items()) + " ms"
+    parts = (f"{name} {_number(ms)}{_calls(host.calls.get(name))}" for name, ms in host.activity_ms.items())
+    yield f"host, ms in CUDA calls by kind and outside of them: {', '.join(parts)}"
+    yield f"blocking: {host.blocking_calls:.1f} calls, {_number(host.blocking_ms)} ms"
     blocked = {kind: ms for kind, ms in host.blocked_ms.items() if ms is not None}
     if blocked:
         yield (

@@ -13,7 +13,7 @@ _NO_LIMITS = GpuLimits(
 )  # fmt: skip
 _NO_WORK = GpuWork(
     kernel_count=0.0, kernel_time_ms=0.0, kernel_share=None, top_kernels=[], copies=[], memset_count=0.0,
-    memset_time_ms=0.0, graph_launch_count=0.0, graph_time_ms=0.0, busy_ms=0.0, projected_ms=0.0,
+    memset_time_ms=0.0, memset_bytes=0.0, graph_launch_count=0.0, graph_time_ms=0.0, busy_ms=0.0, projected_ms=0.0,
     operation_time_ms=0.0, streams=0, stream_overlap_ms=0.0, copy_with_compute_ms=0.0, shared_with_processes_ms=None,
     limits=_NO_LIMITS,
 )  # fmt: skip

@@ -44,6 +44,7 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
         copies=_copies(workload, copies, per_batch),
         memset_count=count[GpuOperationKind.MEMSET],
         memset_time_ms=time[GpuOperationKind.MEMSET],
+        memset_bytes=_total_bytes(workload.details.bytes[at[kind == GpuOperationKind.MEMSET]], per_batch),
         graph_launch_count=count[GpuOperationKind.GRAPH],
         graph_time_ms=time[GpuOperationKind.GRAPH],
         busy_ms=busy,
@@ -55,6 +56,10 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
         shared_with_processes_ms=None if shared is None else shared / NS_PER_MS * per_batch,
         limits=gpu_limits(workload, events, per_batch),
     )
+
+
+def _total_bytes(sizes: Int64, per_batch: float) -> float | None:
+    return None if (sizes < 0).any() else float(sizes.sum()) * per_batch
 
 
 def _top_kernels(workload: Workload, at: Int64, per_batch: float) -> list[KernelGroup]:
