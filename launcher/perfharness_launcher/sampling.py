@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.plan import LaunchPlan
 from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, TelemetryMeta
 from perfharness.telemetry.protocol import (
     SPOOL_NAME,
@@ -82,6 +83,7 @@ class TelemetryCompanion:
             period_ns=round(options.sample_interval_ms * 1e6),
             gpu_uuids=gpus,
             idle_ns=round(options.measure_idle_s * 1e9) if gpus else 0,
+            cpus=free_cpus(context.plan),
         )
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `_end`
         try:
@@ -205,6 +207,14 @@ def _parsed(line: bytes) -> Answer:
         return Answer.model_validate_json(line)
     except ValidationError as error:
         raise LaunchError(f"the telemetry sampler said something that is no answer: {line!r:.200}") from error
+
+
+def free_cpus(plan: LaunchPlan) -> list[int]:
+    """CPUs that no measured process is bound to, for the sampler; empty where each has some or none is bound."""
+    bound = [set(spec.placement.cpus) for spec in plan.processes]
+    if not bound or not all(bound):
+        return []
+    return sorted(os.sched_getaffinity(0) - set().union(*bound))
 
 
 def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:

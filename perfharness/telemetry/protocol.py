@@ -30,6 +30,9 @@ class SamplerOptions(BaseModel):
     idle_ns: int = 0
     """How long the GPUs are watched before the sampler is ready, nothing of the run's being on them."""
 
+    cpus: list[int] = Field(default_factory=list)
+    """CPUs to stay on, those that no measured process has; empty: any."""
+
 
 class FollowedProcess(BaseModel):
     """A measured process that has begun. `pid` is in the namespace that the sampler shares with its parent."""

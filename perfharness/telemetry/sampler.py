@@ -209,6 +209,9 @@ def main(arguments: Sequence[str]) -> int:
     terminated = _pipe_written_by(signal.SIGTERM)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints must not get among the answers
+    if options.cpus:
+        with contextlib.suppress(OSError):  # it is only out of the way less well
+            os.sched_setaffinity(0, options.cpus)
     with ExitStack() as stack:
         nvml = stack.enter_context(_nvml(options))
         clock = ClockTie()

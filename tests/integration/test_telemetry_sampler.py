@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from perfharness.errors import LaunchError
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord, TracerRecord
+from perfharness.model.placement import Placement
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
 from perfharness.model.telemetry import HOST, TELEMETRY_NAME, process_subject
 from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, sampler_command
@@ -25,7 +27,7 @@ from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness_launcher.companions import CompanionContext, MeasuredProcess
-from perfharness_launcher.sampling import TelemetryCompanion
+from perfharness_launcher.sampling import TelemetryCompanion, free_cpus
 
 MS = 1_000_000
 FOLDER = "proc_0_gpu_0"
@@ -182,6 +184,21 @@ def test_the_mark_of_the_run_is_not_on_the_sampler(tmp_path: Path) -> None:
     companion.stop()
     assert "PERFHARNESS_RUN_ID" not in environment
     assert "PATH" in environment
+
+
+def test_the_sampler_keeps_to_cpus_that_no_process_is_bound_to(tmp_path: Path) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        pytest.skip("there is one CPU only")
+    beside = Beside(tmp_path)
+    bound = replace(beside.plan, processes=(replace(beside.spec, placement=Placement(cpus=tuple(mine[1:]))),))
+    assert free_cpus(bound) == mine[:1]
+    assert free_cpus(beside.plan) == []
+    companion = TelemetryCompanion()
+    companion.start(replace(beside.context, plan=bound))
+    affinity = psutil.Process(sampler_of(companion)).cpu_affinity()
+    companion.stop()
+    assert affinity == mine[:1]
 
 
 def test_a_sampler_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
