@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perfharness.backends.base import Backend, BackendOptions, Device, DeviceTimer, LayerTime, ModelSource, Session
+from perfharness.backends.base import (
+    SAVED_MODEL,
+    Backend,
+    BackendOptions,
+    Device,
+    DeviceTimer,
+    FactoryModel,
+    LayerTime,
+    ModelSource,
+    Session,
+)
+from perfharness.backends.models import call_factory, model_source
 from perfharness.errors import UsageError
 
 __all__ = [
     "BACKENDS",
+    "SAVED_MODEL",
     "Backend",
     "BackendOptions",
     "Device",
     "DeviceTimer",
+    "FactoryModel",
     "LayerTime",
     "ModelSource",
     "Session",
     "backend",
+    "call_factory",
+    "model_source",
 ]
 
 BACKENDS: dict[str, str] = {}

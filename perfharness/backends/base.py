@@ -7,7 +7,7 @@ its methods only: importing `perfharness.backends` loads none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.errors import BackendError
+from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
+
+SAVED_MODEL = "savedmodel"
+"""Stands for the suffix of a TensorFlow SavedModel, which is a folder."""
 
 Device = Literal["cpu", "cuda"]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -27,13 +30,37 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class ModelSource:
     """A model as the user named it: a file (or SavedModel folder), or `module:function`.
 
-    The function is called as `function(backend=NAME, precision=PRECISION)` and returns what the backend takes (for
-    PyTorch an `nn.Module`, for JAX a pair of function and parameters, ...; see docs/backends.md).
+    The function is called as `function(backend=NAME, precision=PRECISION)` and returns what the backend takes, in a
+    `FactoryModel` where that does not describe its inputs itself (see docs/backends.md). `models.model_source` makes
+    one of text.
+
+    Args:
+        name: what it is called in tables.
+        path: the file or folder; None for a factory.
+        factory: `module:function` or `file.py:function`; None for a file.
+        suffix: of the file, in lower case; `SAVED_MODEL` for a SavedModel folder; empty for a factory.
     """
 
     name: str
     path: Path | None = None
     factory: str | None = None
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class FactoryModel:
+    """What a factory returns where a model does not describe itself (an `nn.Module`, a JAX function).
+
+    Args:
+        model: what the backend takes.
+        inputs: name, shape (None: open) and dtype, in the order of the model's arguments. Dtypes are those on the
+            host: a session that computes in fp16 or bf16 casts on the device, inside `execute`.
+        outputs: names, in the order in which the model returns them; empty: `output_0`, `output_1`, ...
+    """
+
+    model: Any
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +72,8 @@ class BackendOptions:
         threads: of the host, for backends that compute there; None: the backend's own choice.
         extra: what only this backend knows, by name; unknown names are an error.
         cache_dir: for engines and timing caches; None: no cache.
+        memory_limit_bytes: of the device: the framework's allocator is told to take no more, where it can be
+            (`Session.enforces_memory_limit`); None: no limit.
     """
 
     device: Device = "cpu"
@@ -53,6 +82,7 @@ class BackendOptions:
     threads: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
+    memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +120,8 @@ class Session(ABC):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    enforces_memory_limit: bool = False
+    """Whether the framework itself refuses memory beyond `BackendOptions.memory_limit_bytes`."""
 
     @abstractmethod
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -134,6 +166,10 @@ class Session(ABC):
         """Peak that the framework's allocator has reserved on the device since `allocate`; None: it does not tell."""
         return None
 
+    def settings(self) -> dict[str, str]:
+        """What was set for this session and changes its speed or its numbers, by the framework's own name for it."""
+        return {}
+
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Mean time of each layer over so many rounds, or why there are none, one sentence."""
         del rounds
@@ -153,7 +189,7 @@ class Backend(ABC):
         name: as on the command line.
         modes: how it can run a model, the default first.
         precisions: what it can compute in, on some device.
-        suffixes: of the model files that it takes.
+        suffixes: of the model files that it takes, e.g. `.onnx`; `SAVED_MODEL` for such a folder.
         install: command that installs it.
     """
 
@@ -180,22 +216,68 @@ class Backend(ABC):
 
     def check(self, options: BackendOptions) -> None:
         """Raise `BackendUnavailableError` where the options cannot be run here."""
-        from perfharness.errors import BackendUnavailableError
-
         if (problem := self.problem(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
+
+    def check_model(self, model: ModelSource) -> None:
+        """Raise `BackendError` where it does not take files of this kind. A factory is taken by every backend."""
+        if model.factory is None and model.suffix not in self.suffixes:
+            taken = ", ".join([*self.suffixes, "module:function"])
+            raise BackendError(f"{self.name} does not take {model.path}; it takes {taken}")
+
+    def option_problem(self, options: BackendOptions, extra: Collection[str] = ()) -> str | None:
+        """Why mode, precision or an extra option is none that this backend has, or None. For `problem`."""
+        if options.mode and options.mode not in self.modes:
+            return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
+        if options.precision not in self.precisions:
+            return f"it does not compute in {options.precision}; it does in: {', '.join(self.precisions)}"
+        if unknown := sorted(set(options.extra) - set(extra)):
+            return f"there is no option {unknown[0]!r}; there are: {', '.join(sorted(extra)) or 'none'}"
+        return None
+
+
+def checked_shapes(session: Session, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs; raises `BackendError` where the model does not take them. For `allocate`."""
+    _no_others(session, shapes)
+    whole = {}
+    for spec in session.inputs:
+        shape = shapes.get(spec.name)
+        if shape is None:
+            raise BackendError(f"input {spec.name!r} has no shape; the model takes {_described(session)}")
+        fits = len(shape) == len(spec.shape) and all(
+            size > 0 and wanted in (None, size) for size, wanted in zip(shape, spec.shape, strict=True)
+        )
+        if not fits:
+            raise BackendError(f"input {spec.name!r} cannot be {tuple(shape)}; the model takes {_described(session)}")
+        whole[spec.name] = tuple(shape)
+    return whole
 
 
 def checked_arrays(session: Session, shapes: Mapping[str, tuple[int, ...]], arrays: Arrays) -> None:
     """Raise `BackendError` where arrays do not fit the allocated shapes and the dtypes of the inputs."""
+    _no_others(session, arrays)
     for spec in session.inputs:
         array = arrays.get(spec.name)
         if array is None:
-            raise BackendError(
-                f"input {spec.name!r} is missing; the model takes {[each.name for each in session.inputs]}"
-            )
+            raise BackendError(f"input {spec.name!r} is missing; the model takes {_described(session)}")
+        if spec.name not in shapes:
+            raise BackendError(f"input {spec.name!r} has no buffer; allocate before inputs are written")
         if tuple(array.shape) != tuple(shapes[spec.name]) or np.dtype(array.dtype).name != spec.dtype:
             raise BackendError(
                 f"input {spec.name!r} is {array.dtype} {tuple(array.shape)}, and was allocated as {spec.dtype} "
                 f"{tuple(shapes[spec.name])}; write what was allocated"
             )
+
+
+def _no_others(session: Session, given: Mapping[str, object]) -> None:
+    """Raise `BackendError` where a name is given that is no input of the model."""
+    if others := sorted(set(given) - {spec.name for spec in session.inputs}):
+        raise BackendError(f"the model has no input {others[0]!r}; it takes {_described(session)}")
+
+
+def _described(session: Session) -> str:
+    """Inputs in one line, e.g. `image float32 (?, 3, 224, 224)`."""
+    return ", ".join(
+        f"{spec.name} {spec.dtype} ({', '.join('?' if size is None else str(size) for size in spec.shape)})"
+        for spec in session.inputs
+    )
