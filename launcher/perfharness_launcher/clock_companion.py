@@ -14,6 +14,7 @@ from perfharness.telemetry.clocks import ClockTaker, Restored, process_as_owner
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
 
+UNDONE_MEANWHILE = "somebody restored the clocks while the run lasted (`clocks restore --force`)"
 PERMISSION_CURE = (
     "locking clocks takes root with CAP_SYS_ADMIN; perfharness doctor says what is missing; without -m nothing is set"
 )
@@ -67,18 +68,22 @@ class ClockCompanion:
                 "clocks-refused", Severity.WARNING, "there is no GPU whose clocks could be set", "leave -m away"
             )
             return CompanionReport([none], record.model_dump(mode="json"))
-        return CompanionReport([*refusal_findings(steps), *restore_findings(restored)], record.model_dump(mode="json"))
+        findings = [*refusal_findings(steps), *restore_findings(restored), *undone_findings(steps)]
+        return CompanionReport(findings, record.model_dump(mode="json"))
 
 
 def with_outcomes(steps: Sequence[ClockStep], restored: Iterable[Restored]) -> list[ClockStep]:
     """The steps, with what became of each change in the end."""
     outcomes = {(item.gpu_uuid, item.setting): item for item in restored}
-    return [
-        step.model_copy(update={"restored": found.outcome, "restored_reason": found.reason})
-        if (found := outcomes.get((step.gpu_uuid, step.setting)))
-        else step
-        for step in steps
-    ]
+    return [_with_outcome(step, outcomes.get((step.gpu_uuid, step.setting))) for step in steps]
+
+
+def _with_outcome(step: ClockStep, found: Restored | None) -> ClockStep:
+    if found is not None:
+        return step.model_copy(update={"restored": found.outcome, "restored_reason": found.reason})
+    if step.answer == "set":  # and nothing is remembered of it
+        return step.model_copy(update={"restored": "changed_by_others", "restored_reason": UNDONE_MEANWHILE})
+    return step
 
 
 def refused_lines(steps: Sequence[ClockStep]) -> list[str]:
@@ -100,3 +105,12 @@ def restore_findings(restored: Iterable[Restored]) -> list[Finding]:
         elif item.outcome == "changed_by_others":
             findings.append(Finding("clocks-changed-meanwhile", Severity.WARNING, restored_in_words(item)))
     return findings
+
+
+def undone_findings(steps: Sequence[ClockStep]) -> list[Finding]:
+    """A finding for each GPU whose clocks were restored under the run."""
+    gpus = dict.fromkeys(step.gpu_uuid for step in steps if step.restored_reason == UNDONE_MEANWHILE)
+    return [
+        Finding("clocks-changed-meanwhile", Severity.WARNING, f"GPU {uuid}: {UNDONE_MEANWHILE}", "run it again")
+        for uuid in gpus
+    ]

@@ -343,6 +343,10 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
     lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
+    if plan.options.cool_down_c is not None:
+        lines.append(f"begins at {plan.options.cool_down_c:g} °C, or after {plan.options.cool_down_limit_s:g} s")
+    if plan.options.maximize_clocks:
+        lines.append("GPU clocks: at their maximum while it runs, then as before")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]

@@ -25,6 +25,7 @@ STATE_DIR = "PERFHARNESS_STATE_DIR"
 STATE_NAME = "clocks.json"
 LOCK_NAME = "clocks.lock"
 STATE_VERSION = 1
+FOR_ALL_TO_READ = 0o644
 LOCK_PATIENCE_S = 30.0
 LOCK_PERIOD_S = 0.05
 SHARED_DIRS = (Path("/var/lib/perfharness"), Path("/run/perfharness"))
@@ -162,10 +163,11 @@ class StateStore:
     def write(self, state: ClocksState) -> None:
         """Replace the file as a whole, and be sure that it is on the disk."""
         new = self.folder / f"{STATE_NAME}.new"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FOR_ALL_TO_READ)
         try:
             with os.fdopen(descriptor, "wb", closefd=False) as file:
                 file.write(state.model_dump_json(indent=1).encode())
+            os.fchmod(descriptor, FOR_ALL_TO_READ)  # whatever root's umask: anybody's next command is to find it
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -192,7 +194,9 @@ class StateStore:
             ClockError: the folder cannot be used, or another holds the lock too long.
         """
         try:
-            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.chmod(0o755)
             descriptor = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ClockError(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.telemetry.clock_state import STATE_DIR
+from perfharness.testing.clock_faults import unhurried
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_state import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE
@@ -64,7 +66,7 @@ class Machine:
         self.state = folder / "nvml.json"
         self.environment = {
             **os.environ,
-            NVML_REPLAY: str(h100_machine(2).write(folder / "record.json")),
+            NVML_REPLAY: str(unhurried(h100_machine(2)).write(folder / "record.json")),
             NVML_STATE: str(self.state),
             STATE_DIR: str(folder / "state"),
         }
@@ -73,6 +75,11 @@ class Machine:
         environment = {**self.environment, STEP_FAULTS: faults_to_json(*faults)}
         command = [sys.executable, "-m", "perfharness", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "perfharness", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
     def settings(self) -> NvmlState:
         return NvmlState.model_validate_json(self.state.read_bytes())
@@ -178,3 +185,90 @@ def test_a_launch_waits_for_a_cool_gpu_and_says_when_it_gave_up(machine: Machine
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["companions"]["cool-down"]["gpus"][0]["reached"] is False
     assert [finding["code"] for finding in manifest["findings"]] == ["not-cooled-down"]
+
+
+WAITING_SCRIPT = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "running").touch()
+while not (folder / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+class WaitingLaunch:
+    """A launch with -m, whose script waits until it is told to end."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        (folder / "script.py").write_text(WAITING_SCRIPT)
+        options = ["-m", "--tracer", "none", "--no-telemetry", "-o", str(folder / "out")]
+        self.process = machine.start("launch", *options, str(folder / "script.py"), str(folder))
+        while not (folder / "running").exists():
+            assert self.process.poll() is None, self.process.communicate()[0]
+            time.sleep(0.05)
+
+    def end(self) -> int:
+        (self.folder / "go").touch()
+        self.process.communicate()
+        return self.process.returncode
+
+    def send(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        self.process.communicate()
+        return self.process.returncode
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_two_real_launches_at_once(machine: Machine, tmp_path: Path, first_ends_first: bool) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    launches = [WaitingLaunch(machine, tmp_path / name) for name in ("a", "b")]
+    held = machine.settings().devices[gpu_uuid(0)]
+    assert held.locked_graphics_mhz == (1980, 1980)
+    assert "nothing to restore" not in machine.run("clocks", "restore").stdout  # both want them: left as they are
+    leaving, staying = launches if first_ends_first else reversed(launches)
+    assert leaving.end() == 0
+    assert machine.settings().devices[gpu_uuid(0)] == held
+    assert staying.end() == 0
+    assert machine.settings() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path, number: signal.Signals) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    running = WaitingLaunch(machine, tmp_path / "a")
+    assert machine.settings() != before
+    assert running.send(number) != 0
+    assert machine.settings() == before
+
+
+def test_a_killed_launch_is_told_of_and_the_next_restores(machine: Machine, tmp_path: Path) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    killed = WaitingLaunch(machine, tmp_path / "a")
+    killed.send(signal.SIGKILL)
+    (killed.folder / "go").touch()
+    assert machine.settings() != before
+    assert "may have left GPU" in machine.run("analyze", "no-such-folder").stderr
+    done = launch(machine, tmp_path, "-m")
+    assert done.returncode == 0
+    assert "may have left GPU" in done.stderr
+    assert machine.settings() == before
+
+
+def test_a_script_that_fails_and_a_restore_by_force(machine: Machine, tmp_path: Path) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    running = WaitingLaunch(machine, tmp_path / "a")
+    machine.run("clocks", "restore", "--force")
+    assert machine.settings() == before
+    assert running.end() == 0
+    findings = json.loads((running.folder / "out/manifest.json").read_text())["findings"]
+    assert [finding["code"] for finding in findings] == ["clocks-changed-meanwhile"]
+    (tmp_path / "fails.py").write_text("raise SystemExit(3)")
+    failing = ["-m", "--tracer", "none", "--no-telemetry", "-o", str(tmp_path / "out"), str(tmp_path / "fails.py")]
+    assert machine.run("launch", *failing).returncode == 1
+    assert machine.settings() == before
