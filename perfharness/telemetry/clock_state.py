@@ -61,7 +61,7 @@ class Owner(_Model):
             return True
         if self.pid_namespace != pid_namespace():
             return True
-        return start_ticks(self.pid) == self.start_ticks
+        return start_ticks(self.pid) == self.start_ticks or is_hidden(self.pid)
 
 
 class Change(_Model):
@@ -122,6 +122,19 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether there is a process that this user cannot look at (/proc mounted with hidepid)."""
+    if Path(f"/proc/{pid}").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 @dataclass(frozen=True)

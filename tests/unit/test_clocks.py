@@ -455,3 +455,14 @@ def test_on_a_recorded_h200(store: StateStore) -> None:
         assert nvml.devices[0].ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value == 1980
         assert {item.outcome for item in taker.give_back()} == {"restored"}
     assert machine.settings() == before
+
+
+@pytest.mark.parametrize(("fault", "lives"), [(PermissionError(), True), (ProcessLookupError(), False)])
+def test_a_process_that_proc_hides_is_taken_to_live(
+    monkeypatch: pytest.MonkeyPatch, fault: OSError, lives: bool
+) -> None:
+    def kill(_pid: int, _number: int) -> None:
+        raise fault
+
+    monkeypatch.setattr("perfharness.telemetry.clock_state.os.kill", kill)
+    assert owner().model_copy(update={"pid": 2**22 + 1}).lives is lives
