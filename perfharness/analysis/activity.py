@@ -70,25 +70,31 @@ def process_activity(
 
 
 def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> Shares:
-    """Of the time of all processes together, the share that each stage had in each bin, most used stage first.
+    """Of the time of all processes together, the share that each stage had in each bin; stages as they first began.
 
-    What a batch did outside of its stages comes last, where there is any.
+    What batches did outside of their stages comes last.
     """
-    names = list(dict.fromkeys(name for process in processes for name in process.names))
+    began = [
+        (int(process.stage_start_ns[process.stage == code].min()), name)
+        for process in processes
+        for code, name in enumerate(process.names)
+        if (process.stage == code).any()
+    ]
+    names = list(dict.fromkeys(name for _, name in sorted(began)))
     share = np.zeros((len(names) + 1, len(edges_ns) - 1))
     for process in processes:
         in_stages = np.zeros(len(edges_ns) - 1)
         for code, name in enumerate(process.names):
             which = process.stage == code
+            if not which.any():
+                continue
             inside = _time_inside(process.stage_start_ns[which], process.stage_end_ns[which], edges_ns)
             share[names.index(name)] += inside
             in_stages += inside
         batch = _time_inside(process.batch_start_ns, process.batch_end_ns, edges_ns)
         share[-1] += np.maximum(0.0, batch - in_stages)
     share /= np.diff(edges_ns) * max(1, len(processes))
-    order = [*np.argsort(-share[:-1].sum(axis=1), kind="stable"), len(names)]
-    found = [*names, OUTSIDE_STAGES]
-    return Shares([found[code] for code in order], edges_ns, share[order])
+    return Shares([*names, OUTSIDE_STAGES], edges_ns, share)
 
 
 def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:

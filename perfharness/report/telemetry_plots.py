@@ -5,6 +5,7 @@ Made of what is on disk, so an old run can be drawn too. matplotlib is imported 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -41,9 +42,12 @@ NS_PER_S = 1e9
 GIB = float(1 << 30)
 
 RATE = "steps-pre"
+NOTE_WIDTH = 46
 
 MAX_SHADED = 60
 """Up to so many stages are shaded one by one behind the lines; more would be a blur, and the top panel has them."""
+
+SAMPLES = "power_sample_mw"
 
 GAP_PERIODS = 4.0
 """Readings further apart than this many usual distances are not joined by a line."""
@@ -133,7 +137,9 @@ class _Picture:
         self.log = log
         self.activities = activities
         self.title = title
-        times = [series.time_unix_ns for series in log.series.values() if len(series)]
+        times = [  # the driver's own buffer of power begins before the sampler did
+            series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
+        ]
         self.begin_ns = min((int(own.min()) for own in times), default=0)
         self.end_ns = max((int(own.max()) for own in times), default=1)
         starts = [int(activity.batch_start_ns.min()) for activity in activities.values()]
@@ -150,7 +156,7 @@ class _Picture:
         FigureCanvasAgg(self.figure)
         grid = self.figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
         axes: list[Any] = list(grid[:, 0])
-        self.figure.suptitle(self.title, fontsize="medium")
+        self.figure.suptitle(self.title, fontsize="medium", parse_math=False)
         axes[-1].set_xlabel(f"seconds since {_utc(self.zero_ns)}" + (", the first batch" if stages else ""))
         axes[-1].set_xlim(self.seconds(self.begin_ns), self.seconds(self.end_ns))
         for ax in axes:
@@ -171,10 +177,11 @@ class _Picture:
 
     def draw(self, ax: Any, panel: _Panel) -> None:
         """One panel; a metric that was never read is named in it, with the reason."""
-        drawn, missing = 0, []
+        drawn = 0
+        missing: dict[str, list[str]] = {}
         for line in panel.lines:
             if line.series is None or not line.series.is_read.any():
-                missing.append(f"{line.label}: not read{f' ({line.reason})' if line.reason else ''}")
+                missing.setdefault(line.reason, []).append(line.label)
                 continue
             times, values = with_gaps(self.seconds(line.series.time_unix_ns), line.series.value * line.scale)
             ax.plot(times, values, line.style, drawstyle=line.step, label=line.label, color=line.color,
@@ -187,9 +194,13 @@ class _Picture:
             if panel.top is not None:
                 ax.set_ylim(top=panel.top)
             _legend(ax)
-        for place, text in enumerate([*missing, *panel.notes]):
-            ax.annotate(text, (1.01, 0.02 + 0.13 * place), xycoords="axes fraction", fontsize=7, color="#777777",
-                        annotation_clip=False)  # fmt: skip
+        told = [
+            f"{', '.join(labels)}: not read{f' ({reason})' if reason else ''}" for reason, labels in missing.items()
+        ]
+        text = "\n".join(textwrap.fill(one, NOTE_WIDTH) for one in [*told, *panel.notes])
+        if text:
+            ax.annotate(text, (1.01, 0.0), xycoords="axes fraction", fontsize=7, color="#777777", va="bottom",
+                        annotation_clip=False, parse_math=False)  # fmt: skip
 
     def save(self, path: Path) -> Path:
         """Write the PNG, as a whole or not at all. Raises `ResultError`."""
@@ -260,7 +271,7 @@ def _draw_gpu(picture: _Picture, gpu: str, processes: Sequence[str], mig: Sequen
         line("power_average_mw", "averaged", 1, scale=1e-3),
         line("power_limit_mw", "limit", 5, scale=1e-3, style="--", width=1.0),
     ]
-    samples = log.get(gpu, "power_sample_mw")
+    samples = log.get(gpu, SAMPLES)
     if samples is not None and samples.is_read.any():
         power.insert(0, _Line(samples, "driver's samples", "#bbbbbb", scale=1e-3, width=0.8))
     panels = [
@@ -395,9 +406,10 @@ def _few(names: list[str], share: Float64) -> tuple[list[str], Float64]:
     """The most used stages, and the others together; what was outside of stages stays last."""
     if len(names) <= MAX_STAGES + 1:
         return names, share
-    rest = share[MAX_STAGES:-1].sum(axis=0)
+    most = np.sort(np.argsort(-share[:-1].sum(axis=1), kind="stable")[:MAX_STAGES])
+    rest = share[:-1].sum(axis=0) - share[most].sum(axis=0)
     others = f"{len(names) - 1 - MAX_STAGES} other stages"
-    return [*names[:MAX_STAGES], others, names[-1]], np.vstack([share[:MAX_STAGES], rest, share[-1]])
+    return [*(names[place] for place in most), others, names[-1]], np.vstack([share[most], rest, share[-1]])
 
 
 def _merged(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from perfharness.model.environment import NVML_REPLAY
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.telemetry.store import read_sample_log
+from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
+from perfharness.testing.nvml_values import device
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = ROOT / "samples" / "toy_pipeline.py"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def perfharness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def perfharness(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "perfharness", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "perfharness", *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -41,3 +52,25 @@ def test_plots_without_telemetry_are_refused_before_anything_starts(tmp_path: Pa
     assert done.returncode == 2
     assert "--no-telemetry" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_each_of_two_gpus_has_its_own_readings_and_its_own_picture(tmp_path: Path) -> None:
+    """The second GPU is hotter; the launch gives the processes the GPUs in the other order."""
+    record, out = h100_machine(2), tmp_path / "out"
+    for index, celsius in enumerate((41, 77)):
+        value(record, "nvmlDeviceGetTemperature", device(gpu_uuid(index)), 0, result=celsius)
+    replay = tmp_path / "nvml.json"
+    replay.write_text(record.model_dump_json())
+    done = perfharness(
+        "launch", "--gpus", "1,0", "--tracer", "embedded", "--measure-idle", "0", "--plots", "-o", out, TOY,
+        "--stage-ms", "50", **{NVML_REPLAY: str(replay)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = read_sample_log(out / TELEMETRY_NAME)
+    for index, celsius in enumerate((41, 77)):
+        temperature = log.get(gpu_uuid(index), "temperature_c")
+        assert temperature is not None
+        assert set(temperature.value) == {celsius}
+        assert (out / f"telemetry_gpu_{index}.png").read_bytes().startswith(PNG)
+    gpus = {process.subject: process.gpu_uuid for process in log.subjects("process")}
+    assert gpus == {"process:proc_0_gpu_1": gpu_uuid(1), "process:proc_0_gpu_0": gpu_uuid(0)}

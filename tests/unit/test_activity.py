@@ -36,8 +36,8 @@ def activity(names: list[str], stages: list[tuple[int, int, int]], batches: list
 def test_shares_by_hand() -> None:
     process = activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], [(5, 28)])
     found = shares_over_time([process], ints(0, 10, 20, 30, 40))
-    assert found.names == ["infer", "decode", OUTSIDE_STAGES]
-    np.testing.assert_allclose(found.share, [[0, 0.8, 0.8, 0], [0.3, 0, 0, 0], [0.2, 0.2, 0, 0]])
+    assert found.names == ["decode", "infer", OUTSIDE_STAGES]
+    np.testing.assert_allclose(found.share, [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0]])
 
 
 def test_an_interval_over_several_bins_fills_them() -> None:
