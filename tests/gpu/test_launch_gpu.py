@@ -1,0 +1,142 @@
+"""What a launch says of a real GPU: who else is on it, where the processes run, start-up, start barrier, scaling."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("launch_pipeline.py")
+TIMEOUT_S = 240
+
+FOREIGN = """
+import torch
+a = torch.randn(2048, 2048, device="cuda")
+torch.cuda.synchronize()
+print("here", flush=True)
+input()
+"""
+
+
+def launch(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "-o", str(out), *arguments],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
+    )  # fmt: skip
+
+
+def load(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def codes(out: Path) -> set[str]:
+    return {finding["code"] for finding in load(out / "manifest.json")["findings"]}
+
+
+@pytest.fixture
+def foreigner() -> Iterator[int]:
+    """Somebody else's process on the GPU."""
+    command = [sys.executable, "-c", FOREIGN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        yield process.pid
+        process.communicate("\n")
+
+
+def test_a_gpu_of_our_own_is_not_called_shared(tmp_path: Path) -> None:
+    done = launch(tmp_path, "-np", "2", "--tracer", "none", str(SCRIPT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not codes(tmp_path) & {"gpu-shared", "gpu-in-use-before"}, load(tmp_path / "manifest.json")["findings"]
+    watched = load(tmp_path / "manifest.json")["companions"]["exclusive"]["gpus"][0]
+    assert watched["looks"] > 0
+    assert watched["reason"] is None
+
+
+def test_somebody_else_on_it_is_named_and_can_be_refused(tmp_path: Path, foreigner: int) -> None:
+    done = launch(tmp_path / "told", "--tracer", "none", str(SCRIPT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gpu-shared" in codes(tmp_path / "told")
+    before = load(tmp_path / "told" / "manifest.json")["companions"]["exclusive"]["gpus"][0]["foreign_before"]
+    assert len(before) == 1
+    refused = launch(tmp_path / "refused", "--require-exclusive", "--tracer", "none", str(SCRIPT))
+    assert refused.returncode == 1
+    assert "--require-exclusive" in refused.stderr
+    assert not (tmp_path / "refused" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("bind", ["auto", "numa", "cores"])
+def test_each_process_runs_where_the_manifest_says(tmp_path: Path, bind: str) -> None:
+    done = launch(tmp_path, "-np", "2", "--cpu-bind", bind, "--tracer", "none", str(SCRIPT), "--tell-cpus")
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = []
+    for record in load(tmp_path / "manifest.json")["processes"]:
+        line = next(
+            line
+            for line in (tmp_path / record["folder"] / "stdout.log").read_text().splitlines()
+            if line.startswith("cpus ")
+        )
+        cpus = ast.literal_eval(line.removeprefix("cpus "))
+        placed = record["placement"]
+        assert placed["problems"] == [] or bind != "cores", placed
+        assert len(cpus) == sum(_length(part) for part in placed["cpus"].split(","))
+        seen.append(set(cpus))
+    if bind == "cores":
+        assert not seen[0] & seen[1]
+
+
+def _length(part: str) -> int:
+    first, _, last = part.partition("-")
+    return int(last or first) - int(first) + 1
+
+
+def test_start_up_in_its_parts(tmp_path: Path) -> None:
+    named = launch(tmp_path / "named", "--tracer", "nsys", str(SCRIPT), "--name-context")
+    assert named.returncode == 0, named.stdout + named.stderr
+    told = load(tmp_path / "named" / "proc_0_gpu_0" / "benchmark.json")["startup"]
+    assert told["cuda_context_source"] == "startup_range"
+    assert told["cuda_context_ms"] > 10
+    assert told["model_load_ms"] > 0
+    assert told["interpreter_and_imports_ms"] > 100, "PyTorch is imported"
+    assert told["first_batch_ms"] > 0
+    plain = launch(tmp_path / "plain", "--tracer", "nsys", str(SCRIPT))
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    told = load(tmp_path / "plain" / "proc_0_gpu_0" / "benchmark.json")["startup"]
+    assert told["cuda_context_source"] == "trace"
+    assert told["cuda_context_ms"] > 10
+
+
+@pytest.mark.parametrize("tracer", ["nsys", "embedded"])
+def test_the_barrier_makes_late_processes_meet(tmp_path: Path, tracer: str) -> None:
+    own = ("-np", "2", "-w", "2", "--tracer", tracer)
+    held = launch(tmp_path / "held", *own, str(SCRIPT), "--late-s", "3", "--batches", "100")
+    free = launch(tmp_path / "free", *own, "--no-barrier", str(SCRIPT), "--late-s", "3", "--batches", "100")
+    assert (held.returncode, free.returncode) == (0, 0), held.stdout + held.stderr + free.stdout + free.stderr
+    with_it, without = (load(tmp_path / name / "benchmark_mean.json")["throughput"] for name in ("held", "free"))
+    assert with_it["concurrency"]["all_processes_share"] > 0.9
+    assert (without["window_ms"] or 0) < with_it["window_ms"]
+
+
+def test_a_sweep_has_the_gpu_beside_the_throughput(tmp_path: Path) -> None:
+    done = launch(tmp_path, "--np-sweep", "1,2", "-w", "2", "--tracer", "nsys", str(SCRIPT), "--batches", "150")
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    scaling = load(tmp_path / "scaling.json")
+    for point in scaling["points"]:
+        assert point["row"]["status"] == "ok", point
+        (gpu,) = point["row"]["gpus"]
+        assert 0 < gpu["busy_share"] <= 1
+        assert gpu["power_w"] > 50
+    assert scaling["points"][1]["slowdown"] > 1.3, "one process alone keeps this GPU busy"
+    assert scaling["knee"]["num_processes"] == 1
