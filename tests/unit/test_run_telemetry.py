@@ -69,9 +69,12 @@ class MadeUpRun:
             (self.folder / folder).mkdir(parents=True)
             builder.write(self.folder / folder / "trace.sqlite")
 
-    def sample(self, uuid: str, *, throttled_s: tuple[float, float] | None = None, busy: bool = True) -> None:
-        """Sensors of one GPU: a counter polled every 50 ms, power every 50 ms, the rest."""
-        polls = np.arange(T0 - 8 * S, self.edges[-1] + 4 * S, 50 * MS, dtype=np.int64)
+    def sample(
+        self, uuid: str, *, throttled_s: tuple[float, float] | None = None, busy: bool = True, poll_ms: int = 50,
+        found_period_ns: int = 100 * MS,
+    ) -> None:  # fmt: skip
+        """Sensors of one GPU, all polled at one pace: counter, power, clocks, utilisation."""
+        polls = np.arange(T0 - 8 * S, self.edges[-1] + 4 * S, poll_ms * MS, dtype=np.int64)
         load = self.load if busy else Load(self.load.edge_ns[[0, -1]], np.asarray([IDLE_W]))
         sensor = Sensor(phase_ns=13 * MS, noise=0.005)
         counter, power = sensor.counter_mj(load, polls), sensor.power_mw(load, polls)
@@ -79,7 +82,7 @@ class MadeUpRun:
         self.log.subject(uuid, "gpu", name="NVIDIA H200", gpu_index=0)
         for metric, values in (("energy_total_mj", counter), ("power_instant_mw", power)):
             self.log.readings(
-                uuid, metric, polls.tolist(), values.tolist(), is_new=updated, update_period_ns=sensor.period_ns
+                uuid, metric, polls.tolist(), values.tolist(), is_new=updated, update_period_ns=found_period_ns
             )
         running = (polls > self.edges[0]) & (polls < self.edges[-1]) & busy
         reasons = np.where(running, 0, 1)
@@ -347,3 +350,18 @@ def test_the_terminal_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Energy:" in out
     assert "J/item" in out
     assert "matmul" in out.split("Energy:")[1]
+
+
+@pytest.mark.parametrize("poll_ms", [50, 100])
+def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path, poll_ms: int) -> None:
+    made = MadeUpRun(tmp_path)
+    lengths = np.tile([900, 600, 500], BATCHES).astype(np.int64) * MS  # 2 s to the nanosecond, twenty periods
+    made.edges = np.r_[0, np.cumsum(lengths)] + T0 + S
+    made.load = Load(np.r_[T0 - 9 * S, made.edges, made.edges[-1] + 9 * S], made.load.power_w)
+    made.sample("GPU-a", poll_ms=poll_ms, found_period_ns=round(100.3 * MS))
+    summary = analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path)["energy"]
+    assert "energy-in-step-with-sensor" in codes(summary)
+    assert energy["energy_j"] is not None
+    assert energy["gpus"][0]["attribution"]["stages"] == []
+    assert "in step with the power sensor" in energy["gpus"][0]["attribution"]["reason"]

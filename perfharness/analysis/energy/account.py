@@ -17,7 +17,7 @@ from perfharness.analysis.energy.gpu_sensors import (
     Window,
     rounded,
 )
-from perfharness.analysis.energy.sensors import Energy, Steps, disagreement, idle_power
+from perfharness.analysis.energy.sensors import Energy, Steps, disagreement, idle_power, rhythm_ns
 from perfharness.analysis.energy.shares import process_energies
 from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
 from perfharness.model.energy import (
@@ -145,6 +145,10 @@ def _attribution(
     )
 
 
+ROUGHLY = tuple(step / 1000 for step in range(-15, 16))
+"""Where only the sampler's rough figure of the period is known, phases would drift apart over a run: so it is looked
+for around there."""
+
 IN_STEP_REASON = (
     "the batches begin in step with the power sensor, so it may see the same part of each and never the rest "
     "(docs/energy.md)"
@@ -153,8 +157,14 @@ IN_STEP_REASON = (
 
 def _in_step(sensors: GpuSensors, process: MeasuredProcess) -> bool:
     """By the slowest sensor that energies come from: the buffer of samples is filled by the same hardware."""
+    starts = process.batches.start_ns[process.batches.kept]
+    for metric in (POWER_INSTANT, COUNTER):
+        readings = sensors.readings(metric)
+        period = None if isinstance(readings, str) else rhythm_ns(readings)
+        if period is not None:
+            return in_step(starts, period)
     period = sensors.period_ns(COUNTER) or sensors.period_ns(POWER_INSTANT)
-    return period is not None and in_step(process.batches.start_ns[process.batches.kept], period)
+    return period is not None and any(in_step(starts, period * (1 + off)) for off in ROUGHLY)
 
 
 def _no_attribution(reason: str) -> StageAttribution:

@@ -27,6 +27,9 @@ BLURRED = 0.15
 NEIGHBOURS = 2
 """How many updates around the end of a stretch may have seen what happened there: sensors lag by about one period."""
 
+MIN_FOR_RHYTHM = 10
+"""Fewer updates do not show a rhythm."""
+
 GRID_SLACK_NS = 5_000_000
 """How far an update may lie off its regular rhythm: scheduling of the sampler and of the driver."""
 
@@ -118,18 +121,39 @@ def _place_updates(lower: Int64, upper: Int64, period_ns: float | None) -> tuple
     """When updates happened that were seen between two readings, and the standard error of that."""
     middle = (lower + upper) // 2
     gap = float(np.median(upper - lower))
-    if period_ns and gap < 0.8 * period_ns and len(middle) > 10:
-        origin = int(middle[0])
-        elapsed = (middle - origin).astype(np.float64)
-        number = np.r_[0, np.cumsum(np.maximum(np.round(np.diff(elapsed) / period_ns), 1))]
-        slope, start = np.polyfit(number, elapsed, 1)
-        fitted = start + slope * number
-        outside = np.abs(fitted - elapsed) - (upper - lower) / 2
-        if (outside < GRID_SLACK_NS).mean() > 0.98:
-            placed = np.clip(np.round(fitted).astype(np.int64) + origin, lower, upper)
-            moved = float(np.sqrt(np.mean(np.maximum(outside, 0) ** 2)))
-            return np.maximum.accumulate(placed), max(moved, gap / np.sqrt(12 * len(middle)))
-    return middle, gap / np.sqrt(12)
+    fit = _rhythm(lower, upper, period_ns)
+    if fit is None:
+        return middle, gap / np.sqrt(12)
+    fitted, _ = fit
+    outside = np.maximum(np.abs(fitted - middle) - (upper - lower) / 2, 0)
+    placed = np.maximum.accumulate(np.clip(fitted, lower, upper))
+    return placed, max(float(np.sqrt(np.mean(outside**2))), gap / np.sqrt(12 * len(middle)))
+
+
+def _rhythm(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64, float] | None:
+    """Times of updates on a line through all of them, and their period; None where they keep none, or readings hide it.
+
+    Readings as rare as the updates show the rhythm of the readings.
+    """
+    if not period_ns or np.median(upper - lower) > 0.8 * period_ns or len(lower) <= MIN_FOR_RHYTHM:
+        return None
+    middle = (lower + upper) // 2
+    elapsed = (middle - middle[0]).astype(np.float64)
+    number = np.r_[0, np.cumsum(np.maximum(np.round(np.diff(elapsed) / period_ns), 1))]
+    slope, start = np.polyfit(number, elapsed, 1)
+    fitted = start + slope * number
+    outside = np.abs(fitted - elapsed) - (upper - lower) / 2
+    if (outside < GRID_SLACK_NS).mean() <= 0.98:
+        return None
+    return np.round(fitted).astype(np.int64) + middle[0], float(slope)
+
+
+def rhythm_ns(readings: Readings) -> float | None:
+    """The source's update period as the line through all updates has it; None where they keep no rhythm."""
+    at = np.flatnonzero(readings.is_new)
+    at = at[at > 0]
+    fit = _rhythm(readings.time_ns[at - 1], readings.time_ns[at], readings.period_ns)
+    return None if fit is None else fit[1]
 
 
 def power_steps(readings: Readings, window_ns: float | None = None, edge_error_ns: float | None = None) -> Steps | str:

@@ -20,6 +20,9 @@ from perfharness.model.trace import Bool, Int64, Trace
 OUTSIDE = "outside of stages"
 """Traced GPU work that no stage started."""
 
+MAX_CLOCK_ERROR_NS = 25_000_000
+"""A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
+
 PATH_SEPARATOR = "/"
 
 
@@ -28,6 +31,11 @@ def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
     utc = trace.meta.session_start_unix_ns
     if utc is None:
         return GpuWork(reason="the trace does not tell when it began, so it cannot be laid beside the sensors")
+    if trace.meta.clock is not None and trace.meta.clock.error_ns > MAX_CLOCK_ERROR_NS:
+        off = trace.meta.clock.error_ns / 1e6
+        return GpuWork(
+            reason=f"the trace's clock may be {off:.0f} ms off the sensors', too much to lay them side by side"
+        )
     if trace.meta.gpu_coverage == "untraced":
         return GpuWork(reason=trace.meta.gpu_coverage_reason)
     if len(stages) and not table.gpu_known[stages.index].all():
