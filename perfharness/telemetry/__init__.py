@@ -1,1 +1,1 @@
-"""Samplers of GPUs and the host, and clocks. Nothing is here yet."""
+"""Samplers of GPUs and the host, clocks, and the one way in which all of it asks NVML."""

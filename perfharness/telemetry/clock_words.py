@@ -46,7 +46,7 @@ def _step_in_words(step: ClockStep) -> str:
     return {
         "set": f"{what} set to {value_in_words(step.setting, step.after or step.wanted)}"
         + (f" (was {value_in_words(step.setting, step.before)})" if step.before else ""),
-        "already": f"{what} is {value_in_words(step.setting, step.before)} already",
+        "already": f"{what}: {value_in_words(step.setting, step.before)} already",
         "absent": f"{what}: this card has none",
         "not_tried": f"{what} not tried",
         "refused": f"{what} not changed: {step.reason}",
@@ -59,7 +59,7 @@ def restored_in_words(item: Restored) -> str:
     back = value_in_words(item.setting, item.before) if item.before else "released"
     return {
         "restored": f"{what} restored: {back}",
-        "nothing_to_do": f"{what} is {back} already",
+        "nothing_to_do": f"{what}: {back} already",
         "left_to_others": f"{what} left as it is: others still want it",
         "changed_by_others": f"{what} left as it is: somebody else has changed it since",
         "gone_with_restart": f"{what}: the machine was restarted since, which has undone it",

@@ -41,6 +41,13 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
+def test_a_dry_run_says_what_would_be_done_to_the_gpu(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = dry_run(capsys, "-m", "--cool-down", "40", script)
+    assert "GPU clocks: at their maximum while it runs, then as before" in printed
+    assert "begins at 40 °C, or after 300 s" in printed
+    assert "GPU clocks" not in dry_run(capsys, script)
+
+
 def test_a_dry_run_prints_the_plan_and_touches_nothing(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed = dry_run(capsys, "-np", "2", "-o", "here", script)
     assert "2 processes of pipeline.py on the CPU" in printed
