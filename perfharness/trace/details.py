@@ -1,16 +1,17 @@
 """What only diagnosis and exports need of a trace: kernel names and shapes, copies' bytes and memory, waits.
 
-Read after the base columns and aligned with them by what identifies an operation, so that it does not depend on the
-order in which either was read.
+Read together with the base columns, window by window, so that details are those of their row in any order of rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import (
-    Bool,
     GpuOperationKind,
     GpuOperations,
     Int64,
@@ -20,13 +21,13 @@ from perfharness.model.trace import (
 )
 from perfharness.trace.names import NameTable
 from perfharness.trace.os_calls import read_os_calls
-from perfharness.trace.source import MISSING, TraceSource
+from perfharness.trace.parallel import Readers
+from perfharness.trace.source import MISSING, TraceSource, Window
+from perfharness.trace.stream import OPERATION_TABLES
+from perfharness.trace.validate import check_operations
 
 UNKNOWN = -1
-KEY_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
-
-FEW_KEY_COLUMNS = ["start", "correlationId"]
-"""Where these are those of the base columns, row by row, so is the order of rows."""
+OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
 
 KERNEL_COLUMNS = [
     "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
@@ -35,89 +36,88 @@ KERNEL_COLUMNS = [
 COPY_COLUMNS = ["bytes", "copyKind", "srcKind", "dstKind", "graphNodeId", "srcDeviceId", "dstDeviceId"]
 MEMSET_COLUMNS = ["bytes", "memKind", "graphNodeId"]
 GRAPH_COLUMNS = ["graphExecId"]
+DETAILS = {
+    GpuOperationKind.KERNEL: KERNEL_COLUMNS,
+    GpuOperationKind.MEMCPY: COPY_COLUMNS,
+    GpuOperationKind.MEMSET: MEMSET_COLUMNS,
+    GpuOperationKind.GRAPH: GRAPH_COLUMNS,
+}
 SYNCHRONIZATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "syncType", "deviceId", "streamId"]
 
 ANY_STREAM = 0xFFFFFFFF
 """CUPTI's stream id of a wait that is not on one stream."""
 
-Columns = dict[str, Int64]
 
+def read_detailed(
+    readers: Readers, source: TraceSource, path: Path, names: NameTable
+) -> tuple[GpuOperations, TraceDetails]:
+    """All GPU operations with their details, read together and so aligned, and the waits that the trace recorded."""
+    blocks = [
+        (kind, list(readers.map(_window(table, kind, names, window) for window in source.windows(table))))
+        for kind, table in OPERATION_TABLES.items()
+    ]
+    kinds = [(kind, sum(len(block["start"]) for block in of_kind)) for kind, of_kind in blocks]
+    parts = [block for _, of_kind in blocks for block in of_kind]
+    count = sum(size for _, size in kinds)
 
-def read_details(source: TraceSource, names: NameTable, operations: GpuOperations) -> TraceDetails:
-    """Details of these operations, aligned with them, and the waits that the trace recorded."""
-    count = len(operations)
-    at = {kind: _rows_of(operations.kind == kind) for kind in GpuOperationKind}
-    kernel = _columns(source, schema.TABLE_KERNEL, KERNEL_COLUMNS, operations, at[GpuOperationKind.KERNEL])
-    copy = _columns(source, schema.TABLE_MEMCPY, COPY_COLUMNS, operations, at[GpuOperationKind.MEMCPY])
-    memset = _columns(source, schema.TABLE_MEMSET, MEMSET_COLUMNS, operations, at[GpuOperationKind.MEMSET])
-    graph = _columns(source, schema.TABLE_GRAPH, GRAPH_COLUMNS, operations, at[GpuOperationKind.GRAPH])
-
-    def spread(*parts: tuple[GpuOperationKind, Int64]) -> Int64:
-        if len(parts) == 1 and len(parts[0][1]) == count:
-            return parts[0][1]
+    def joined(name: str) -> Int64:
         column = np.full(count, UNKNOWN, dtype=np.int64)
-        for kind, values in parts:
-            column[at[kind]] = values
+        begin = 0
+        for part in parts:
+            end = begin + len(part["start"])
+            if name in part:
+                column[begin:end] = part[name]
+            begin = end
         return column
 
-    kernels, copies, memsets = GpuOperationKind.KERNEL, GpuOperationKind.MEMCPY, GpuOperationKind.MEMSET
-    shared = np.maximum(kernel["staticSharedMemory"], 0) + np.maximum(kernel["dynamicSharedMemory"], 0)
-    return TraceDetails(
-        operations=OperationDetails(
-            name=spread((kernels, names.codes_of_ids(kernel["shortName"]))),
-            full_name=spread((kernels, names.codes_of_ids(kernel["demangledName"]))),
-            grid=np.stack([spread((kernels, kernel[f"grid{axis}"])) for axis in "XYZ"], axis=1),
-            block=np.stack([spread((kernels, kernel[f"block{axis}"])) for axis in "XYZ"], axis=1),
-            registers=spread((kernels, kernel["registersPerThread"])),
-            shared_bytes=spread((kernels, np.where(kernel["staticSharedMemory"] < 0, UNKNOWN, shared))),
-            copy_kind=spread((copies, copy["copyKind"])),
-            bytes=spread((copies, copy["bytes"]), (memsets, memset["bytes"])),
-            source=spread((copies, copy["srcKind"])),
-            target=spread((copies, copy["dstKind"]), (memsets, memset["memKind"])),
-            source_device=spread((copies, copy["srcDeviceId"])),
-            target_device=spread((copies, copy["dstDeviceId"])),
-            graph_exec=spread((GpuOperationKind.GRAPH, graph["graphExecId"])),
-            graph_node=spread(
-                (kernels, kernel["graphNodeId"]), (copies, copy["graphNodeId"]), (memsets, memset["graphNodeId"])
-            ),
-        ),
-        synchronizations=_synchronizations(source),
-        os_calls=read_os_calls(source, names),
+    operations = GpuOperations(
+        start_ns=joined("start"),
+        end_ns=joined("end"),
+        process=joined("globalPid"),
+        correlation=joined("correlationId"),
+        kind=np.repeat([kind for kind, _ in kinds], [size for _, size in kinds]).astype(np.int64),
+        device=joined("deviceId"),
+        stream=joined("streamId"),
     )
+    check_operations(path, operations.start_ns, operations.end_ns, operations.process)
+    details = OperationDetails(
+        name=joined("name"),
+        full_name=joined("full_name"),
+        grid=np.stack([joined(f"grid{axis}") for axis in "XYZ"], axis=1),
+        block=np.stack([joined(f"block{axis}") for axis in "XYZ"], axis=1),
+        registers=joined("registersPerThread"),
+        shared_bytes=joined("shared_bytes"),
+        copy_kind=joined("copyKind"),
+        bytes=joined("bytes"),
+        source=joined("srcKind"),
+        target=joined("dstKind"),
+        graph_exec=joined("graphExecId"),
+        graph_node=joined("graphNodeId"),
+        source_device=joined("srcDeviceId"),
+        target_device=joined("dstDeviceId"),
+    )
+    return operations, TraceDetails(details, _synchronizations(source), read_os_calls(source, names))
 
 
-def _rows_of(mask: Bool) -> slice | Int64:
-    """Where the mask is set, as a slice where that is one stretch, which is quicker to read and to write."""
-    at = np.flatnonzero(mask)
-    if len(at) and int(at[-1]) - int(at[0]) + 1 == len(at):
-        return slice(int(at[0]), int(at[-1]) + 1)
-    return at
+def _window(
+    table: str, kind: GpuOperationKind, names: NameTable, window: Window
+) -> Callable[[TraceSource], dict[str, Int64]]:
+    """Reads some rows of a table of operations: its columns by name, unknown values of details as -1."""
 
+    def read(source: TraceSource) -> dict[str, Int64]:
+        rows = source.integers(table, [*OPERATION_COLUMNS, *DETAILS[kind]], window=window)
+        found = {name: values if name in OPERATION_COLUMNS else _known(values) for name, values in rows.items()}
+        if kind is GpuOperationKind.KERNEL:
+            found["name"] = names.codes_of_ids(found.pop("shortName"))
+            found["full_name"] = names.codes_of_ids(found.pop("demangledName"))
+            static, dynamic = found.pop("staticSharedMemory"), found.pop("dynamicSharedMemory")
+            both = np.maximum(static, 0) + np.maximum(dynamic, 0)
+            found["shared_bytes"] = np.where(static < 0, UNKNOWN, both)
+        if kind is GpuOperationKind.MEMSET:
+            found["dstKind"] = found.pop("memKind")
+        return found
 
-def _columns(
-    source: TraceSource, table: str, wanted: list[str], operations: GpuOperations, mine: slice | Int64
-) -> Columns:
-    """These columns of a table in the order of `operations[mine]`, unknown values as -1."""
-    start, correlation = operations.start_ns[mine], operations.correlation[mine]
-    if not source.has(table) or not len(start):
-        return {column: np.full(len(start), UNKNOWN, dtype=np.int64) for column in wanted}
-    rows = source.integers(table, [*FEW_KEY_COLUMNS, *wanted])
-    if all(np.array_equal(rows[name], own) for name, own in zip(FEW_KEY_COLUMNS, (start, correlation), strict=True)):
-        return {column: _known(rows[column]) for column in wanted}
-    rows |= source.integers(table, KEY_COLUMNS)
-    keys = (
-        operations.start_ns, operations.end_ns, operations.process, operations.correlation, operations.device,
-        operations.stream,
-    )  # fmt: skip
-    place = _places([rows[column] for column in KEY_COLUMNS], [key[mine] for key in keys])
-    return {column: _known(rows[column][place]) for column in wanted}
-
-
-def _places(table_keys: list[Int64], keys: list[Int64]) -> Int64:
-    """Where in the table each row of `keys` stands. Both hold the same rows."""
-    place = np.empty(len(keys[0]), dtype=np.int64)
-    place[np.lexsort(keys)] = np.lexsort(table_keys)[: len(place)]
-    return place
+    return read
 
 
 def _known(values: Int64) -> Int64:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import ApiCalls, GpuOperations, Int64, NvtxRanges, Trace
-from perfharness.trace.details import read_details
+from perfharness.model.trace import ApiCalls, GpuOperations, Int64, NvtxRanges, Trace, TraceDetails
+from perfharness.trace.details import OPERATION_COLUMNS, read_detailed
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx import Nvtx, read_nvtx
@@ -21,8 +21,6 @@ from perfharness.trace.parallel import Readers
 from perfharness.trace.source import TraceSource
 from perfharness.trace.stream import OPERATION_TABLES, TraceStream, read_calls
 from perfharness.trace.validate import check_operations, check_ranges
-
-OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
 
 
 def open_trace(path: Path, *, details: bool = False) -> Trace:
@@ -36,7 +34,11 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
         check_ranges(path, nvtx.ranges)
         windows = source.windows(schema.TABLE_API)
         api = _joined_calls(list(readers.map(read_calls(path, window, names) for window in windows)))
-        operations = _read_operations(source, path)
+        found: TraceDetails | None = None
+        if details:
+            operations, found = read_detailed(readers, source, path, names)
+        else:
+            operations = _read_operations(source, path)
         end_ns = max(nvtx.last_ns, *(int(column.max()) for column in (api.end_ns, operations.end_ns) if len(column)), 0)
         return Trace(
             ranges=_closed(nvtx.ranges, end_ns),
@@ -46,7 +48,7 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
             names=names.values,
             meta=read_meta(source, has_cuda_rows=len(api) > 0 or len(operations) > 0),
             end_ns=end_ns,
-            details=read_details(source, names, operations) if details else None,
+            details=found,
         )
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import CopyKind, GpuOperationKind, MemoryKind, OperationDetails, SynchronizationKind, Trace
+from perfharness.model.trace import (
+    CopyKind,
+    GpuOperationKind,
+    GpuOperations,
+    MemoryKind,
+    OperationDetails,
+    SynchronizationKind,
+    Trace,
+)
 from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import details as details_module
 from perfharness.trace import open_trace
+from perfharness.trace import source as source_module
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "traces"
 
@@ -72,12 +81,16 @@ def test_a_trace_without_details_or_operations_says_unknown(tmp_path: Path) -> N
     assert len(empty.details.synchronizations) == 0
 
 
-def test_alignment_does_not_depend_on_the_order_of_rows() -> None:
-    keys = [np.asarray([30, 10, 20, 10]), np.asarray([1, 2, 3, 1])]
-    shuffle = np.asarray([2, 0, 3, 1])
-    place = details_module._places([key[shuffle] for key in keys], keys)
-    for key in keys:
-        assert key[shuffle][place].tolist() == key.tolist()
+@pytest.mark.parametrize("name", ["pipeline", "graphs_node"])
+def test_windows_are_put_together_in_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = open_trace(GOLDEN / f"{name}.sqlite", details=True)
+    monkeypatch.setattr(source_module, "WINDOW_ROWS", 7)
+    pieces = open_trace(GOLDEN / f"{name}.sqlite", details=True)
+    bare = open_trace(GOLDEN / f"{name}.sqlite")
+    for column in fields(OperationDetails):
+        assert np.array_equal(getattr(details_of(pieces), column.name), getattr(details_of(whole), column.name))
+    for column in fields(GpuOperations):
+        assert np.array_equal(getattr(pieces.operations, column.name), getattr(bare.operations, column.name))
 
 
 @pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "graphs_node", "long", "old_partial"])
