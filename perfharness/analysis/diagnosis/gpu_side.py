@@ -26,8 +26,8 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
     at = events.operation
     duration = operations.end_ns[at] - operations.start_ns[at]
     kind = operations.kind[at]
-    time = {k: float(duration[kind == k].sum()) / NS_PER_MS * per_batch for k in GpuOperationKind}
-    count = {k: float((kind == k).sum()) * per_batch for k in GpuOperationKind}
+    time = np.bincount(kind, weights=duration, minlength=len(GpuOperationKind)) / NS_PER_MS * per_batch
+    count = np.bincount(kind, minlength=len(GpuOperationKind)) * per_batch
     total = float(duration.sum()) / NS_PER_MS * per_batch
     projection, rows = workload.table.projection, workload.stages.index[stage.rows]
     has_work = projection.operation_count[rows] > 0
@@ -37,16 +37,16 @@ def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: Bus
     with_compute = workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
     shared = shared_with_others(workload, at)
     return GpuWork(
-        kernel_count=count[GpuOperationKind.KERNEL],
-        kernel_time_ms=time[GpuOperationKind.KERNEL],
-        kernel_share=time[GpuOperationKind.KERNEL] / total if total else None,
+        kernel_count=float(count[GpuOperationKind.KERNEL]),
+        kernel_time_ms=float(time[GpuOperationKind.KERNEL]),
+        kernel_share=float(time[GpuOperationKind.KERNEL]) / total if total else None,
         top_kernels=_top_kernels(workload, at[kind == GpuOperationKind.KERNEL], per_batch),
         copies=_copies(workload, copies, per_batch),
-        memset_count=count[GpuOperationKind.MEMSET],
-        memset_time_ms=time[GpuOperationKind.MEMSET],
+        memset_count=float(count[GpuOperationKind.MEMSET]),
+        memset_time_ms=float(time[GpuOperationKind.MEMSET]),
         memset_bytes=_total_bytes(workload.details.bytes[at[kind == GpuOperationKind.MEMSET]], per_batch),
-        graph_launch_count=count[GpuOperationKind.GRAPH],
-        graph_time_ms=time[GpuOperationKind.GRAPH],
+        graph_launch_count=float(count[GpuOperationKind.GRAPH]),
+        graph_time_ms=float(time[GpuOperationKind.GRAPH]),
         busy_ms=busy,
         projected_ms=float(projected) / NS_PER_MS * per_batch,
         operation_time_ms=total,

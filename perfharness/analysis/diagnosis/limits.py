@@ -7,14 +7,14 @@ inside the GPU and memsets, and names of kernels; each answer says which of thes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
-from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS
+from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, KernelGroups
 from perfharness.analysis.diagnosis.workload import Workload
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind
 from perfharness.model.trace import GpuOperationKind, Int64
@@ -69,13 +69,18 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
     at = _work(workload, events.operation)
     kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
     kernel = at[kind == GpuOperationKind.KERNEL]
-    group, time = groups.of[kernel], duration[kind == GpuOperationKind.KERNEL]
-    fill, waves = groups.residency.fill[group], groups.residency.waves[group]
-    alone = np.where(fill <= FILL_SHARE, time - workload.beside_kernels_ns[kernel], 0.0)
-    short = np.where(time < SHORT_NS, time - alone, 0.0)
-    named = np.bincount(groups.kind[group], weights=time - alone - short, minlength=len(KINDS_OF_KERNELS))
+    time, beside = duration[kind == GpuOperationKind.KERNEL], workload.beside_kernels_ns[kernel]
+    # Shapes and names are those of groups, so that most of this is a matter of few numbers.
+    group, is_short = groups.of[kernel], time < SHORT_NS
+    whole, besides = _by_group(groups, group, time), _by_group(groups, group, beside)
+    shorts = _by_group(groups, group[is_short], time[is_short])
+    there, is_small = whole > 0, groups.residency.fill <= FILL_SHARE
+    alone = np.where(is_small, whole - besides, 0.0)
+    short = np.where(is_small, _by_group(groups, group[is_short], beside[is_short]), shorts)
+    named = np.bincount(groups.kind, weights=whole - alone - short, minlength=len(KINDS_OF_KERNELS))
     by_name = {each: float(named[place]) for place, each in enumerate(KINDS_OF_KERNELS)}
-    last_wave = np.where(waves > 1, time * (1 - waves / np.ceil(waves)), 0.0)
+    fill, waves = groups.residency.fill[there], groups.residency.waves[there]
+    last_wave = np.where(waves > 1, whole[there] * (1 - waves / np.ceil(waves)), 0.0)
     moved, moving, near_peak = _moved(workload, at[kind != GpuOperationKind.KERNEL])
     peaks = {device.memory_bytes_per_s for device in workload.gpus.facts}
     peak = peaks.pop() if len(peaks) == 1 else None
@@ -100,6 +105,10 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
         evidence=_evidence(parts, moved / moving if moving else 0.0),
         missing=_missing(limit, basis, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
     )
+
+
+def _by_group(groups: KernelGroups, group: Int64, values: npt.NDArray[Any]) -> Float64:
+    return np.bincount(group, weights=values, minlength=len(groups)).astype(np.float64, copy=False)
 
 
 def _work(workload: Workload, operation: Int64) -> Int64:
