@@ -5,16 +5,13 @@ Made of what is on disk, so an old run can be drawn too. matplotlib is imported 
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.activity import ProcessActivity, process_activity, shares_over_time
+from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError
 from perfharness.model.manifest import RunManifest
@@ -29,28 +26,9 @@ from perfharness.model.telemetry import (
 )
 from perfharness.report.clocks import machine_clock
 from perfharness.report.pictures import require_matplotlib
+from perfharness.report.plot_panels import GIB, MAX_LINES, NS_PER_S, PALETTE, RATE, SAMPLES, Line, Panel, Picture
 from perfharness.report.run import Process, open_run
 from perfharness.telemetry.store import read_sample_log
-
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-"""Okabe and Ito's, told apart with every kind of colour vision."""
-
-REST, OUTSIDE = "#999999", "#dddddd"
-MAX_STAGES, MAX_LINES = 7, 8
-BINS = 400
-NS_PER_S = 1e9
-GIB = float(1 << 30)
-
-RATE = "steps-pre"
-NOTE_WIDTH = 46
-
-MAX_SHADED = 60
-"""Up to so many stages are shaded one by one behind the lines; more would be a blur, and the top panel has them."""
-
-SAMPLES = "power_sample_mw"
-
-GAP_PERIODS = 4.0
-"""Readings further apart than this many usual distances are not joined by a line."""
 
 
 def draw_run(folder: Path) -> list[Path]:
@@ -86,10 +64,10 @@ def draw_telemetry(folder: Path, log: SampleLog, activities: dict[str, ProcessAc
     for gpu in log.subjects("gpu"):
         names = [name for name, uuid in on_gpu.items() if uuid is not None and parents.get(uuid, uuid) == gpu.subject]
         own = {name: activities[name] for name in names if name in activities}
-        picture = _Picture(log, own, f"GPU {gpu.gpu_index} {gpu.name or ''}  {title}")
+        picture = Picture(log, own, f"GPU {gpu.gpu_index} {gpu.name or ''}  {title}")
         _draw_gpu(picture, gpu.subject, names, [uuid for uuid, parent in parents.items() if parent == gpu.subject])
         written.append(picture.save(folder / f"telemetry_gpu_{gpu.gpu_index}.png"))
-    picture = _Picture(log, activities, f"host  {title}")
+    picture = Picture(log, activities, f"host  {title}")
     _draw_host(picture, list(on_gpu))
     written.append(picture.save(folder / "telemetry_host.png"))
     return written
@@ -104,161 +82,11 @@ def _activity(process: Process, manifest: RunManifest) -> ProcessActivity | None
     return process_activity(opened.trace.ranges, opened.stages, opened.measures, clock)
 
 
-@dataclass
-class _Line:
-    """One line of a panel."""
-
-    series: Series | None
-    label: str
-    color: str
-    scale: float = 1.0
-    width: float = 1.4
-    style: str = "-"
-    reason: str = ""
-    step: str = "steps-post"
-    """A sensor's value holds until the next; a rate is that of the time before: `steps-pre`."""
-
-
-@dataclass
-class _Panel:
-    """One quantity over time."""
-
-    label: str
-    lines: list[_Line]
-    top: float | None = None
-    from_zero: bool = True
-    notes: list[str] = field(default_factory=list)
-
-
-class _Picture:
-    """Panels over one axis of time, the stages on top; legends stand outside of the data."""
-
-    def __init__(self, log: SampleLog, activities: dict[str, ProcessActivity], title: str) -> None:
-        self.log = log
-        self.activities = activities
-        self.title = title
-        times = [  # the driver's own buffer of power begins before the sampler did
-            series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
-        ]
-        self.begin_ns = min((int(own.min()) for own in times), default=0)
-        self.end_ns = max((int(own.max()) for own in times), default=1)
-        starts = [int(activity.batch_start_ns.min()) for activity in activities.values()]
-        self.zero_ns = min(starts, default=self.begin_ns)
-
-    def start(self, panels: int) -> list[Any]:
-        """The axes: the stages' first, where there are any."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        stages = bool(self.activities)
-        heights = ([1.3] if stages else []) + [1.0] * panels
-        self.figure = Figure(figsize=(13, 1.7 * sum(heights) + 1), layout="constrained")
-        FigureCanvasAgg(self.figure)
-        grid = self.figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
-        axes: list[Any] = list(grid[:, 0])
-        self.figure.suptitle(self.title, fontsize="medium", parse_math=False)
-        axes[-1].set_xlabel(f"seconds since {_utc(self.zero_ns)}" + (", the first batch" if stages else ""))
-        axes[-1].set_xlim(self.seconds(self.begin_ns), self.seconds(self.end_ns))
-        for ax in axes:
-            ax.grid(axis="both", color="#eeeeee", linewidth=0.8)
-            ax.set_axisbelow(True)
-            for side in ("top", "right"):
-                ax.spines[side].set_visible(False)
-            self._shade(ax)
-        if not stages:
-            return axes
-        colors = self._draw_stages(axes[0])
-        self._shade_stages(axes[1:], colors)
-        return axes[1:]
-
-    def seconds(self, time_unix_ns: Any) -> Any:
-        """Times of the axis."""
-        return (time_unix_ns - self.zero_ns) / NS_PER_S
-
-    def draw(self, ax: Any, panel: _Panel) -> None:
-        """One panel; a metric that was never read is named in it, with the reason."""
-        drawn = 0
-        missing: dict[str, list[str]] = {}
-        for line in panel.lines:
-            if line.series is None or not line.series.is_read.any():
-                missing.setdefault(line.reason, []).append(line.label)
-                continue
-            times, values = with_gaps(self.seconds(line.series.time_unix_ns), line.series.value * line.scale)
-            ax.plot(times, values, line.style, drawstyle=line.step, label=line.label, color=line.color,
-                    linewidth=line.width)  # fmt: skip
-            drawn += 1
-        ax.set_ylabel(panel.label, fontsize="small")
-        if drawn:
-            if panel.from_zero:
-                ax.set_ylim(bottom=0)
-            if panel.top is not None:
-                ax.set_ylim(top=panel.top)
-            _legend(ax)
-        told = [
-            f"{', '.join(labels)}: not read{f' ({reason})' if reason else ''}" for reason, labels in missing.items()
-        ]
-        text = "\n".join(textwrap.fill(one, NOTE_WIDTH) for one in [*told, *panel.notes])
-        if text:
-            ax.annotate(text, (1.01, 0.0), xycoords="axes fraction", fontsize=7, color="#777777", va="bottom",
-                        annotation_clip=False, parse_math=False)  # fmt: skip
-
-    def save(self, path: Path) -> Path:
-        """Write the PNG, as a whole or not at all. Raises `ResultError`."""
-        from perfharness.report.files import replacing
-
-        with replacing(path) as temporary:
-            self.figure.savefig(temporary, dpi=110, format="png")
-        return path
-
-    def _shade(self, ax: Any) -> None:
-        """Grey where all that ran was warm-up, nothing where batches were measured."""
-        for window in _merged(window for own in self.activities.values() for window in own.warmup):
-            ax.axvspan(*self.seconds(np.asarray(window)), color="#f0e9dd", linewidth=0, zorder=0)
-        measured = [own.measured for own in self.activities.values() if own.measured is not None]
-        for edge in {measured_edge for window in measured for measured_edge in window} if len(measured) == 1 else ():
-            ax.axvline(self.seconds(edge), color="#999999", linewidth=0.8, linestyle=":")
-
-    def _shade_stages(self, axes: Sequence[Any], colors: Mapping[str, str]) -> None:
-        """Few stages are shaded behind the lines, in their colours of the top panel."""
-        if sum(len(own.stage) for own in self.activities.values()) > MAX_SHADED:
-            return
-        for own in self.activities.values():
-            for code, start, end in zip(own.stage, own.stage_start_ns, own.stage_end_ns, strict=True):
-                for ax in axes:
-                    ax.axvspan(self.seconds(start), self.seconds(end), color=colors.get(own.names[code], REST),
-                               alpha=0.13, linewidth=0, zorder=0)  # fmt: skip
-
-    def _draw_stages(self, ax: Any) -> dict[str, str]:
-        """The share of each stage over time; returns the colours by name."""
-        edges = np.linspace(self.begin_ns - self.zero_ns, self.end_ns - self.zero_ns, BINS + 1).astype(np.int64)
-        found = shares_over_time(list(self.activities.values()), edges + self.zero_ns)
-        names, share = _few(found.names, found.share)
-        colors = [*PALETTE[: len(names) - 1], OUTSIDE]
-        if len(names) > MAX_STAGES + 1:
-            colors[-2] = REST
-        stacked = np.concatenate([np.zeros((1, BINS)), np.cumsum(share, axis=0)]) * 100
-        for place, (name, color) in enumerate(zip(names, colors, strict=True)):
-            if share[place].any():
-                ax.stairs(stacked[place + 1], edges / NS_PER_S, baseline=stacked[place], fill=True, color=color,
-                          label=name, linewidth=0)  # fmt: skip
-        ax.set_ylim(0, max(100.0, float(stacked[-1].max())))
-        count = len(self.activities)
-        ax.set_ylabel("stages\n% of time" + (f"\nof {count} processes" if count > 1 else ""), fontsize="small")
-        batches = sum(len(own.batch_start_ns) for own in self.activities.values())
-        handles, labels = ax.get_legend_handles_labels()
-        from matplotlib.patches import Patch
-
-        handles.append(Patch(color="#f0e9dd"))
-        labels.append("warm-up batches")
-        _legend(ax, handles, labels, title=f"{batches} batches")
-        return dict(zip(names, colors, strict=True))
-
-
-def _draw_gpu(picture: _Picture, gpu: str, processes: Sequence[str], mig: Sequence[str]) -> None:
+def _draw_gpu(picture: Picture, gpu: str, processes: Sequence[str], mig: Sequence[str]) -> None:
     log = picture.log
 
-    def line(metric: str, label: str, color: int, *, subject: str = gpu, **how: Any) -> _Line:
-        return _Line(log.get(subject, metric), label, PALETTE[color % len(PALETTE)], reason=_why(log, subject, metric),
+    def line(metric: str, label: str, color: int, *, subject: str = gpu, **how: Any) -> Line:
+        return Line(log.get(subject, metric), label, PALETTE[color % len(PALETTE)], reason=_why(log, subject, metric),
                      **how)  # fmt: skip
 
     memory = [line("memory_used_bytes", "GPU", 7, scale=1 / GIB)]
@@ -273,14 +101,14 @@ def _draw_gpu(picture: _Picture, gpu: str, processes: Sequence[str], mig: Sequen
     ]
     samples = log.get(gpu, SAMPLES)
     if samples is not None and samples.is_read.any():
-        power.insert(0, _Line(samples, "driver's samples", "#bbbbbb", scale=1e-3, width=0.8))
+        power.insert(0, Line(samples, "driver's samples", "#bbbbbb", scale=1e-3, width=0.8))
     panels = [
-        _Panel("utilisation %", [line("gpu_utilization_percent", "GPU", 0),
+        Panel("utilisation %", [line("gpu_utilization_percent", "GPU", 0),
                                  line("memory_utilization_percent", "memory", 1)], top=104),
-        _Panel("memory\nGiB", memory),
-        _Panel("SM clock\nMHz", [line("sm_clock_mhz", "SM", 0)]),
-        _Panel("power\nW", power),
-        _Panel("temperature\n°C", [line("temperature_c", "GPU", 5)], from_zero=False),
+        Panel("memory\nGiB", memory),
+        Panel("SM clock\nMHz", [line("sm_clock_mhz", "SM", 0)]),
+        Panel("power\nW", power),
+        Panel("temperature\n°C", [line("temperature_c", "GPU", 5)], from_zero=False),
     ]  # fmt: skip
     axes = picture.start(len(panels))
     for ax, panel in zip(axes, panels, strict=True):
@@ -289,7 +117,7 @@ def _draw_gpu(picture: _Picture, gpu: str, processes: Sequence[str], mig: Sequen
         picture.draw(ax, panel)
 
 
-def _mark_reasons(picture: _Picture, ax: Any, gpu: str) -> None:
+def _mark_reasons(picture: Picture, ax: Any, gpu: str) -> None:
     """Bars along the bottom where the clocks were held down, one row a reason."""
     reasons = picture.log.get(gpu, "clock_event_reasons")
     if reasons is None or not reasons.is_read.any():
@@ -316,20 +144,20 @@ def _spans(times: Float64, active: Any) -> list[tuple[float, float]]:
     return [(float(times[start]), float(times[end] - times[start])) for start, end in zip(starts, until, strict=True)]
 
 
-def _draw_host(picture: _Picture, processes: Sequence[str]) -> None:
+def _draw_host(picture: Picture, processes: Sequence[str]) -> None:
     log = picture.log
     few = processes[:MAX_LINES]
 
-    def each(metric: str, scale: float = 1.0, step: str = "steps-post") -> list[_Line]:
+    def each(metric: str, scale: float = 1.0, step: str = "steps-post") -> list[Line]:
         return [
-            _Line(log.get(process_subject(name), metric), name, PALETTE[place], scale, step=step,
+            Line(log.get(process_subject(name), metric), name, PALETTE[place], scale, step=step,
                   reason=_why(log, process_subject(name), metric))
             for place, name in enumerate(few)
         ]  # fmt: skip
 
-    def rates(metric: str, scale: float = 1.0) -> list[_Line]:
+    def rates(metric: str, scale: float = 1.0) -> list[Line]:
         return [
-            _Line(
+            Line(
                 None if line.series is None else rate_of(line.series), line.label, line.color, scale, reason=line.reason
             )
             for line in each(metric)
@@ -337,13 +165,13 @@ def _draw_host(picture: _Picture, processes: Sequence[str]) -> None:
 
     more = [f"and {len(processes) - len(few)} more processes"] if len(processes) > len(few) else []
     panels = [
-        _Panel("CPU\n% of all cores", [_Line(log.get(HOST, "cpu_percent"), "busy", PALETTE[7], step=RATE),
-                                       _Line(log.get(HOST, "io_wait_percent"), "I/O wait", PALETTE[1], step=RATE)],
+        Panel("CPU\n% of all cores", [Line(log.get(HOST, "cpu_percent"), "busy", PALETTE[7], step=RATE),
+                                       Line(log.get(HOST, "io_wait_percent"), "I/O wait", PALETTE[1], step=RATE)],
                top=104),
-        _Panel("CPU\n100 % a core", each("cpu_percent", step=RATE), notes=more),
-        _Panel("resident\nGiB", each("rss_bytes", 1 / GIB), notes=more),
-        _Panel("context\nswitches /s", rates("context_switches"), notes=more),
-        _Panel("read + written\nMB/s", [_Line(_sum_rates(log), "machine", PALETTE[7], 1e-6, step=RATE)]),
+        Panel("CPU\n100 % a core", each("cpu_percent", step=RATE), notes=more),
+        Panel("resident\nGiB", each("rss_bytes", 1 / GIB), notes=more),
+        Panel("context\nswitches /s", rates("context_switches"), notes=more),
+        Panel("read + written\nMB/s", [Line(_sum_rates(log), "machine", PALETTE[7], 1e-6, step=RATE)]),
     ]  # fmt: skip
     cores = [record.subject for record in log.subjects("core")]
     axes = picture.start(len(panels) + bool(cores))
@@ -353,7 +181,7 @@ def _draw_host(picture: _Picture, processes: Sequence[str]) -> None:
         _draw_cores(picture, axes[-1], cores)
 
 
-def _draw_cores(picture: _Picture, ax: Any, cores: Sequence[str]) -> None:
+def _draw_cores(picture: Picture, ax: Any, cores: Sequence[str]) -> None:
     """Every core as a row: dark is busy."""
     found = [(core, series) for core in cores if (series := picture.log.get(core, "cpu_percent")) is not None]
     if not found:
@@ -390,51 +218,7 @@ def _sum_rates(log: SampleLog) -> Series | None:
     return rate_of(both)
 
 
-def with_gaps(times: Float64, values: Float64) -> tuple[Float64, Float64]:
-    """The same with a break where readings are missing; those that failed are NaN, which breaks a line too."""
-    if len(times) < 3:
-        return times, values
-    between = np.diff(times)
-    wide = np.flatnonzero(between > GAP_PERIODS * np.median(between))
-    return (
-        np.insert(times, wide + 1, times[wide] + np.median(between)),
-        np.insert(values, wide + 1, np.nan),
-    )
-
-
-def _few(names: list[str], share: Float64) -> tuple[list[str], Float64]:
-    """The most used stages, and the others together; what was outside of stages stays last."""
-    if len(names) <= MAX_STAGES + 1:
-        return names, share
-    most = np.sort(np.argsort(-share[:-1].sum(axis=1), kind="stable")[:MAX_STAGES])
-    rest = share[:-1].sum(axis=0) - share[most].sum(axis=0)
-    others = f"{len(names) - 1 - MAX_STAGES} other stages"
-    return [*(names[place] for place in most), others, names[-1]], np.vstack([share[most], rest, share[-1]])
-
-
-def _merged(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Windows that overlap as one."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(windows):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
 def _why(log: SampleLog, subject: str, metric: str) -> str:
     """The commonest reason why a metric was not read."""
     reasons = [failure for failure in log.meta.failures if (failure.subject, failure.metric) == (subject, metric)]
     return max(reasons, key=lambda failure: failure.count).reason if reasons else ""
-
-
-def _legend(ax: Any, handles: Any = None, labels: Any = None, title: str | None = None) -> None:
-    if handles is None:
-        handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.04), fontsize=8, frameon=False, title=title,
-              title_fontsize=8, borderaxespad=0.0)  # fmt: skip
-
-
-def _utc(unix_ns: int) -> str:
-    return f"{datetime.fromtimestamp(unix_ns / NS_PER_S, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -23,6 +23,19 @@ GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-c
 """One of these is there on a machine whose NVIDIA GPU a process can use: discrete, WSL, Tegra."""
 
 
+def _both_clocks() -> tuple[int, int]:
+    """The trace's clock and UTC at one moment: the closest of some pairs of readings; the first is always late."""
+    best = None
+    for _ in range(5):
+        before = time.perf_counter_ns()
+        unix = time.time_ns()
+        after = time.perf_counter_ns()
+        if best is None or after - before < best[0]:
+            best = after - before, (before + after) // 2, unix
+    assert best is not None
+    return best[1], best[2]
+
+
 class Session:
     """One traced process. `start` is called once, before the script; `finish` by whatever ends the process first."""
 
@@ -30,8 +43,7 @@ class Session:
         self.output_dir = output_dir
         self.pid = os.getpid()
         self.thread_id = 0
-        self.origin_ns = time.perf_counter_ns()
-        self.origin_unix_ns = time.time_ns()
+        self.origin_ns, self.origin_unix_ns = _both_clocks()
         self.end_ns = 0
         self.log = range_log.RangeLog()
         self.nvtx_log = range_log.RangeLog()

@@ -12,7 +12,8 @@ from perfharness.analysis.activity import ProcessActivity
 from perfharness.errors import ToolNotFoundError
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.report.pictures import require_matplotlib
-from perfharness.report.telemetry_plots import draw_telemetry, rate_of, with_gaps
+from perfharness.report.plot_panels import with_gaps
+from perfharness.report.telemetry_plots import draw_telemetry, rate_of
 from perfharness.testing.sample_builder import MS, SampleBuilder
 
 GPU, START, SECOND = "GPU-1111", 1_700_000_000_000_000_000, 1_000_000_000
