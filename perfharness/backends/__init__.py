@@ -34,7 +34,9 @@ __all__ = [
     "model_source",
 ]
 
-BACKENDS: dict[str, str] = {}
+BACKENDS: dict[str, str] = {
+    "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
+}
 """Name on the command line -> `module:class`, imported when it is asked for."""
 
 

@@ -1,0 +1,330 @@
+"""What every backend promises (perfharness/backends/base.py), on a model small enough to reckon in NumPy.
+
+A backend that is not installed, or cannot run here, is skipped with its own reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from perfharness.backends import BACKENDS, Backend, BackendOptions, Session, backend, call_factory, model_source
+from perfharness.errors import BackendError, BackendUnavailableError, UsageError
+from tests.contract import tiny_models
+
+TINY = "tests.contract.tiny_models:create"
+TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 6e-2, "int8": 0.1}
+"""Greatest absolute difference from fp32 in NumPy, where outputs are about 1: a few roundings of the precision."""
+
+CASES = [
+    pytest.param(name, mode, precision, id=f"{name}-{mode}-{precision}")
+    for name in BACKENDS
+    for mode in backend(name).modes
+    for precision in backend(name).precisions
+]
+"""Every mode in every precision; what the machine has not is skipped."""
+
+
+def options_or_skip(name: str, mode: str = "", precision: Any = "fp32") -> tuple[Backend, BackendOptions]:
+    """On the CPU, where this mode runs there."""
+    made = backend(name)
+    options = BackendOptions(device="cpu", precision=precision, mode=mode, threads=1)
+    if (problem := made.problem(options)) is not None:
+        pytest.skip(f"{name}: {problem}")
+    return made, options
+
+
+def inputs(batch: int, seed: int = 0) -> dict[str, npt.NDArray[np.float32]]:
+    random = np.random.default_rng(seed)
+    return {
+        "features": random.uniform(-1, 1, (batch, tiny_models.FEATURES)).astype(np.float32),
+        "shift": random.uniform(-1, 1, (batch, 1)).astype(np.float32),
+    }
+
+
+def as_asked(session: Session, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """In the dtypes of the model: an fp16 file may take fp16."""
+    return {spec.name: arrays[spec.name].astype(spec.dtype) for spec in session.inputs}
+
+
+def shapes_of(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def one_round(session: Session) -> dict[str, npt.NDArray[Any]]:
+    session.copy_in()
+    session.execute()
+    session.copy_out()
+    session.synchronize()
+    return session.read_outputs()
+
+
+def run(session: Session, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    session.allocate(shapes_of(arrays))
+    session.write_inputs(as_asked(session, arrays))
+    return one_round(session)
+
+
+def assert_equal(found: Mapping[str, npt.NDArray[Any]], arrays: dict[str, Any], tolerance: float) -> None:
+    expected = tiny_models.reference(**arrays)
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_allclose(found[name].astype(np.float32), array, rtol=0, atol=tolerance)
+
+
+def loaded_in(made: Backend, options: BackendOptions) -> Session:
+    """A session, or skipped where the backend computes in the model's own precision and says that this is another."""
+    try:
+        return made.load(model_source(TINY), options)
+    except BackendError as error:
+        if "own precision" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture(params=list(BACKENDS))
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """In the default mode, fp32, nothing allocated yet."""
+    made, options = options_or_skip(request.param)
+    with made.load(model_source(TINY), options) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize(("name", "mode", "precision"), CASES)
+def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str) -> None:
+    made, options = options_or_skip(name, mode, precision)
+    arrays = inputs(3)
+    with loaded_in(made, options) as session:
+        assert_equal(run(session, arrays), arrays, TOLERANCE[precision])
+
+
+def test_inputs_and_outputs_are_described(session: Session) -> None:
+    assert tuple((spec.name, spec.shape, spec.dtype) for spec in session.inputs) == tuple(
+        (spec.name, spec.shape, spec.dtype) for spec in tiny_models.INPUTS
+    )
+    assert tuple(spec.name for spec in session.outputs) == tiny_models.OUTPUTS
+    assert {spec.dtype for spec in session.outputs} == {"float32"}
+
+
+def test_any_batch_size_and_allocated_again(session: Session) -> None:
+    for batch in (1, 5, 2):
+        arrays = inputs(batch, seed=batch)
+        assert_equal(run(session, arrays), arrays, TOLERANCE["fp32"])
+
+
+def test_each_round_takes_what_was_written_last(session: Session) -> None:
+    first, second = inputs(2, seed=1), inputs(2, seed=2)
+    session.allocate(shapes_of(first))
+    for arrays in (first, second, first):
+        session.write_inputs(arrays)
+        for _ in range(3):
+            assert_equal(one_round(session), arrays, TOLERANCE["fp32"])
+
+
+def test_outputs_stay_valid_after_further_rounds(session: Session) -> None:
+    arrays = inputs(2)
+    kept = run(session, arrays)
+    before = {name: array.copy() for name, array in kept.items()}
+    run(session, inputs(2, seed=9))
+    run(session, inputs(7, seed=8))
+    session.close()
+    for name, array in kept.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_what_is_written_is_copied(session: Session) -> None:
+    arrays = inputs(2)
+    expected = tiny_models.reference(**arrays)["logits"]
+    session.allocate(shapes_of(arrays))
+    session.write_inputs(arrays)
+    arrays["features"][:] = 100
+    np.testing.assert_allclose(one_round(session)["logits"], expected, rtol=0, atol=1e-5)
+
+
+def test_inputs_need_not_be_contiguous(session: Session) -> None:
+    arrays = inputs(3)
+    apart = {name: np.repeat(array, 2, axis=0)[::2] for name, array in arrays.items()}
+    session.allocate(shapes_of(arrays))
+    session.write_inputs(apart)
+    assert_equal(one_round(session), arrays, TOLERANCE["fp32"])
+
+
+def test_the_same_inputs_give_the_same_bits(session: Session) -> None:
+    first, second = run(session, inputs(4)), run(session, inputs(4))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({"features": (2, 6)}, "input 'shift' has no shape; the model takes features float32"),
+        ({"features": (2, 6), "shift": (2, 1), "mask": (2,)}, "the model has no input 'mask'"),
+        ({"features": (2, 7), "shift": (2, 1)}, r"input 'features' cannot be \(2, 7\)"),
+        ({"features": (2, 6, 1), "shift": (2, 1)}, r"input 'features' cannot be \(2, 6, 1\)"),
+        ({"features": (0, 6), "shift": (0, 1)}, r"input 'features' cannot be \(0, 6\)"),
+    ],
+)
+def test_shapes_that_the_model_does_not_take(session: Session, shapes: dict[str, tuple[int, ...]], says: str) -> None:
+    with pytest.raises(BackendError, match=says) as caught:
+        session.allocate(shapes)
+    assert "\n" not in str(caught.value)
+    arrays = inputs(2)
+    assert_equal(run(session, arrays), arrays, TOLERANCE["fp32"])  # nothing is broken by it
+
+
+def test_arrays_that_were_not_allocated(session: Session) -> None:
+    good = inputs(2)
+    with pytest.raises(BackendError, match="allocate before"):
+        session.write_inputs(good)
+    session.allocate(shapes_of(good))
+    refused: list[tuple[Mapping[str, npt.NDArray[Any]], str]] = [
+        (inputs(3), r"input 'features' is float32 \(3, 6\), and was allocated as float32 \(2, 6\)"),
+        ({**good, "features": good["features"].astype(np.float64)}, "input 'features' is float64"),
+        ({"features": good["features"]}, "input 'shift' is missing"),
+        ({**good, "mask": good["shift"]}, "the model has no input 'mask'"),
+    ]
+    for bad, says in refused:
+        with pytest.raises(BackendError, match=says):
+            session.write_inputs(bad)
+
+
+def test_calls_before_allocate(session: Session) -> None:
+    for call in (session.execute, session.read_outputs):
+        with pytest.raises(BackendError, match="allocate"):
+            call()
+
+
+def test_closed_twice_and_then_of_no_use(session: Session) -> None:
+    run(session, inputs(1))
+    session.close()
+    session.close()
+    with pytest.raises(BackendError, match="closed"):
+        session.allocate(shapes_of(inputs(1)))
+
+
+def test_on_the_cpu_there_is_no_device(session: Session) -> None:
+    run(session, inputs(1))
+    assert session.device_timer() is None
+    assert session.device_memory_bytes() is None
+
+
+def test_layer_times_are_of_one_inference_or_a_reason(session: Session) -> None:
+    run(session, inputs(2))
+    told = session.layer_times(3)
+    if isinstance(told, str):
+        assert told
+        assert not told.endswith(".")
+        return
+    assert told
+    assert all(layer.name and layer.milliseconds >= 0 for layer in told)
+    assert len({layer.name for layer in told}) == len(told)
+
+
+def test_settings_are_text(session: Session) -> None:
+    session.allocate(shapes_of(inputs(1)))
+    assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_two_sessions_at_once(name: str) -> None:
+    made, options = options_or_skip(name)
+    with made.load(model_source(TINY), options) as one, made.load(model_source(TINY), options) as other:
+        few, many = inputs(1, seed=1), inputs(6, seed=2)
+        one.allocate(shapes_of(few))
+        other.allocate(shapes_of(many))
+        one.write_inputs(few)
+        other.write_inputs(many)
+        for _ in range(2):
+            assert_equal(one_round(one), few, TOLERANCE["fp32"])
+            assert_equal(one_round(other), many, TOLERANCE["fp32"])
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_what_it_is(name: str) -> None:
+    made = backend(name)
+    assert made.name == name
+    assert all((made.modes, made.precisions, made.install))
+    options_or_skip(name)
+    assert all(made.versions().values())
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mode": "warp"}, "there is no mode 'warp'; there are: "),
+        ({"extra": {"sparkle": "1"}}, "there is no option 'sparkle'"),
+    ],
+)
+def test_options_that_it_has_not(name: str, change: dict[str, Any], says: str) -> None:
+    made = backend(name)
+    options = BackendOptions(**change)
+    assert says in str(made.problem(options))
+    with pytest.raises(BackendUnavailableError, match=f"^{name}: "):
+        made.load(model_source(TINY), options)
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_a_gpu_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    script = (
+        "import sys\n"
+        "from perfharness.backends import BackendOptions, backend\n"
+        f"print(backend({name!r}).problem(BackendOptions(device='cuda')))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert told not in ("", "None")
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_a_file_of_another_kind(name: str, tmp_path: Any) -> None:
+    made, options = options_or_skip(name)
+    other = next(suffix for suffix in (".engine", ".pt2", ".onnx") if suffix not in made.suffixes)
+    path = tmp_path / f"model{other}"
+    path.write_bytes(b"x")
+    with pytest.raises(BackendError, match=f"{name} does not take .*; it takes "):
+        made.load(model_source(str(path)), options)
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_a_file_that_is_broken(name: str, tmp_path: Any) -> None:
+    made, options = options_or_skip(name)
+    for suffix in made.suffixes:
+        if not suffix.startswith("."):
+            continue
+        path = tmp_path / f"model{suffix}"
+        path.write_bytes(b"this is no model")
+        with pytest.raises(BackendError) as caught:
+            made.load(model_source(str(path)), options)
+        assert "\n" not in str(caught.value).strip()
+
+
+def test_there_is_no_such_backend() -> None:
+    with pytest.raises(UsageError, match="there is no backend 'caffe'; there are: "):
+        backend("caffe")
+
+
+def test_no_framework_is_imported_with_the_list() -> None:
+    script = (
+        "import sys\n"
+        "from perfharness.backends import BACKENDS, backend\n"
+        "for name in BACKENDS: backend(name)\n"
+        "heavy = {'torch', 'onnxruntime', 'onnx', 'tensorrt', 'keras', 'tensorflow', 'jax', 'openvino', 'cuda'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_tiny_models_factory_is_found_by_name() -> None:
+    pytest.importorskip("onnx")
+    assert isinstance(call_factory(model_source(TINY), "onnxruntime", "fp32"), bytes)
