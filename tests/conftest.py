@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+import contextlib
 
-# How fast a machine is that does other things besides says nothing about the code.
-settings.register_profile("perfharness", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("perfharness")
+# How fast a machine is that does other things besides says nothing about the code. A machine with a GPU that runs only
+# tests/gpu may be without Hypothesis.
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("perfharness", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("perfharness")
