@@ -14,6 +14,10 @@ NEVER_CALLED = (
     "it was there and never called",
     "Another module may have taken it before it was replaced, or a process that was started anew called it.",
 )
+NO_MODULE_CALLED = (
+    "no call of a module was heard of",
+    "One that is compiled in place (`model.compile()`) is not: use `torch.compile(model)`, or annotate what calls it.",
+)
 NEVER_DEFINED = (
     "the script never came to its definition",
     "Name a function that is defined on every way through the script.",
@@ -62,7 +66,8 @@ def _read(path: Path) -> list[FunctionNote] | None:
 
 
 def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Finding]:
-    what = "PyTorch's modules" if note.function == "torch" else note.function
+    is_torch = note.function == "torch"
+    what, has = ("PyTorch's modules", "have") if is_torch else (note.function, "has")
     if note.problem is not None:
         yield Finding(
             "annotation-not-found",
@@ -71,13 +76,14 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             "Name a function, or a method of a class written in Python, that is there once its module is imported.",
         )
     elif not note.called:
-        why, cure = NEVER_IMPORTED if not note.imported else NEVER_CALLED if note.found else NEVER_DEFINED
-        yield Finding("annotation-never-called", Severity.WARNING, f"{what} has no ranges: {why}.", cure)
+        never_called = NO_MODULE_CALLED if is_torch else NEVER_CALLED
+        why, cure = NEVER_IMPORTED if not note.imported else never_called if note.found else NEVER_DEFINED
+        yield Finding("annotation-never-called", Severity.WARNING, f"{what} {has} no ranges: {why}.", cure)
     elif not note.recorded:
         yield Finding(
             "annotation-never-called",
             Severity.WARNING,
-            f"{what} has no ranges: it was called only while no range {annotations.within!r} was open.",
+            f"{what} {has} no ranges: it was called only while no range {annotations.within!r} was open.",
             "Let [recorder] within name a range around all that is to be measured.",
         )
     if note.items_problem is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from perfharness.steps import AsyncStep, Step, async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
     from perfharness.annotate.runtime import Runtime, Target
@@ -108,69 +110,36 @@ def _coroutine_function(function: Function, open_range: Open) -> Function:
     return call_async
 
 
-class _Steps(Generator[Any, Any, Any]):
-    """A generator each of whose steps is a range. Closing it is no step."""
-
-    def __init__(self, generator: Generator[Any, Any, Any], open_step: Callable[[], Scope | None]) -> None:
-        self._generator = generator
-        self._open_step = open_step
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._generator.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._generator.throw, *error)
-
-    def close(self) -> None:
-        self._generator.close()
-
-    def _step(self, advance: Function, *values: Any) -> Any:
-        scope = self._open_step()
-        if scope is None:
-            return advance(*values)
-        with scope:
-            element = advance(*values)
-            scope.give(element)
-        return element
-
-
 def _generator(function: Function, open_range: Open) -> Function:
-    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        return (yield from _Steps(function(*args, **kwargs), lambda: open_range(args, kwargs)))
+    def step_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        def step(advance: Function, *values: Any) -> Any:
+            scope = open_range(args, kwargs)
+            if scope is None:
+                return advance(*values)
+            with scope:
+                element = advance(*values)
+                scope.give(element)
+            return element
 
-    return generate
+        return step
+
+    return generator_in_steps(function, step_of)
 
 
 def _async_generator(function: Function, open_range: Open) -> Function:
-    async def step(advance: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scope = open_range(args, kwargs)
-        if scope is None:
-            return await advance()
-        with scope:
-            element = await advance()
-            scope.give(element)
-        return element
+    def step_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncStep:
+        async def step(advance: Function) -> Any:
+            scope = open_range(args, kwargs)
+            if scope is None:
+                return await advance()
+            with scope:
+                element = await advance()
+                scope.give(element)
+            return element
 
-    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        generator = function(*args, **kwargs)
-        advance: Function = generator.__anext__
-        try:
-            while True:
-                try:
-                    value = await step(advance, args, kwargs)
-                except StopAsyncIteration:
-                    return
-                try:
-                    sent = yield value
-                    advance = functools.partial(generator.asend, sent)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    advance = functools.partial(generator.athrow, error)
-        finally:
-            await generator.aclose()
+        return step
 
-    return generate
+    return async_generator_in_steps(function, step_of)
 
 
 def _loop(function: Function, open_range: Open) -> Function:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
 from perfharness.recorder.checks import USUAL_END, check_items
 from perfharness.recorder.keys import RangeKey, message_of
+from perfharness.steps import async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -153,55 +154,21 @@ class _Step:
             self._scope.__exit__(kind, error, trace)
 
 
-class _Steps(Generator[Any, Any, Any]):
-    """A generator each of whose steps is a range. Closing it is no step."""
-
-    def __init__(self, generator: Generator[Any, Any, Any], scope: RangeScope) -> None:
-        self._generator = generator
-        self._step = _Step(scope)
-
-    def send(self, value: Any) -> Any:
-        with self._step:
-            return self._generator.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        with self._step:
-            return self._generator.throw(*error)
-
-    def close(self) -> None:
-        self._generator.close()
-
-
 def _annotate_generator(function: Callable[..., Generator[Any, Any, Any]], scope: RangeScope) -> Any:
-    @functools.wraps(function)
-    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        return (yield from _Steps(function(*args, **kwargs), scope))
+    in_range = _Step(scope)
 
-    return generate
+    def step(advance: Callable[..., Any], *values: Any) -> Any:
+        with in_range:
+            return advance(*values)
+
+    return functools.wraps(function)(generator_in_steps(function, lambda args, kwargs: step))
 
 
 def _annotate_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], scope: RangeScope) -> Any:
-    step = _Step(scope)
+    in_range = _Step(scope)
 
-    @functools.wraps(function)
-    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        generator = function(*args, **kwargs)
-        advance: Callable[[], Any] = generator.__anext__
-        try:
-            while True:
-                try:
-                    with step:
-                        value = await advance()
-                except StopAsyncIteration:
-                    return
-                try:
-                    sent = yield value
-                    advance = functools.partial(generator.asend, sent)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    advance = functools.partial(generator.athrow, error)
-        finally:
-            await generator.aclose()
+    async def step(advance: Callable[[], Awaitable[Any]]) -> Any:
+        with in_range:
+            return await advance()
 
-    return generate
+    return functools.wraps(function)(async_generator_in_steps(function, lambda args, kwargs: step))

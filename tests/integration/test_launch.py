@@ -5,22 +5,26 @@ What a tracer adds is tested in test_launch_nsys.py and test_launch_embedded.py.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
+from tests.integration import launches
+from tests.integration.launches import (
+    PATIENCE_S,
+    environment,
+    hanging,
+    manifest,
+    processes_naming,
+    run_to_the_end,
+    wait_for,
+)
 
 SCRIPT = """
 import json, os, signal, subprocess, sys, time
@@ -58,67 +62,16 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200"}
-
-
 def launch(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=PATIENCE_S, check=False
-    )
+    return run_to_the_end(arguments, environment(), cwd)
 
 
-@contextlib.contextmanager
-def launching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A launcher that goes on while the test looks on; ended with the test whatever happens."""
-    with subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True
-    ) as launcher:
-        try:
-            yield launcher
-        finally:
-            if launcher.poll() is None:
-                launcher.kill()
-
-
-def manifest(out: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
-    return loaded
+def launching(*arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    return launches.launching(arguments, environment())
 
 
 def ended(out: Path) -> list[tuple[str, int | None, str | None]]:
     return [(record["ended"], record["exit_code"], record["signal"]) for record in manifest(out)["processes"]]
-
-
-def processes_naming(text: str) -> list[str]:
-    """Command lines of living processes that name `text`, in their arguments or their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            line = process.cmdline()
-            if process.pid != os.getpid() and (text in " ".join(line) or text in str(process.environ())):
-                found.append(" ".join(line))
-        except (psutil.Error, OSError):  # noqa: PERF203
-            continue
-    return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
-def hanging(out: Path, count: int) -> bool:
-    """Whether so many processes of the run being written have come to where they hang."""
-    logs = list(out.glob(".perfharness-run-*/proc_*/stdout.log"))
-    return sum("hanging" in log.read_text() for log in logs) == count
 
 
 def test_two_processes_in_folders_of_their_own(script: Path, tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,9 +16,18 @@ import pytest
 from perfharness.trace import open_trace
 from perfharness_launcher.discovery import probe
 from perfharness_launcher.trial import Trial, try_nsys
+from tests.integration.launches import (
+    CHECKOUT,
+    PATIENCE_S,
+    environment,
+    hanging,
+    launching,
+    manifest,
+    processes_naming,
+    run_to_the_end,
+    wait_for,
+)
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
 NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
 SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
 
@@ -70,24 +75,12 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def environment(**more: str) -> dict[str, str]:
-    path = [os.environ[SITE_VARIABLE], str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
+def own_environment(**more: str) -> dict[str, str]:
+    return environment(os.environ[SITE_VARIABLE], **more)
 
 
 def launch(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=environment(**more), timeout=PATIENCE_S, check=False
-    )
-
-
-def manifest(out: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
-    return loaded
+    return run_to_the_end(arguments, own_environment(**more))
 
 
 def codes(out: Path) -> list[str]:
@@ -97,16 +90,6 @@ def codes(out: Path) -> list[str]:
 def range_names(trace: Path) -> list[str]:
     opened = open_trace(trace)
     return sorted(opened.names[code] for code in opened.ranges.name)
-
-
-def living(text: str) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            line = " ".join(process.cmdline())
-            if process.pid != os.getpid() and (text in line or text in str(process.environ())):
-                found.append(line)
-    return found
 
 
 def sessions(nsys: Path) -> set[str]:
@@ -126,7 +109,7 @@ def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Pat
     tracer = manifest(out)["tracer"]
     assert (tracer["kind"], tracer["path"]) == ("nsys", str(nsys))
     assert codes(out) == ["start-barrier-not-reached"], "plain NVTX ranges cannot be held"
-    assert living(str(tmp_path)) == []
+    assert processes_naming(str(tmp_path)) == []
 
 
 def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path: Path) -> None:
@@ -154,7 +137,7 @@ def test_a_timeout_still_leaves_a_trace(nsys: Path, script: Path, tmp_path: Path
     assert launch("--timeout", 1.5, "--nsys", nsys, "-o", out, script, "hang").returncode == 1
     assert manifest(out)["processes"][0]["ended"] == "timeout"
     assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
-    assert living(str(tmp_path)) == []
+    assert processes_naming(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -162,19 +145,19 @@ def test_no_daemon_and_no_session_is_left_behind(
     nsys: Path, script: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    with _launching("-np", 2, "--nsys", nsys, "-o", out, script, "hang") as launcher:
-        _wait_until_hanging(out, 2)
+    with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
+        wait_for(lambda: hanging(out, 2))
         own = {f"profile-{process.pid}" for process in psutil.Process(launcher.pid).children()}
         assert len(own & sessions(nsys)) == 2
         launcher.send_signal(number)
         code = launcher.wait(PATIENCE_S)
     if number is signal.SIGKILL:
-        _wait_until_gone(str(tmp_path))
+        wait_for(lambda: not processes_naming(str(tmp_path)))
     else:
         assert code == 1
         assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
         assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
-    assert living(str(tmp_path)) == []
+    assert processes_naming(str(tmp_path)) == []
     assert not own & sessions(nsys)
 
 
@@ -182,8 +165,10 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
     nsys: Path, script: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with _launching("-np", 2, "--timeout", 4, "--nsys", nsys, "-o", out, script, "hang") as launcher:
-        _wait_until_hanging(out, 2)
+    with launching(
+        ("-np", 2, "--timeout", 4, "--nsys", nsys, "-o", out, script, "hang"), own_environment()
+    ) as launcher:
+        wait_for(lambda: hanging(out, 2))
         (victim,) = [
             process
             for process in psutil.Process(launcher.pid).children()
@@ -196,7 +181,7 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
     assert died["process"] == "proc_1_gpu_0"
     assert died["message"].startswith("nsys was killed by SIGKILL")
     assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
-    assert living(str(tmp_path)) == []
+    assert processes_naming(str(tmp_path)) == []
 
 
 def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(nsys: Path, script: Path, tmp_path: Path) -> None:
@@ -245,7 +230,7 @@ def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(nsys: Path, script: Path,
         capture_output=True,
         text=True,
         check=True,
-        env={**environment(), "PYTHONPATH": ""},
+        env={**own_environment(), "PYTHONPATH": ""},
     ).stdout.strip()
     if newer == "0.2.11":
         pytest.skip("this environment has no nvtx newer than 0.2.11")
@@ -274,32 +259,6 @@ def _copy(source: Path, target: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, symlinks=True)
     return target
-
-
-@contextlib.contextmanager
-def _launching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True
-    ) as launcher:
-        try:
-            yield launcher
-        finally:
-            if launcher.poll() is None:
-                launcher.kill()
-
-
-def _wait_until_hanging(out: Path, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while sum("hanging" in log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log")) < count:
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
-def _wait_until_gone(text: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while left := living(text):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
 
 
 QUEUE_SCRIPT = """

@@ -1,0 +1,78 @@
+"""Real launches, for tests that look at what becomes of them: run to the end, or watched while they go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
+
+
+def environment(*sites: str, **more: str) -> dict[str, str]:
+    """This one's, with the checkout importable, after the folders that are named, and a wide terminal."""
+    path = [*sites, str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
+
+
+def run_to_the_end(
+    arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environ, timeout=PATIENCE_S, check=False
+    )
+
+
+@contextlib.contextmanager
+def launching(arguments: tuple[object, ...], environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that goes on while the test looks on; ended with the test whatever happens."""
+    with subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            if launcher.poll() is None:
+                launcher.kill()
+
+
+def manifest(out: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
+    return loaded
+
+
+def processes_naming(text: str) -> list[str]:
+    """Command lines of living processes that name `text`, in their arguments or their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            line = " ".join(process.cmdline())
+            if process.pid != os.getpid() and (text in line or text in str(process.environ())):
+                found.append(line)
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def hanging(out: Path, count: int) -> bool:
+    """Whether so many processes of the run being written have come to where they hang."""
+    logs = list(out.glob(".perfharness-run-*/proc_*/stdout.log"))
+    return sum("hanging" in log.read_text() for log in logs) == count
