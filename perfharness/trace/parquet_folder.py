@@ -2,12 +2,12 @@
 
 Facts read off exports of nsys 2023.4 and 2024.2: tables, columns and rows are those of the sqlite export, in its order,
 so a row's number is its sqlite row id; ids and counts are unsigned 64-bit, NULL is NULL, enumerations are numbers. A
-row group has 2,048 rows and statistics of each column. 2023.4 leaves META_DATA_CAPTURE out.
+row group has 2,048 rows. 2023.4 leaves META_DATA_CAPTURE out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -88,8 +88,12 @@ class ParquetFolder:
             nonzero: only rows in which this column is neither 0 nor NULL.
             window: only these rows.
         """
-        groups = self._groups(table, nonzero, _may_be_nonzero) if nonzero else None
-        groups = self._groups_inside(table, groups, window)
+        groups = self._groups_inside(table, window)
+        wanted = _inside(self._row_ids(table, groups), window)
+        if nonzero is not None:
+            deciding = self._integers(table, nonzero, groups)
+            wanted &= (deciding != MISSING) & (deciding != 0)
+            groups, wanted = self._groups_with(table, groups, wanted)
         found = {column: self._integers(table, column, groups) for column in columns}
         for name, candidates in (first_of or {}).items():
             found[name] = self._integers(table, candidates[0], groups)
@@ -97,12 +101,6 @@ class ParquetFolder:
                 found[name] = np.where(found[name] == MISSING, self._integers(table, candidate, groups), found[name])
         if row_id:
             found[ROW_ID] = self._row_ids(table, groups)
-        if nonzero is None and window is None:
-            return found
-        wanted = _inside(self._row_ids(table, groups), window)
-        if nonzero is not None:
-            deciding = self._integers(table, nonzero, groups)
-            wanted &= (deciding != MISSING) & (deciding != 0)
         return {name: values[wanted] for name, values in found.items()} if not wanted.all() else found
 
     def windows(self, table: str) -> list[Window]:
@@ -131,50 +129,56 @@ class ParquetFolder:
             unless: only rows in which this column is NULL, or that this version lacks.
             window: only these rows.
         """
-        groups = self._groups_inside(table, self._groups(table, text, _may_have_values), window)
+        groups = self._groups_inside(table, window)
         texts = self._texts(table, text, groups)
         wanted = pc.is_valid(texts).to_numpy() & _inside(self._row_ids(table, groups), window)
+        texts = texts.filter(pa.array(wanted))
+        groups, wanted = self._groups_with(table, groups, wanted)
         if unless is not None:
-            wanted &= self._integers(table, unless, groups) == MISSING
+            without = self._integers(table, unless, groups) == MISSING
+            texts = texts.filter(pa.array(without[wanted]))
+            wanted &= without
         keys = self._row_ids(table, groups) if key == ROW_ID else self._integers(table, key, groups)
-        return keys[wanted], texts.filter(pa.array(wanted))
+        return keys[wanted], texts
 
     def _open(self, table: str) -> pq.ParquetFile:
         file = _file(self.path, table)
         try:
             if file.is_file() and not file.stat().st_size:
                 raise pa.ArrowInvalid("it is empty")
-            return pq.ParquetFile(file, memory_map=True)
+            opened = pq.ParquetFile(file, memory_map=True)
+            rows = [opened.metadata.row_group(group).num_rows for group in range(opened.metadata.num_row_groups)]
+            if min(rows, default=0) < 0 or sum(rows) != opened.metadata.num_rows:
+                raise pa.ArrowInvalid(f"its row groups have {sum(rows)} of {opened.metadata.num_rows} rows")
+            return opened
         except UNREADABLE as error:
             self._refuse(table, error)
 
-    def _groups(self, table: str, column: str, may_hold: Callable[[pq.Statistics, int], bool]) -> list[int]:
-        """Row groups whose statistics of this column do not rule out what is looked for."""
-        opened = self._opened(table)
-        names = list(opened.schema_arrow.names)
-        if column not in names:
-            return []
-        place, groups = names.index(column), range(opened.metadata.num_row_groups)
-        chunks = [opened.metadata.row_group(group).column(place) for group in groups]
-        return [
-            group
-            for group, chunk in zip(groups, chunks, strict=True)
-            if not chunk.is_stats_set or may_hold(chunk.statistics, chunk.num_values)
+    def _groups_inside(self, table: str, window: Window | None) -> list[int]:
+        """The row groups that hold rows of the window."""
+        lengths = self._group_lengths(table)
+        if window is None:
+            return list(range(len(lengths)))
+        last = np.cumsum(lengths)
+        found: list[int] = np.flatnonzero((last >= window[0]) & (last - lengths < window[1])).tolist()
+        return found
+
+    def _groups_with(self, table: str, groups: list[int], wanted: Bool) -> tuple[list[int], Bool]:
+        """Those of the row groups that hold a wanted row, and `wanted` for their rows.
+
+        The statistics in the file would tell without reading a column; but asked for those of a damaged file, pyarrow
+        ends the process (26.0: what `ColumnChunk` throws is not caught), and they are one thing more to be wrong.
+        """
+        lengths = self._group_lengths(table)[groups]
+        before = np.concatenate([[0], np.cumsum(wanted)])
+        ends = np.cumsum(lengths)
+        keep = before[ends] > before[ends - lengths]
+        return [group for group, has in zip(groups, keep.tolist(), strict=True) if has], wanted[
+            np.repeat(keep, lengths)
         ]
 
-    def _groups_inside(self, table: str, groups: list[int] | None, window: Window | None) -> list[int] | None:
-        """Those of the row groups, of all where none are named, that hold rows of the window."""
-        if window is None:
-            return groups
+    def _row_ids(self, table: str, groups: list[int]) -> Int64:
         lengths = self._group_lengths(table)
-        last = np.cumsum(lengths)
-        touched = np.flatnonzero((last >= window[0]) & (last - lengths < window[1])).tolist()
-        return touched if groups is None else [group for group in touched if group in set(groups)]
-
-    def _row_ids(self, table: str, groups: list[int] | None) -> Int64:
-        lengths = self._group_lengths(table)
-        if groups is None:
-            return np.arange(1, lengths.sum() + 1, dtype=np.int64)
         first = 1 + np.cumsum(lengths) - lengths
         parts = [np.arange(first[group], first[group] + lengths[group], dtype=np.int64) for group in groups]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
@@ -234,11 +238,3 @@ def _inside(row_ids: Int64, window: Window | None) -> Bool:
 
 def _file(folder: Path, table: str) -> Path:
     return folder / f"{table}{SUFFIX}"
-
-
-def _may_be_nonzero(statistics: pq.Statistics, values: int) -> bool:
-    return not statistics.has_min_max or bool(statistics.min) or bool(statistics.max)
-
-
-def _may_have_values(statistics: pq.Statistics, values: int) -> bool:
-    return not statistics.has_null_count or statistics.null_count < values
