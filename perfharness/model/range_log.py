@@ -68,12 +68,25 @@ class RangeLog:
 
 
 _active: RangeLog | None = None
+_left_untraced = False
 
 
 def install(log: RangeLog | None) -> None:
     """Make `log` the one that recorders made from now on write to; None: back to NVTX."""
-    global _active
-    _active = log
+    global _active, _left_untraced
+    _active, _left_untraced = log, False
+
+
+def leave_untraced() -> None:
+    """No recorder made from now on writes anywhere: the process is traced no more, and `nvtx` was replaced in it."""
+    global _left_untraced
+    install(None)
+    _left_untraced = True
+
+
+def left_untraced() -> bool:
+    """Whether `leave_untraced` was called."""
+    return _left_untraced
 
 
 def active() -> RangeLog | None:

@@ -85,7 +85,7 @@ class Session:
             return
         self._finished = True
         self.end_ns = time.perf_counter_ns()
-        range_log.install(None)
+        range_log.leave_untraced()
         # The script may have changed the import path; what is imported now must be found as before it ran.
         script_path, sys.path[:] = list(sys.path), self._sys_path
         try:
@@ -115,7 +115,7 @@ class Session:
 
     def _forget_in_child(self) -> None:
         """A forked child is not traced: the parent's log is not its own, and CUDA does not survive a fork."""
-        range_log.install(None)
+        range_log.leave_untraced()
         for log in (self.log, self.nvtx_log):
             log.forget_buffers()
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:

@@ -146,3 +146,32 @@ def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
     manifest = load(tmp_path / "out" / "manifest.json")
     assert launcher.returncode == 1
     assert [process["ended"] for process in manifest["processes"]] == ["interrupted"] * 2
+
+
+WORKERS = """
+import multiprocessing, os, time
+from perfharness import PerfRecorder
+def work():
+    perf = PerfRecorder("rec")
+    for i in range(6):
+        with perf.batch(i, total_items=1):
+            time.sleep(0.01)
+    perf.finalize()
+if __name__ == "__main__":
+    time.sleep(0.5 * int(os.environ["PERFHARNESS_PROCESS_INDEX"]))
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    worker.join()
+    raise SystemExit(worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_forked_workers_come_to_it(tmp_path: Path, tracer: str) -> None:
+    """Also under the embedded tracer, which does not trace a fork: its recorder then writes nowhere, and goes on."""
+    line, environment = command(tmp_path, "-np", 2, "-w", 1, "--tracer", tracer, "|")
+    (tmp_path / "script.py").write_text(WORKERS)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    manifest = load(tmp_path / "out" / "manifest.json")
+    assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"], done.stdout + done.stderr
+    assert None not in manifest["start_barrier"]["arrived_unix_ns"].values()
