@@ -206,7 +206,7 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting:
             )
             wanted = np.zeros_like(wanted)
         else:
-            wanted &= owner == owners.index(domain)
+            wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
     index: Integers = np.flatnonzero(wanted)
     if nesting is None or len(owners) > 1 or len(index) < len(ranges):
         group = group_rows(taken(owner, index), taken(ranges.thread, index)).code
