@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from perfharness.analysis.keys import count_by_code, group_pairs, group_rows, sum_by_code
+from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
 from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
@@ -214,7 +214,9 @@ def _group(stages: StageTable) -> tuple[Integers, Int64, Int64]:
     for at in by_level(stages):
         above = np.where(stages.parent[at] >= 0, node[stages.parent[at]], -1)
         index = np.where(stages.is_batch[at], stages.batch_index[at], NOT_COUNTED)
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
+        groups = number_rows(
+            taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int64), index
+        )
         node[at] = groups.code + next_number
         firsts.append(at[groups.first])
         parents.append(above[groups.first])
@@ -224,11 +226,12 @@ def _group(stages: StageTable) -> tuple[Integers, Int64, Int64]:
 
 def _items(measures: Measures, node: Integers, count: int) -> tuple[Float64, Bool]:
     """Items of the batches around each entry, each batch once; and whether there are such batches."""
-    inside = np.flatnonzero(measures.batch >= 0)
-    pairs = group_pairs(node[inside], measures.batch[inside])
-    once = inside[pairs.first]
+    inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
     is_inside = np.zeros(count, dtype=np.bool_)
     is_inside[node[inside]] = True
+    once = inside
+    if not np.isnan(measures.items[inside]).all():  # where nothing was counted, once is as good as twice
+        once = inside[group_pairs(node[inside], measures.batch[inside]).first]
     return sum_by_code(node[once], measures.items[once], count), is_inside
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.keys import number_rows, taken
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64
@@ -59,7 +59,7 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
         warmup_batches: how many batches at the front and at the end of each loop are set apart.
     """
     ranges, projection = table.ranges, table.projection
-    at = stages.index
+    at = stages.places(len(ranges))
     known = table.gpu_known[at]
     has_work = projection.operation_count[at] > 0
     batch = nearest_batch(stages)
@@ -121,9 +121,10 @@ def outermost_batch(stages: StageTable) -> Integers:
     return outer
 
 
-def by_level(stages: StageTable) -> list[Int64]:
+def by_level(stages: StageTable) -> Iterator[Integers]:
     """Rows of each level, the outermost first."""
-    return [np.flatnonzero(stages.level == depth) for depth in range(int(stages.level.max(initial=-1)) + 1)]
+    for depth in range(int(stages.level.max(initial=-1)) + 1):
+        yield np.flatnonzero(stages.level == depth).astype(np.int32)
 
 
 def loops(stages: StageTable, outer: Integers, path: Integers) -> Integers:
@@ -136,7 +137,7 @@ def loops(stages: StageTable, outer: Integers, path: Integers) -> Integers:
     holder = np.full(len(stages), NO_PARENT, dtype=np.int32)
     inside = outer >= 0
     holder[inside] = stages.parent[outer[inside]]
-    loop = group_rows(stages.owner, holder, path).code
+    loop = number_rows(stages.owner, holder, path).code
     return np.where(stages.is_batch, loop, np.int32(-1))
 
 
@@ -147,7 +148,7 @@ def name_paths(stages: StageTable) -> Integers:
     for at in by_level(stages):
         has_parent = stages.parent[at] >= 0
         above = np.where(has_parent, path[stages.parent[at]], -1)
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int8))
+        groups = number_rows(taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int8))
         path[at] = groups.code + next_number
         next_number += len(groups)
     return path

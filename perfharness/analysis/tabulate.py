@@ -50,7 +50,7 @@ def tabulate(
         )
         measures = with_throttled(measures, touched, reject=reject_throttled)
     values = _ValuesPerBatch(stages, measures)
-    entries = make_entries(stages, measures, table.ranges.start_ns[stages.index])
+    entries = make_entries(stages, measures, table.ranges.start_ns[stages.places(len(table.ranges))])
     findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if entries.negative:
@@ -77,9 +77,7 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
 
     def __init__(self, stages: StageTable, measures: Measures) -> None:
         self._stages, self._measures = stages, measures
-        inside = np.flatnonzero(measures.batch >= 0)
-        if len(inside) == len(stages):
-            inside = inside.astype(np.int32)
+        inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
         path = measures.path[inside]
         pairs = group_pairs(path, measures.batch[inside])
         self._row = inside[pairs.first]
