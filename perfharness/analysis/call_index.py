@@ -120,13 +120,13 @@ def _index(events: Events, forest: Forest, in_order: bool) -> CallIndex | None:
         last_start = max(part.last_ns for part in located)
         for part in located:
             parts.setdefault(part.process, []).append(part)
+    last_ns = {process: max(part.last_ns for part in blocks) for process, blocks in parts.items()}
     processes = {}
     for process, blocks in parts.items():
         calls = _joined(blocks)
         if not came_in_order and not in_order and _has_equal_ids(calls):
             return None
         processes[process] = calls
-    last_ns = {process: max(part.last_ns for part in blocks) for process, blocks in parts.items()}
     return CallIndex(processes, last_ns, in_order, came_in_order)
 
 
@@ -197,25 +197,30 @@ def _around(
 
 
 def _joined(parts: list[_Located]) -> ProcessCalls:
-    correlation = np.concatenate([part.correlation for part in parts])
+    """The blocks of one process as one. They are let go of column by column, for they are as large as the answer."""
     sizes = [len(part.correlation) for part in parts]
     offsets = np.cumsum([0, *sizes[:-1]])
     unknown = np.concatenate([part.unknown + offset for part, offset in zip(parts, offsets, strict=True)])
+    kinds, lanes = [part.kind for part in parts], [part.around for part in parts]
+    correlations = [part.correlation for part in parts]
+    parts.clear()
+    correlation = np.concatenate(correlations)
+    correlations.clear()
     return ProcessCalls(
         correlation=correlation,
-        kind=np.concatenate([part.kind for part in parts]),
-        around=list(_lanes(parts, sizes)),
+        kind=np.concatenate(kinds),
+        around=list(_lanes(lanes, sizes)),
         order=_order(correlation, unknown),
         started=np.zeros(len(correlation), dtype=np.bool_),
     )
 
 
-def _lanes(parts: list[_Located], sizes: list[int]) -> Iterable[Integers]:
-    for lane in range(max(len(part.around) for part in parts)):
+def _lanes(parts: list[list[Integers]], sizes: list[int]) -> Iterable[Integers]:
+    for _ in range(max(len(lanes) for lanes in parts)):
         yield np.concatenate(
             [
-                part.around[lane] if lane < len(part.around) else np.full(size, NOT_FOUND, dtype=np.int32)
-                for part, size in zip(parts, sizes, strict=True)
+                lanes.pop(0) if lanes else np.full(size, NOT_FOUND, dtype=np.int32)
+                for lanes, size in zip(parts, sizes, strict=True)
             ]
         )
 

@@ -80,15 +80,16 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
         inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
         path = measures.path[inside]
         pairs = group_pairs(path, measures.batch[inside])
-        self._row = inside[pairs.first]
+        self._row = inside
         self._sums: dict[str, Float64] | None = None
         self._occurrences: Float64 | None = None
         if len(pairs) < len(inside):
+            self._row, path = inside[pairs.first], path[pairs.first]
             self._occurrences = count_by_code(pairs.code, len(pairs))
             self._sums = {
                 time: sum_by_code(pairs.code, values[inside], len(pairs)) for time, values in measures.times.items()
             }
-        path = path[pairs.first]
+        del pairs
         narrow = path.astype(np.int16) if path.max(initial=0) < 1 << 15 else path
         self._order = np.argsort(narrow, kind="stable").astype(np.int32)
         counts = np.bincount(path)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
+
+import pyarrow as pa
 
 from perfharness.trace.open_source import open_source
 from perfharness.trace.source import TraceSource
@@ -39,6 +42,7 @@ class Readers:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._opened.close()
+        give_memory_back()
 
     def map(self, tasks: Iterable[Callable[[TraceSource], _Answer]]) -> Iterator[_Answer]:
         """The answers of all tasks in their order; begins before the first one is asked for."""
@@ -74,3 +78,10 @@ class Readers:
             with self._opening:
                 self._own.source = self._opened.enter_context(source)
         return task(source)
+
+
+def give_memory_back() -> None:
+    """Return what was freed to the system: what threads that have ended freed would stay in their arenas (glibc)."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
