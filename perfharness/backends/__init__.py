@@ -41,9 +41,12 @@ BACKENDS: dict[str, str] = {
 
 
 def backend(name: str) -> Backend:
-    """The backend of that name. Raises `UsageError` where there is none."""
-    if name not in BACKENDS:
-        raise UsageError(f"there is no backend {name!r}; there are: {', '.join(sorted(BACKENDS))}")
-    module, _, cls = BACKENDS[name].partition(":")
-    made: Backend = getattr(import_module(module), cls)()
+    """The backend of that name, or one of the user's own as `module:class`. Raises `UsageError` where there is none."""
+    if name not in BACKENDS and ":" not in name:
+        raise UsageError(f"there is no backend {name!r}; there are: {', '.join(sorted(BACKENDS))}, or module:class")
+    module, _, cls = BACKENDS.get(name, name).partition(":")
+    try:
+        made: Backend = getattr(import_module(module), cls)()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"there is no backend {name!r}: {error}") from error
     return made

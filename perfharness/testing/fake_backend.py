@@ -1,0 +1,362 @@
+"""A backend without a framework: times, memory and failures are what a script says. For tests of what measures.
+
+In a test's own process it is made with a `FakeClock`, and no time goes by but the clock's. For a child process,
+`write_model` writes a file, the text `file.py:create` names the model and `FAKE_BACKEND` the backend;
+there it sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from perfharness.backends.base import (
+    Arrays,
+    Backend,
+    BackendOptions,
+    DeviceTimer,
+    LayerTime,
+    ModelSource,
+    Session,
+    checked_arrays,
+    checked_shapes,
+)
+from perfharness.backends.models import call_factory
+from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.model.bench import Precision, TensorSpec
+
+FAKE_BACKEND = "perfharness.testing.fake_backend:FakeBackend"
+"""Its name on the command line."""
+
+NS_PER_MS = 1_000_000
+
+
+class Clock(Protocol):
+    """Nanoseconds that only ever grow, and a way to let time go by."""
+
+    def __call__(self) -> int:
+        """Now."""
+
+    def advance(self, nanoseconds: int) -> None:
+        """Let so much time go by."""
+
+
+class FakeClock:
+    """Time goes by only when it is told to; also takes `sleep`'s place."""
+
+    def __init__(self, now_ns: int = 1_000_000_000) -> None:
+        self.now_ns = now_ns
+
+    def __call__(self) -> int:
+        """Now, in ns."""
+        return self.now_ns
+
+    def advance(self, nanoseconds: int) -> None:
+        """Let so much time go by."""
+        self.now_ns += nanoseconds
+
+    def sleep(self, seconds: float) -> None:
+        """Like `time.sleep`, at once."""
+        self.advance(round(seconds * 1e9))
+
+
+class RealClock:
+    """The machine's own; advancing it sleeps."""
+
+    def __call__(self) -> int:
+        """Now, in ns."""
+        return time.perf_counter_ns()
+
+    def advance(self, nanoseconds: int) -> None:
+        """Sleep."""
+        if nanoseconds > 0:
+            time.sleep(nanoseconds / 1e9)
+
+
+class FakeScript(BaseModel):
+    """What a fake session does. Times in milliseconds; `y = scale * x + bias`, rounded to fp16 in that precision."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    features: int = 4
+    """Input `x` is float32 (batch, features), output `y` likewise."""
+
+    scale: float = 2.0
+    bias: float = 0.0
+
+    load_ms: float = 0.0
+    allocate_ms: float = 0.0
+    first_extra_ms: float = 0.0
+    """What the first execution after `allocate` takes longer."""
+
+    launch_ms: float = 0.0
+    """The host's time in each of `copy_in`, `execute`, `copy_out`; what they start goes on after they return."""
+
+    copy_in_ms: float = 0.0
+    copy_out_ms: float = 0.0
+    execute_ms: float = 1.0
+    per_item_ms: float = 0.0
+    """Added to `execute_ms` for each item of the batch."""
+
+    by_batch_ms: dict[int, float] = {}
+    """Instead of both, for these batch sizes."""
+
+    series_ms: tuple[float, ...] = ()
+    """Added to one execution after another, from the first again when all are used."""
+
+    has_device: bool = False
+    """Whether there is a device timer and device memory."""
+
+    model_bytes: int = 1_000
+    bytes_per_item: int = 0
+    device_bytes: int | None = None
+    """Room on the device; more is out of memory."""
+
+    host_bytes_per_item: int = 0
+    """Really taken (and touched) in `allocate`."""
+
+    oom_at_batch: int | None = None
+    """From this batch size on, `allocate` finds no room ..."""
+
+    oom_in_execute: bool = False
+    """... or `execute` does."""
+
+    error_at_batch: int | None = None
+    crash_at_batch: int | None = None
+    """From this batch size on, the process is ended by a signal in `execute`."""
+
+    crash_at_execution: int | None = None
+    """The n-th execution of the session, from 0, ends the process."""
+
+    hang_at_batch: int | None = None
+    """From this batch size on, `execute` takes an hour."""
+
+    unavailable: str | None = None
+    layers: dict[str, float] = {}
+
+
+class FakeBackend(Backend):
+    """Runs a `FakeScript`.
+
+    Args:
+        script: what every model does; None: the model is a function that returns it.
+        clock: None: the machine's own.
+        execute_ms: time of the n-th execution of a session, by (batch size, n), instead of the script's.
+    """
+
+    name = "fake"
+    modes = ("plain", "fast")
+    precisions: tuple[Precision, ...] = ("fp32", "fp16")
+    suffixes = ()
+    install = "nothing to install"
+
+    def __init__(
+        self,
+        script: FakeScript | None = None,
+        clock: Clock | None = None,
+        execute_ms: Callable[[int, int], float] | None = None,
+    ) -> None:
+        self._script, self._clock, self._execute_ms = script, clock or RealClock(), execute_ms
+        self.sessions: list[FakeSession] = []
+
+    def versions(self) -> dict[str, str]:
+        """Its own."""
+        return {"fake": "1.0"}
+
+    def problem(self, options: BackendOptions) -> str | None:
+        """An unknown mode or precision; the rest is found when a model is loaded."""
+        if self._script is not None and self._script.unavailable is not None:
+            return self._script.unavailable
+        return self.option_problem(options)
+
+    def load(self, model: ModelSource, options: BackendOptions) -> FakeSession:
+        """A session that does what the script says."""
+        self.check(options)
+        self.check_model(model)
+        script = self._script
+        if script is None:
+            script = call_factory(model, self.name, options.precision)
+        if script.unavailable is not None:
+            raise BackendUnavailableError(script.unavailable)
+        self._clock.advance(round(script.load_ms * NS_PER_MS))
+        session = FakeSession(script, options, self._clock, self._execute_ms)
+        self.sessions.append(session)
+        return session
+
+
+class FakeSession(Session):
+    """A session whose device works through what is started, in order, on the clock that it was given."""
+
+    def __init__(
+        self,
+        script: FakeScript,
+        options: BackendOptions,
+        clock: Clock,
+        execute_ms: Callable[[int, int], float] | None = None,
+    ) -> None:
+        self.script, self.options, self.calls = script, options, list[str]()
+        self.inputs = (TensorSpec(name="x", shape=(None, script.features), dtype="float32"),)
+        self.outputs = (TensorSpec(name="y", shape=(None, script.features), dtype="float32"),)
+        self.enforces_memory_limit = script.has_device and options.memory_limit_bytes is not None
+        self.executions = 0
+        self.device_free_ns = 0
+        self.clock, self._execute_ms = clock, execute_ms
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._x: npt.NDArray[Any] = np.zeros((0, script.features), np.float32)
+        self._y = self._x
+        self._held: npt.NDArray[Any] | None = None
+        self._is_first = True
+
+    @property
+    def batch_size(self) -> int:
+        """Of the last `allocate`."""
+        return self._shapes["x"][0] if self._shapes else 0
+
+    def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take memory, or find none."""
+        self.calls.append("allocate")
+        self._shapes = checked_shapes(self, shapes)
+        script, batch = self.script, self.batch_size
+        self.clock.advance(round(script.allocate_ms * NS_PER_MS))
+        if _reached(batch, script.oom_at_batch) and not script.oom_in_execute:
+            raise OutOfMemoryError(f"the fake device has no room for a batch of {batch}")
+        self._check_room()
+        self._held = None
+        if script.host_bytes_per_item:
+            self._held = np.ones(script.host_bytes_per_item * batch, np.uint8)
+        self._x, self._is_first = np.zeros(self._shapes["x"], np.float32), True
+
+    def write_inputs(self, arrays: Arrays) -> None:
+        """Keep a copy."""
+        checked_arrays(self, self._shapes, arrays)
+        self._x = np.array(arrays["x"])
+
+    def copy_in(self) -> None:
+        """Time only."""
+        self._start("copy_in", self.script.copy_in_ms)
+
+    def execute(self) -> None:
+        """Time, and what the script wants to go wrong."""
+        if not self._shapes:
+            raise BackendError("nothing is allocated; allocate before a model is executed")
+        script, batch = self.script, self.batch_size
+        if _reached(batch, script.crash_at_batch) or self.executions == script.crash_at_execution:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if _reached(batch, script.error_at_batch):
+            raise BackendError(f"the fake model does not run a batch of {batch}")
+        if _reached(batch, script.oom_at_batch):
+            raise OutOfMemoryError(f"the fake device has no room to run a batch of {batch}")
+        if _reached(batch, script.hang_at_batch):
+            self.clock.advance(3_600_000 * NS_PER_MS)
+        self._start("execute", self._milliseconds(batch))
+        self.executions += 1
+        self._is_first = False
+        y = script.scale * self._x + script.bias
+        self._y = y.astype(np.float16).astype(np.float32) if self.options.precision == "fp16" else y.astype(np.float32)
+
+    def copy_out(self) -> None:
+        """Time only."""
+        self._start("copy_out", self.script.copy_out_ms)
+
+    def synchronize(self) -> None:
+        """Let the device come to its end."""
+        self.calls.append("synchronize")
+        self.clock.advance(max(0, self.device_free_ns - self.clock()))
+
+    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """Of the last `execute`."""
+        return {"y": np.array(self._y)}
+
+    def device_timer(self) -> DeviceTimer | None:
+        """On the fake device's time, where there is one."""
+        return FakeTimer(self) if self.script.has_device else None
+
+    def device_memory_bytes(self) -> int | None:
+        """Model and batch."""
+        if not self.script.has_device:
+            return None
+        return self.script.model_bytes + self.script.bytes_per_item * self.batch_size
+
+    def settings(self) -> dict[str, str]:
+        """The mode."""
+        return {"mode": self.options.mode or "plain"}
+
+    def layer_times(self, rounds: int) -> list[LayerTime] | str:
+        """Those of the script."""
+        layers = [LayerTime(name, milliseconds) for name, milliseconds in self.script.layers.items()]
+        return layers or super().layer_times(rounds)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.calls.append("close")
+        self._held, self._shapes = None, {}
+
+    def _start(self, what: str, milliseconds: float) -> None:
+        self.calls.append(what)
+        self.clock.advance(round(self.script.launch_ms * NS_PER_MS))
+        begin_ns = max(self.clock(), self.device_free_ns)
+        self.device_free_ns = begin_ns + round(milliseconds * NS_PER_MS)
+        if not self.script.has_device:
+            self.clock.advance(self.device_free_ns - self.clock())
+
+    def _milliseconds(self, batch: int) -> float:
+        script = self.script
+        extra = script.first_extra_ms if self._is_first else 0.0
+        if self._execute_ms is not None:
+            return extra + self._execute_ms(batch, self.executions)
+        base = script.by_batch_ms.get(batch, script.execute_ms + script.per_item_ms * batch)
+        return extra + base + _cycled(script.series_ms, self.executions)
+
+    def _check_room(self) -> None:
+        needed = self.script.model_bytes + self.script.bytes_per_item * self.batch_size
+        limits = [("device", self.script.device_bytes)]
+        if self.enforces_memory_limit:
+            limits.append(("memory limit", self.options.memory_limit_bytes))
+        for name, room in limits:
+            if room is not None and needed > room:
+                raise OutOfMemoryError(f"a batch of {self.batch_size} takes {needed} bytes, the {name} has {room}")
+
+
+class FakeTimer(DeviceTimer):
+    """Points in the fake device's queue."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self._session, self._start_ns, self._stop_ns = session, 0, 0
+
+    def start(self) -> None:
+        """Where the device will be when it has done all that was started so far."""
+        self._start_ns = max(self._session.clock(), self._session.device_free_ns)
+
+    def stop(self) -> None:
+        """Likewise."""
+        self._stop_ns = max(self._session.clock(), self._session.device_free_ns)
+
+    def milliseconds(self) -> float:
+        """Between the two."""
+        return (self._stop_ns - self._start_ns) / NS_PER_MS
+
+
+def write_model(path: Path, script: FakeScript) -> str:
+    """A file that makes the script in another process; returns what names the model there."""
+    path.write_text(
+        "from perfharness.testing.fake_backend import FakeScript\n\n\n"
+        "def create(backend, precision):\n"
+        f"    return FakeScript.model_validate_json({script.model_dump_json()!r})\n"
+    )
+    return f"{path}:create"
+
+
+def _reached(batch: int, limit: int | None) -> bool:
+    return limit is not None and batch >= limit
+
+
+def _cycled(values: Sequence[float], index: int) -> float:
+    return values[index % len(values)] if values else 0.0
