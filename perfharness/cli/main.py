@@ -7,24 +7,25 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfharness.cli import analyze, clocks, diagnose, doctor, export, launch, ranges
+from perfharness.cli import clocks
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.version import VERSION
 
-VERBS = (launch, analyze, diagnose, ranges, export, clocks, doctor)
-"""In the order of the help; each is a module with a function `register(app)`."""
+VERBS = ("launch", "analyze", "diagnose", "ranges", "export", "clocks", "doctor")
+"""In the order of the help; each is a module here with a function `register(app)`, imported when it is needed."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 
 
-def build_app() -> typer.Typer:
-    """The application with all verbs."""
+def build_app(verbs: Sequence[str] = VERBS) -> typer.Typer:
+    """The application with these verbs: to import them all takes longer than most of them work."""
     app = typer.Typer(
         name="perfharness",
         help="Where the time of an inference pipeline goes, per stage and per item, on CPU and GPU.",
@@ -44,8 +45,8 @@ def build_app() -> typer.Typer:
         if context.invoked_subcommand != "clocks" and (line := clocks.notice()):
             _say(line)
 
-    for verb in VERBS:
-        verb.register(app)
+    for verb in verbs:
+        import_module(f"perfharness.cli.{verb}").register(app)
     return app
 
 
@@ -62,8 +63,9 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
+    verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     try:
-        code = typer.main.get_command(build_app()).main(
+        code = typer.main.get_command(build_app(verbs)).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False
         )
     except CommandLineError as error:
