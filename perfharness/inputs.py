@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfharness.report import run as report_run
 from perfharness.trace.database import SQLITE_MAGIC
 from perfharness_launcher.discovery import find_nsys
 from perfharness_launcher.report_export import REPORT_SUFFIX, sqlite_of
+
+if TYPE_CHECKING:
+    from perfharness.report.run import Run
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
@@ -31,7 +34,7 @@ def open_run(
     domain: str | None = None,
     batch_pattern: str | None = None,
     nsys: str | Path | None = None,
-) -> report_run.Run:
+) -> Run:
     """Open a run folder, the folder of one of its processes, or a trace. Needs no GPU or CUDA.
 
     Args:
@@ -45,6 +48,9 @@ def open_run(
     Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
     exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
     """
+    # Imported here: verbs that read one trace need nothing of it, and it takes a third of a second.
+    from perfharness.report import run as report_run
+
     readable = trace_file(Path(path), None if nsys is None else Path(nsys))
     return report_run.open_run(readable, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
 
