@@ -13,13 +13,14 @@ import numpy as np
 
 from perfharness.analysis.entries import divide, entry_key, make_entries, number
 from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
-from perfharness.analysis.keys import count_by_code, group_pairs, sum_by_code
+from perfharness.analysis.keys import count_by_code, distinct, group_pairs, sum_by_code
 from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
+from perfharness.model.findings import Finding
 from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
-from perfharness.model.trace import Events
+from perfharness.model.trace import Events, NvtxRanges
 
 if TYPE_CHECKING:
     from perfharness.analysis.metrics.clocks import Throttling
@@ -43,27 +44,49 @@ def tabulate(
         reject_throttled: set the batches apart that it touched.
     """
     measures = measure(stages, table, warmup_batches)
+    return tabulate_measured(
+        trace, table.findings, stages, measures, warmup_batches, throttling, reject_throttled=reject_throttled
+    )
+
+
+def tabulate_measured(
+    trace: Events,
+    range_findings: list[Finding],
+    stages: StageTable,
+    measures: Measures,
+    warmup_batches: int,
+    throttling: Throttling | None = None,
+    *,
+    reject_throttled: bool = False,
+) -> ProcessResult:
+    """The same where stages have been measured, so that the table of ranges, the largest thing there is, may be gone.
+
+    Args:
+        range_findings: what was found about the ranges.
+        measures: of the stages.
+    """
+    ranges = trace.ranges
     if throttling is not None and trace.meta.session_start_unix_ns is not None:
         touched = throttling.touched(
-            trace.meta.session_start_unix_ns + table.ranges.start_ns[stages.index],
-            trace.meta.session_start_unix_ns + table.ranges.end_ns[stages.index],
+            trace.meta.session_start_unix_ns + ranges.start_ns[stages.index],
+            trace.meta.session_start_unix_ns + ranges.end_ns[stages.index],
         )
         measures = with_throttled(measures, touched, reject=reject_throttled)
     values = _ValuesPerBatch(stages, measures)
-    entries = make_entries(stages, measures, table.ranges.start_ns[stages.places(len(table.ranges))])
-    findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
+    entries = make_entries(stages, measures, ranges.start_ns[stages.places(len(ranges))])
+    findings = [*range_findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if entries.negative:
         findings.append(negative_without_warmup(entries.negative))
     utc = trace.meta.session_start_unix_ns
     mean_data, stats_minus_warmup = _trees(values)
     return ProcessResult(
-        names=[stages.owners[owner] for owner in np.unique(stages.owner)],
+        names=[stages.owners[owner] for owner in distinct(stages.owner)],
         entries=entries.table,
         mean_data=mean_data,
         stats_minus_warmup=stats_minus_warmup,
         values_minus_warmup=_WithoutWarmup(values),
-        loops=_loops(stages, measures, table, utc or 0),
+        loops=_loops(stages, measures, ranges, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
     )
@@ -174,7 +197,7 @@ def _statistics(columns: dict[str, Float64]) -> Tree:
     return {key: summarise(column).to_json() for key, column in columns.items()}
 
 
-def _loops(stages: StageTable, measures: Measures, table: RangeTable, origin_ns: int) -> list[BatchLoop]:
+def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns: int) -> list[BatchLoop]:
     outermost = np.flatnonzero(stages.is_batch & (measures.outer_batch == np.arange(len(stages))))
     loops = measures.loop[outermost]
     touched = None
@@ -183,7 +206,7 @@ def _loops(stages: StageTable, measures: Measures, table: RangeTable, origin_ns:
     found = []
     for loop in np.unique(loops):
         rows = outermost[loops == loop]
-        start, end = table.ranges.start_ns[stages.index[rows]], table.ranges.end_ns[stages.index[rows]]
+        start, end = ranges.start_ns[stages.index[rows]], ranges.end_ns[stages.index[rows]]
         order = np.argsort(start, kind="stable")
         found.append(
             BatchLoop(

@@ -16,11 +16,12 @@ from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.journal_check import check_journal
+from perfharness.analysis.measures import measure
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
 from perfharness.analysis.startup import first_cuda, startup
-from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.tabulate import tabulate_measured
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
 from perfharness.model.findings import Finding, Severity
@@ -236,15 +237,24 @@ def analyze_trace(
     events: Events = on_utc(open_stream(path), machine) if whole is None else whole
     table = build_range_table(events)
     stages = find_stages(events, options.domain, options.batch_pattern, table.nesting)
-    result = tabulate(
-        events, table, stages, options.warmup_batches, throttling, reject_throttled=options.reject_throttled
+    measures = measure(stages, table, options.warmup_batches)
+    range_findings, kept = table.findings, None if whole is None else table
+    del table  # as large as all that is to come
+    result = tabulate_measured(
+        events,
+        range_findings,
+        stages,
+        measures,
+        options.warmup_batches,
+        throttling,
+        reject_throttled=options.reject_throttled,
     )
     checked = check_journal(journal, stages, events) if journal is not None else []
     diagnosis = work = None
-    if whole is not None:
+    if whole is not None and kept is not None:
         beside = others(whole) if callable(others) else others
-        diagnosis = None if beside is None else diagnose(whole, table, stages, options.warmup_batches, beside)
-        work = gpu_work(whole, table, stages) if with_gpu_work else None
+        diagnosis = None if beside is None else diagnose(whole, kept, stages, options.warmup_batches, beside)
+        work = gpu_work(whole, kept, stages) if with_gpu_work else None
         result = replace(result, first_cuda=first_cuda(whole))
     findings = [*result.findings, *checked, *clock_findings(events.meta.clock)]
     return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), events.meta
