@@ -1,1 +1,1 @@
-"""What to measure: cases, sweeps, load profiles. Nothing is here yet."""
+"""What to measure: cases, sweeps, load profiles."""

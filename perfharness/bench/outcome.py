@@ -1,0 +1,85 @@
+"""What became of the process of a case: from its files and its exit, whether or not it came to its end."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from perfharness.bench.spec import ARRAYS, ARRAYS_FOLDER, RESULT_NAME, STATUS_NAME, CaseState
+from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
+
+TAIL_LINES = 5
+
+
+def case_outcome(
+    folder: Path, case: BenchCase, return_code: int | None, *, timed_out_s: float | None = None, stderr: str = ""
+) -> CaseResult:
+    """The row of a case.
+
+    Args:
+        folder: of the case.
+        return_code: of its process as `subprocess` has it, less the signal's number; None: it was never started.
+        timed_out_s: the time limit, where the process was ended for it.
+        stderr: what it wrote, for the reason of a crash.
+
+    What had been measured before a crash is kept, with a status that says so.
+    """
+    result = _result(folder) or CaseResult(case=case, status="failed")
+    state = _state(folder)
+    if return_code is None:
+        return result.model_copy(update={"status": "not-run", "reason": "it was not started"})
+    if timed_out_s is not None:
+        reason = f"it had not ended after {timed_out_s:g} s{_while(state)}; allow more, or ask for less"
+        return result.model_copy(update={"status": "timeout", "reason": reason})
+    if state is not None and state.status is not None:
+        return result.model_copy(update={"status": state.status, "reason": state.reason})
+    status, reason = _crash(return_code, state, stderr)
+    return result.model_copy(update={"status": status, "reason": reason})
+
+
+def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Raw values of a case by name (`ARRAYS`); what was not measured is not there, nor what cannot be read."""
+    found = {}
+    for name in ARRAYS:
+        with suppress(OSError, ValueError):
+            found[name] = np.load(folder / ARRAYS_FOLDER / f"{name}.npy", allow_pickle=False)
+    return found
+
+
+def _result(folder: Path) -> CaseResult | None:
+    try:
+        return CaseResult.model_validate_json((folder / RESULT_NAME).read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def _state(folder: Path) -> CaseState | None:
+    try:
+        return CaseState.model_validate_json((folder / STATUS_NAME).read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[CaseStatus, str]:
+    tail = " | ".join(line.strip() for line in stderr.strip().splitlines()[-TAIL_LINES:])
+    said = f": {tail}" if tail else ""
+    if return_code >= 0:
+        return "failed", f"its process ended with exit code {return_code}{_while(state)}{said}"
+    number = -return_code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    hint = (
+        "; the kernel ends a process so when the machine has no memory left (its log tells)"
+        if name == "SIGKILL"
+        else ""
+    )
+    return "failed", f"its process was ended by {name}{_while(state)}{hint}{said}"
+
+
+def _while(state: CaseState | None) -> str:
+    return "" if state is None else f" while in {state.doing}"

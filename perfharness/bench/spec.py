@@ -1,0 +1,144 @@
+"""What the process of one case is told (`spec.json`), and what it leaves behind in its folder.
+
+`python -m perfharness.bench.case FOLDER/spec.json` runs it. It writes, each file as a whole or not at all:
+
+- `status.json` (`CaseState`): which pass it is in;
+- `result.json` (`CaseResult`): what is known so far, after each pass;
+- `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
+- `files.json`: the files it has open or mapped, for a start with a cold file cache.
+
+`perfharness.bench.outcome.case_outcome` makes one `CaseResult` of them, whatever became of the process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.model.bench import BenchCase, CaseStatus
+
+SPEC_NAME = "spec.json"
+STATUS_NAME = "status.json"
+RESULT_NAME = "result.json"
+ARRAYS_FOLDER = "arrays"
+FILES_NAME = "files.json"
+
+Pass = Literal["latency", "telemetry", "layers", "instances", "stages", "outputs"]
+"""What may be asked for beside start-up, in the order in which they are done."""
+
+ARRAYS = {
+    "wall_ns": "int64, wall clock of each timed iteration",
+    "start_ns": "int64, when it began, from the first one on",
+    "warmup_ns": "int64, wall clock of each warm-up iteration",
+    "device_ms": "float64, the device's own time of execute, from a pass of its own",
+}
+"""Raw values that a case offers; those that were not measured are not there."""
+
+BATCH = "batch"
+"""Name of the dimension that the batch size stands for."""
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXIT_UNAVAILABLE, EXIT_OUT_OF_MEMORY, EXIT_MEMORY_LIMIT = 10, 11, 12
+"""Exit codes of the process of a case; `CaseState.status` says the same."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LatencySettings(_Model):
+    """How long to measure.
+
+    Args:
+        iterations: timed ones; with `until_stable` the fewest.
+        until_stable: go on until the 95 % interval of the mean is within `stable_percent` of it on both sides, at most
+            for `max_iterations`.
+        max_seconds: of the timed iterations, and of the warm-up, in any case.
+        device_iterations: of the pass with the device's events, at most.
+    """
+
+    warmup: int = Field(default=50, ge=0)
+    iterations: int = Field(default=1000, ge=1)
+    until_stable: bool = False
+    stable_percent: float = Field(default=1.0, gt=0)
+    max_iterations: int = Field(default=100_000, ge=1)
+    max_seconds: float = Field(default=120.0, gt=0)
+    device_iterations: int = Field(default=1000, ge=1)
+
+
+class TelemetrySettings(_Model):
+    """The second pass, beside which the sampler runs.
+
+    Args:
+        seconds: of work; sensors of a GPU are updated every 100 ms or so.
+        gpu_uuids: those of the case; empty on the CPU.
+    """
+
+    seconds: float = Field(default=5.0, gt=0)
+    interval_ms: float = Field(default=50.0, gt=0)
+    idle_seconds: float = Field(default=0.0, ge=0)
+    gpu_uuids: tuple[str, ...] = ()
+
+
+class CaseSpec(_Model):
+    """One case, whole.
+
+    Args:
+        model: as the user named it, for `backends.model_source`.
+        inputs: shape of each input, numbers and names of dimensions (`batch` is the case's batch size, others stand in
+            `dimensions`); inputs that are left out have what the model says, its first open dimension being the batch.
+        input_file: `.npz` with arrays by input name, of one item (no batch dimension) or of the batch; others are
+            seeded random values.
+        tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
+        memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
+        instances: so many processes of this case at once, in the pass `instances`.
+        pipeline: a script with PerfRecorder for the pass `stages`; None: preprocess, the engine, postprocess.
+        file_cache: what the parent knows of it.
+        spawned_unix_ns: when the parent started the process; start-up begins there.
+    """
+
+    case: BenchCase
+    model: str
+    model_name: str | None = None
+    threads: int | None = None
+    extra: dict[str, str] = Field(default_factory=dict)
+    cache_dir: Path | None = None
+    inputs: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
+    dimensions: dict[str, int] = Field(default_factory=dict)
+    input_file: Path | None = None
+    seed: int = 0
+    tokens_per_item: float | None = None
+    tokens_dimension: str | None = None
+    memory_limit_bytes: int | None = None
+    passes: tuple[Pass, ...] = ("latency",)
+    latency: LatencySettings = LatencySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    layer_rounds: int = 20
+    instances: int = Field(default=1, ge=1)
+    pipeline: str | None = None
+    pipeline_arguments: tuple[str, ...] = ()
+    file_cache: Literal["cold", "warm", "unknown"] = "unknown"
+    spawned_unix_ns: int | None = None
+
+
+class CaseState(_Model):
+    """`status.json`.
+
+    Args:
+        doing: `import`, `load`, `allocate`, `warm-up`, a pass, or `done`.
+        status: None while it runs.
+    """
+
+    doing: str
+    pid: int
+    status: CaseStatus | None = None
+    reason: str | None = None
+
+
+def tokens_per_item(spec: CaseSpec) -> float | None:
+    """Tokens in one item of the batch, or None where the case has no tokens."""
+    if spec.tokens_per_item is not None:
+        return spec.tokens_per_item
+    return None if spec.tokens_dimension is None else float(spec.dimensions[spec.tokens_dimension])
