@@ -1,0 +1,26 @@
+"""MobileNetV3-Large for every backend: `perfharness bench --model samples.mobilenet_v3.factory:create ...`.
+
+Adding a framework: a module beside this one with a function `build(weights, precision)`, and its line here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from perfharness.errors import BackendError
+from samples.mobilenet_v3.weights import weights
+
+BUILDERS = {
+    "onnxruntime": "samples.mobilenet_v3.onnx_model",
+    "tensorrt": "samples.mobilenet_v3.onnx_model",
+    "torch": "samples.mobilenet_v3.torch_model",
+}
+"""Backend -> the module that builds for it."""
+
+
+def create(backend: str, precision: str) -> Any:
+    """The model with the one set of weights, as this backend takes it."""
+    if backend not in BUILDERS:
+        raise BackendError(f"MobileNetV3 is not written for {backend}; it is for {', '.join(sorted(BUILDERS))}")
+    return import_module(BUILDERS[backend]).build(weights(), precision)

@@ -1,0 +1,145 @@
+"""MobileNetV3-Large in NumPy: slow, and short enough to be checked by eye; frameworks' outputs are held against it.
+
+The same code finds the statistics of the batch norms (`calibrate`), so that random weights give activations and logits
+of a healthy size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from samples.mobilenet_v3.structure import BLOCKS, EPSILON
+
+Array = npt.NDArray[Any]
+Weights = dict[str, Array]
+
+
+def forward(weights: Weights, images: Array, layers: dict[str, Array] | None = None) -> Array:
+    """Logits (batch, classes) of images (batch, 3, height, width); the blocks' outputs go into `layers`."""
+    return _walk(weights, images, _normalised, layers if layers is not None else {})
+
+
+def calibrate(weights: Weights, images: Array) -> Weights:
+    """Means and variances of the batch norms, and scales and biases of the linear layers, that fit these images.
+
+    Found in the order of execution, each layer on what the layers before give with their new statistics. The linear
+    layers' outputs have mean 0 over the images, and together a standard deviation of 1 and 3, as a trained network's
+    logits have: they tell images apart rather than repeat one vector. `weights` takes them over, and they are returned
+    by name; `hidden.scale` and `classifier.scale` are factors of these weights.
+    """
+    found: Weights = {}
+
+    def measured(into: Weights, name: str, x: Array) -> Array:
+        found[f"{name}.norm.mean"] = x.mean(axis=(0, 2, 3))
+        found[f"{name}.norm.variance"] = x.var(axis=(0, 2, 3))
+        into |= {each: found[each] for each in (f"{name}.norm.mean", f"{name}.norm.variance")}
+        return _normalised(into, name, x)
+
+    layers: dict[str, Array] = {}
+    _walk(weights, images, measured, layers)
+    x = layers["pooled"]
+    for name, deviation in (("hidden", 1.0), ("classifier", 3.0)):
+        y = x @ weights[f"{name}.weight"].T
+        found[f"{name}.scale"] = np.float32(deviation / (y - y.mean(axis=0)).std()).reshape(1)
+        found[f"{name}.bias"] = -y.mean(axis=0) * found[f"{name}.scale"]
+        weights[f"{name}.weight"] = weights[f"{name}.weight"] * found[f"{name}.scale"]
+        weights[f"{name}.bias"] = found[f"{name}.bias"]
+        x = hard_swish(y * found[f"{name}.scale"] + found[f"{name}.bias"])
+    return found
+
+
+Normalise = Callable[[Weights, str, Array], Array]
+
+
+def _walk(weights: Weights, images: Array, normalise: Normalise, layers: dict[str, Array]) -> Array:
+    def convolved(name: str, x: Array, stride: int = 1) -> Array:
+        return normalise(weights, name, convolution(x, weights[f"{name}.weight"], stride))
+
+    x = hard_swish(convolved("stem", images, 2))
+    layers["stem"] = x
+    for block in BLOCKS:
+        name, activate = block.name, {"relu": relu, "hardswish": hard_swish}[block.activation]
+        y = x if block.expand is None else activate(convolved(f"{name}.expand", x))
+        y = normalise(weights, f"{name}.depthwise", depthwise(y, weights[f"{name}.depthwise.weight"], block.stride))
+        y = activate(y)
+        if block.squeeze is not None:
+            mean = y.mean(axis=(2, 3), keepdims=True)
+            small = relu(convolution(mean, weights[f"{name}.squeeze.weight"]) + _bias(weights, f"{name}.squeeze"))
+            large = convolution(small, weights[f"{name}.excite.weight"]) + _bias(weights, f"{name}.excite")
+            y = y * hard_sigmoid(large)
+        y = convolved(f"{name}.project", y)
+        x = x + y if block.residual else y
+        layers[name] = x
+    x = hard_swish(convolved("head", x)).mean(axis=(2, 3))
+    layers["pooled"] = x
+    x = hard_swish(x @ weights["hidden.weight"].T + weights["hidden.bias"])
+    logits: Array = x @ weights["classifier.weight"].T + weights["classifier.bias"]
+    return logits
+
+
+def convolution(x: Array, weight: Array, stride: int = 1) -> Array:
+    """Of (batch, in, height, width) with (out, in, kernel, kernel)."""
+    if weight.shape[2:] == (1, 1) and stride == 1:
+        flat = x.reshape(*x.shape[:2], -1)
+        product: Array = weight[:, :, 0, 0] @ flat
+        return product.reshape(x.shape[0], weight.shape[0], *x.shape[2:])
+    return _added(
+        np.einsum("oi,nihw->nohw", weight[:, :, row, column], part, optimize=True)
+        for row, column, part in _shifted(x, weight.shape[2], stride)
+    )
+
+
+def depthwise(x: Array, weight: Array, stride: int) -> Array:
+    """Of (batch, channels, height, width) with (channels, 1, kernel, kernel)."""
+    return _added(
+        weight[:, 0, row, column, None, None] * part for row, column, part in _shifted(x, weight.shape[2], stride)
+    )
+
+
+def _added(parts: Iterator[Array]) -> Array:
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _shifted(x: Array, kernel: int, stride: int) -> list[tuple[int, int, Array]]:
+    """For each place in the kernel, what of the padded image it is multiplied with."""
+    pad = (kernel - 1) // 2
+    height, width = ((size - 1) // stride + 1 for size in x.shape[2:])
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    return [
+        (row, column, padded[:, :, row : row + stride * height : stride, column : column + stride * width : stride])
+        for row in range(kernel)
+        for column in range(kernel)
+    ]
+
+
+def _normalised(weights: Weights, name: str, x: Array) -> Array:
+    gamma, beta, mean, variance = (
+        weights[f"{name}.norm.{part}"][:, None, None] for part in ("gamma", "beta", "mean", "variance")
+    )
+    y: Array = (x - mean) * (gamma / np.sqrt(variance + np.float32(EPSILON))) + beta
+    return y
+
+
+def _bias(weights: Weights, name: str) -> Array:
+    return weights[f"{name}.bias"][:, None, None]
+
+
+def relu(x: Array) -> Array:
+    active: Array = np.maximum(x, 0)
+    return active
+
+
+def hard_sigmoid(x: Array) -> Array:
+    gate: Array = np.clip(x + 3, 0, 6) / np.float32(6)
+    return gate
+
+
+def hard_swish(x: Array) -> Array:
+    return x * hard_sigmoid(x)
