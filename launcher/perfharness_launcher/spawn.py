@@ -113,7 +113,7 @@ def start(
         barrier_dir: where the start barrier is held; None: there is none.
     """
     folder = run_dir / spec.folder
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     control_path = control_dir / f"control_{spec.index}"
     status_path = control_dir / f"status_{spec.index}"
     os.mkfifo(control_path)

@@ -15,6 +15,7 @@ BENCH_TABLE_NAME = "bench.parquet"
 BENCH_VERSION = 1
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
+LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
 
@@ -105,6 +106,34 @@ class AccuracyRecord(_Model):
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
+class EqualityRecord(_Model):
+    """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
+
+    Of all outputs together: the largest differences, the smallest cosine. `equal` is None where they could not be
+    compared, and `reason` says why.
+    """
+
+    reference: str
+    equal: bool | None
+    absolute_tolerance: float
+    relative_tolerance: float
+    max_absolute: float | None = None
+    max_relative: float | None = None
+    cosine: float | None = None
+    worst_output: str | None = None
+    reason: str | None = None
+
+
+class CaseProcess(_Model):
+    """How the process of a case ended, as its parent saw it."""
+
+    exit_code: int | None = None
+    signal: str | None = None
+    timed_out: bool = False
+    interrupted: bool = False
+    attempts: int = 1
+
+
 class CaseResult(_Model):
     """What became of a case."""
 
@@ -132,12 +161,14 @@ class CaseResult(_Model):
     startup: StartUp = Field(default_factory=StartUp)
     layers: list[LayerRecord] = Field(default_factory=list)
     accuracy: AccuracyRecord | None = None
+    equality: EqualityRecord | None = None
     stages_ms: dict[str, float] = Field(default_factory=dict)
     """Stages of the traced pipeline around the engine, mean per batch, where a pipeline was measured."""
 
     reasons: dict[str, str] = Field(default_factory=dict)
     """Field -> why it is None or empty."""
 
+    process: CaseProcess | None = None
     started_unix_ns: int | None = None
     duration_s: float | None = None
 
@@ -153,12 +184,73 @@ class MachineRecord(_Model):
     perfharness: str | None = None
 
 
+class Constraints(_Model):
+    """What a recommended case must keep to; None: anything goes.
+
+    `max_accuracy_loss` is in the metric's own unit (`accuracy_metric`); None for the metric: 1 - cosine of the outputs
+    against the suite's reference.
+    """
+
+    max_latency_ms: float | None = Field(default=None, gt=0)
+    latency_percentile: LatencyPercentile = "p95"
+    memory_limit_bytes: int | None = Field(default=None, gt=0)
+    max_accuracy_loss: float | None = Field(default=None, ge=0)
+    accuracy_metric: str | None = None
+    max_energy_per_item_j: float | None = Field(default=None, gt=0)
+
+
+class Exclusion(_Model):
+    """A case that is not recommended, and the one sentence why."""
+
+    case_id: str
+    reason: str
+
+
+class Recommendation(_Model):
+    """The best case of one model under the constraints.
+
+    Args:
+        best: of the cases that meet all constraints, the one with the most items per second; None: none meets them.
+        ties: cases whose interval of items per second overlaps the best one's.
+        front: those that no other case beats in everything that is known of both.
+        nearest: where none meets the constraints: the case that misses them by the smallest factor.
+        why: sentences for people.
+    """
+
+    model: str
+    best: str | None = None
+    ties: list[str] = Field(default_factory=list)
+    front: list[str] = Field(default_factory=list)
+    excluded: list[Exclusion] = Field(default_factory=list)
+    nearest: str | None = None
+    why: list[str] = Field(default_factory=list)
+
+
 class BenchSuiteResult(_Model):
-    """`bench.json`."""
+    """`bench.json`.
+
+    Args:
+        name: of the suite.
+        suite_sha256: of all that decides what is measured, so that `--resume` can tell a changed suite.
+        seed: of the order of the cases.
+        order: case ids as they were run.
+        baseline: what speed-ups are against: `backend/mode/precision`, at the same model and batch size.
+        complete: whether every case was tried.
+        remarks: what a reader must know of the whole.
+    """
 
     schema_version: int = BENCH_VERSION
     created: str
     command: list[str] = Field(default_factory=list)
+    name: str = "bench"
+    suite_sha256: str | None = None
+    seed: int = 0
+    order: list[str] = Field(default_factory=list)
+    baseline: str | None = None
+    constraints: Constraints = Constraints()
     machine: MachineRecord
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     cases: list[CaseResult] = Field(default_factory=list)
+    recommendations: list[Recommendation] = Field(default_factory=list)
+    complete: bool = True
+    remarks: list[str] = Field(default_factory=list)
