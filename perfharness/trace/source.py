@@ -14,7 +14,7 @@ from perfharness.model.trace import Int64
 MISSING = -(2**62)
 """Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
 
-WINDOW_ROWS = 1 << 18
+WINDOW_ROWS = 1 << 19
 """Rows that are read at a time where a table is not read as a whole."""
 
 MAX_WINDOWS = 1 << 14
@@ -85,6 +85,8 @@ class TraceSource(Protocol):
 
 
 def split_rows(first: int, last: int) -> list[Window]:
-    """Windows that hold all row ids from the first to the last."""
-    rows = max(WINDOW_ROWS, -(-(last - first + 1) // MAX_WINDOWS))
+    """Windows that hold all row ids from the first to the last; of one length, so that two readers end together."""
+    count = last - first + 1
+    windows = min(-(-count // WINDOW_ROWS), MAX_WINDOWS)
+    rows = -(-count // (windows + windows % 2 if windows > 1 else 1))
     return [(begin, min(begin + rows - 1, last)) for begin in range(first, last + 1, rows)]
