@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
 from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
@@ -212,8 +213,10 @@ def _group(stages: StageTable) -> tuple[Integers, Int64, Int64]:
     firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     next_number = 0
     for at in by_level(stages):
-        above = np.where(stages.parent[at] >= 0, node[stages.parent[at]], -1)
-        index = np.where(stages.is_batch[at], stages.batch_index[at], NOT_COUNTED)
+        parent = stages.parent[at]
+        above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
+        del parent
+        index = np.where(stages.is_batch[at], stages.batch_index[at], np.int32(NOT_COUNTED))
         groups = number_rows(
             taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int64), index
         )

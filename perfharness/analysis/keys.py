@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from perfharness.model.result import Float64
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.trace import Integers
 
 Column = npt.NDArray[Any]
 
@@ -79,11 +79,15 @@ def _first_rows(code: Integers, count: int) -> Integers:
     return first
 
 
-def _combine(left: Integers, right: Integers) -> Int64:
+def _combine(left: Integers, right: Integers) -> Integers:
     """One number for each pair of values, the same for equal pairs."""
     if not len(left):
         return left.astype(np.int64)
     low, high, other_low, other_high = (int(bound) for bound in (left.min(), left.max(), right.min(), right.max()))
+    if other_low == other_high:
+        return left
+    if low == high:
+        return right
     if (high - low + 1) * (other_high - other_low + 1) >= 1 << 62:
         # Too far apart to be laid out side by side: number them first.
         (left, high), (right, other_high) = _encode(left), _encode(right)
@@ -99,10 +103,10 @@ def _combine(left: Integers, right: Integers) -> Int64:
 
 def _encode(column: Integers) -> tuple[Integers, int]:
     if len(column):
-        low = int(column.min())
+        low = min(int(column.min()), 0)  # what need not be moved is not copied
         span = int(column.max()) - low + 1
         if span <= 2 * len(column) + SMALL_TABLE:
-            return _encode_by_table(column - low, span)
+            return _encode_by_table(column - low if low else column, span)
     encoded = pa.array(column).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int32), len(encoded.dictionary)
 
