@@ -123,6 +123,9 @@ class Session(ABC):
     enforces_memory_limit: bool = False
     """Whether the framework itself refuses memory beyond `BackendOptions.memory_limit_bytes`."""
 
+    build_ms: float | None = None
+    """What of `load` and `allocate` was the build of an engine, or a compilation; None: nothing was built."""
+
     @abstractmethod
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Make host (pinned, where there is a GPU) and device buffers for these input shapes, by input name.

@@ -66,22 +66,48 @@ class LatencyStats(_Model):
     min: float
     max: float
     stable: bool | None = None
-    """Whether the mean had settled when measuring stopped; None where that was not asked for."""
+    """Whether the median had settled when measuring stopped; None where that was not asked for."""
 
 
 class MemoryUse(_Model):
     """Peaks while the case ran, and the model's own size."""
 
     device_peak_bytes: int | None = None
+    """The larger of the two below."""
+
+    device_allocator_bytes: int | None = None
+    """What the framework's allocator had reserved at most."""
+
+    device_process_bytes: int | None = None
+    """What the driver counts for the process, its CUDA context included; seen now and then, so no peak of moments."""
+
+    device_source: str | None = None
+    """Where `device_process_bytes` is from."""
+
     host_peak_bytes: int | None = None
+    """Resident, from the start of the process on; libraries are in it."""
+
     model_file_bytes: int | None = None
     model_device_bytes: int | None = None
+    """By how much the process's device memory grew when the model was loaded; a CUDA context made then is in it."""
+
+    model_host_bytes: int | None = None
+    """Likewise resident memory of the host."""
+
+    limit_bytes: int | None = None
+    limit_held_by: str | None = None
+    """What enforces the limit."""
 
 
 class StartUp(_Model):
     """Milliseconds from nothing to the first result; `build` is an engine's build, `load` that of a built one."""
 
+    process_ms: float | None = None
+    """From the start of the process to the first line of ours: interpreter, perfharness's own imports."""
+
     import_ms: float | None = None
+    """Of the framework."""
+
     build_ms: float | None = None
     load_ms: float | None = None
     allocate_ms: float | None = None
@@ -94,6 +120,24 @@ class LayerRecord(_Model):
 
     name: str
     milliseconds: float
+
+
+class InstancesRecord(_Model):
+    """Several processes of one case at once on one device."""
+
+    instances: int
+    items_per_second: float | None = None
+    """Of all, over the time in which all were in their timed rounds."""
+
+    window_ms: float | None = None
+    mean_running: float | None = None
+    """How many of them were inside a round, on average over the window."""
+
+    items_per_second_each: list[float | None] = Field(default_factory=list)
+    latency: LatencyStats | None = None
+    """Of all rounds of all instances."""
+
+    reason: str | None = None
 
 
 class AccuracyRecord(_Model):
@@ -152,11 +196,19 @@ class CaseResult(_Model):
     """The device's own time of `execute`, from its events."""
 
     items_per_second: Estimate | None = None
+    """One instance, one round after another: batch size / mean latency."""
+
     tokens_per_second: Estimate | None = None
     utilization_percent: float | None = None
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None
     clock_drop_percent: float | None = None
+    """By how much the clock of the multiprocessors was lower right after the timed rounds than right before."""
+
+    instances: InstancesRecord | None = None
+    settings: dict[str, str] = Field(default_factory=dict)
+    """What the backend set (`Session.settings`)."""
+
     memory: MemoryUse = Field(default_factory=MemoryUse)
     startup: StartUp = Field(default_factory=StartUp)
     layers: list[LayerRecord] = Field(default_factory=list)
