@@ -1,0 +1,131 @@
+"""The second pass: the same rounds with the telemetry sampler beside them, for utilisation, power, energy, memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfharness.analysis.energy.gpu_sensors import GpuSensors
+from perfharness.analysis.metrics.clocks import Throttling, clock_hold
+from perfharness.analysis.metrics.figures import Window, window_figures
+from perfharness.bench.spec import TelemetrySettings
+from perfharness.errors import PerfHarnessError
+from perfharness.model.bench import Estimate
+from perfharness.model.manifest import GpuRecord, TracerRecord
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
+from perfharness.telemetry.store import read_sample_log
+from perfharness_launcher.companions import CompanionContext, MeasuredProcess
+from perfharness_launcher.sampling import TelemetryCompanion
+
+SUBJECT = "case"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the sampler saw; None with a reason by the name of the field in `CaseResult`."""
+
+    utilization_percent: float | None = None
+    power_mean_w: float | None = None
+    energy_per_item_j: Estimate | None = None
+    clock_drop_percent: float | None = None
+    device_peak_bytes: int | None = None
+    host_peak_bytes: int | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
+
+
+def without_gpu(reason: str) -> Beside:
+    """Nothing, and why."""
+    return Beside(reasons=dict.fromkeys(NEEDS_GPU, reason))
+
+
+def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], int]) -> Beside:
+    """Run the work with the sampler beside it.
+
+    Args:
+        folder: of the case; `telemetry.parquet` comes to lie there.
+        work: runs rounds until it has done enough; how many it was. The device is idle when it returns.
+    """
+    plan = _plan(folder, settings)
+    companion = TelemetryCompanion()
+    try:
+        companion.start(CompanionContext(plan, folder, "case"))
+    except PerfHarnessError as error:
+        return without_gpu(str(error))
+    begin = end = time.time_ns()
+    rounds = 0
+    try:
+        companion.measured(MeasuredProcess(plan.processes[0], folder, os.getpid(), begin))
+        begin = time.time_ns()
+        rounds = work()
+        end = time.time_ns()
+    finally:
+        companion.stop()
+    try:
+        log = read_sample_log(folder / TELEMETRY_NAME)
+    except PerfHarnessError as error:
+        return without_gpu(str(error))
+    return conclude(log, settings.gpu_uuids, (begin, end), rounds * batch_size)
+
+
+def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: int) -> Beside:
+    """What the readings say of a stretch of work, UTC ns.
+
+    Energy is that of the whole GPU, its idle power included, over all that was done in the window.
+    """
+    resident = log.get(process_subject(SUBJECT), "rss_bytes")
+    host = None
+    if resident is not None and resident.is_read.any():
+        inside = resident.select(resident.is_read).between(*window)
+        host = int(inside.value.max()) if len(inside) else None
+    if not gpu_uuids:
+        nothing = without_gpu("the case has no GPU")
+        return Beside(host_peak_bytes=host, reasons=nothing.reasons)
+    uuid, reasons = gpu_uuids[0], {}
+    name = "gpu_utilization_percent"
+    used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
+    if used.mean is None:
+        reasons["utilization_percent"] = used.reason or "it was not read"
+    energy = GpuSensors(log, uuid).best(window)[1]
+    per_item = None
+    if energy.joules is None:
+        reasons |= dict.fromkeys(("energy_per_item_j", "power_mean_w"), energy.reason or "no sensor was read")
+    else:
+        error = energy.error_j or 0.0
+        low, high = (max(0.0, (energy.joules + sign * error) / items) for sign in (-1, 1))
+        per_item = Estimate(value=energy.joules / items, low=low, high=high)
+    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling((), ()), "", None, window)
+    if hold.drop_percent is None:
+        reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
+    memory = log.get(process_subject(SUBJECT), "process_memory_bytes")
+    taken = None if memory is None else memory.select(memory.is_read)
+    return Beside(
+        utilization_percent=used.mean,
+        power_mean_w=energy.mean_power_w,
+        energy_per_item_j=per_item,
+        clock_drop_percent=hold.drop_percent,
+        device_peak_bytes=None if taken is None or not len(taken) else int(taken.value.max()),
+        host_peak_bytes=host,
+        reasons=reasons,
+    )
+
+
+def _plan(folder: Path, settings: TelemetrySettings) -> LaunchPlan:
+    """As much of a launch as the sampler asks for."""
+    gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
+    options = LaunchOptions(
+        script="",
+        output_dir=folder,
+        sample_interval_ms=settings.interval_ms,
+        measure_idle_s=settings.idle_seconds,
+    )
+    process = ProcessSpec(0, 0, gpus[0] if gpus else None, SUBJECT, ())
+    return LaunchPlan(
+        options, TracerRecord(kind="none"), None, gpus, (process,), InterpreterFacts(executable=""), traces_cuda=False
+    )

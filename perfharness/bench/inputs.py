@@ -1,0 +1,102 @@
+"""Shapes and values of a case's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.bench.spec import BATCH, CaseSpec
+from perfharness.errors import UsageError
+from perfharness.model.bench import TensorSpec
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def input_shapes(specs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
+    """The shape of each input for the case's batch size. Raises `UsageError` where a dimension is left open."""
+    unknown = sorted(set(spec.inputs) - {one.name for one in specs})
+    if unknown:
+        names = ", ".join(one.name for one in specs)
+        raise UsageError(f"the model has no input {unknown[0]!r}; it has: {names}")
+    sizes = {**spec.dimensions, BATCH: spec.case.batch_size}
+    shapes = {}
+    for one in specs:
+        given = spec.inputs.get(one.name)
+        shapes[one.name] = _named(one, given, sizes) if given is not None else _of_model(one, spec.case.batch_size)
+    return shapes
+
+
+def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    open_names = sorted({part for part in given if isinstance(part, str) and part not in sizes})
+    if open_names:
+        raise UsageError(
+            f"dimension {open_names[0]!r} of input {one.name!r} has no size; give it one, as {open_names[0]}=128"
+        )
+    shape = tuple(sizes[part] if isinstance(part, str) else part for part in given)
+    fits = len(shape) == len(one.shape) and all(
+        have in (None, want) for have, want in zip(one.shape, shape, strict=True)
+    )
+    if not fits:
+        raise UsageError(f"input {one.name!r} is {_text(one)} in the model, and cannot be {shape}")
+    return shape
+
+
+def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
+    """The first dimension is the batch's, where the model leaves it open; what else is open must be named."""
+    shape = (batch if size is None else size for size in one.shape[:1])
+    rest = one.shape[1:]
+    if None in rest:
+        raise UsageError(
+            f"input {one.name!r} is {_text(one)} in the model; say what the other open dimensions are, as "
+            f"{one.name}={','.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
+        )
+    if one.shape and one.shape[0] not in (None, batch):
+        raise UsageError(
+            f"input {one.name!r} is {_text(one)} in the model, which is made for batches of {one.shape[0]}; "
+            f"a batch of {batch} takes another export, with that dimension open"
+        )
+    return (*shape, *(size for size in rest if size is not None))
+
+
+def _text(one: TensorSpec) -> str:
+    return "(" + ", ".join("?" if size is None else str(size) for size in one.shape) + ")"
+
+
+def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> dict[str, npt.NDArray[Any]]:
+    """Values of each input: those of the file, repeated over the batch, else seeded ones.
+
+    Floats are standard normal; integers and booleans 0 or 1, which are indices of any table and good masks.
+    """
+    given = {} if spec.input_file is None else _read(spec.input_file)
+    random = np.random.default_rng(spec.seed)
+    found = {}
+    for one in specs:
+        shape, kind = shapes[one.name], np.dtype(one.dtype)
+        if one.name in given:
+            found[one.name] = _fitted(one.name, given[one.name], shape, kind)
+        elif kind.kind == "f":
+            found[one.name] = random.standard_normal(shape, dtype=np.float32).astype(kind)
+        else:
+            found[one.name] = random.integers(0, 2, shape).astype(kind)
+    return found
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"inputs cannot be read from {path}: {error}; it must be a .npz of numpy.savez") from error
+
+
+def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """One item for every place of the batch, or as many items as there are, from the first again."""
+    if array.shape == shape[1:]:
+        array = array[np.newaxis]
+    if array.shape[1:] != shape[1:] or not len(array):
+        raise UsageError(f"input {name!r} of the file is {array.shape}; {shape} or {shape[1:]} is wanted")
+    return np.ascontiguousarray(np.resize(array, shape) if len(array) != shape[0] else array, dtype=kind)

@@ -1,0 +1,182 @@
+"""The timed loop: pre-allocated buffers, one round after another, wall clock of each, nothing else going on.
+
+The device's own time comes from a pass of its own after it: two more calls a round to record events, and the reading of
+them, would be in the wall clock of every round (a few microseconds of a model that takes fifty).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.latency_statistics import is_settled
+from perfharness.backends.base import Session
+from perfharness.bench.spec import LatencySettings
+from perfharness.model.result import Float64
+from perfharness.model.trace import Int64
+
+NS_PER_MS = 1e6
+LOOK_AGAIN = 1.25
+"""So many times more iterations from one look whether it has settled to the next; few looks leave little to chance."""
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Iterations in the order in which they ran.
+
+    Args:
+        start_ns: on the clock that was used.
+        wall_ns: length of each.
+        stable: whether the median had settled; None where that was not asked for.
+        ended: why there are fewer iterations than asked for; None: there are not.
+    """
+
+    start_ns: Int64
+    wall_ns: Int64
+    stable: bool | None = None
+    ended: str | None = None
+
+    @property
+    def milliseconds(self) -> Float64:
+        """Of each iteration."""
+        return self.wall_ns / NS_PER_MS
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No garbage collection inside; what lives now is not looked at again until the end. Put back as it was."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+def one_round(session: Session) -> None:
+    """What a service does for each batch."""
+    session.copy_in()
+    session.execute()
+    session.copy_out()
+    session.synchronize()
+
+
+def time_rounds(session: Session, count: int, max_seconds: float, clock: Clock = time.perf_counter_ns) -> Timed:
+    """At most so many rounds, none begun when the time is over; at least one."""
+    start, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    done = _time_into(session, start, end, clock() + round(max_seconds * 1e9), clock)
+    return Timed(start[:done], (end - start)[:done], ended=_cut(done, count, max_seconds))
+
+
+def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
+    """The rounds before the timed ones; none where none were asked for."""
+    if not settings.warmup:
+        nothing = np.zeros(0, np.int64)
+        return Timed(nothing, nothing)
+    return time_rounds(session, settings.warmup, settings.max_seconds, clock)
+
+
+def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
+    """The timed rounds, warm-up over: as many as asked for, or until the median has settled."""
+    with quiet_collector():
+        if not settings.until_stable:
+            return time_rounds(session, settings.iterations, settings.max_seconds, clock)
+        return _until_settled(session, settings, clock)
+
+
+def measure_device_time(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Float64:
+    """The device's own time of `execute`, in milliseconds, in rounds like the timed ones; empty without a device."""
+    timer = session.device_timer()
+    if timer is None:
+        return np.zeros(0)
+    deadline = clock() + round(settings.max_seconds * 1e9)
+    found: list[float] = []
+    with quiet_collector():
+        while len(found) < settings.device_iterations and (not found or clock() < deadline):
+            session.copy_in()
+            timer.start()
+            session.execute()
+            timer.stop()
+            session.copy_out()
+            session.synchronize()
+            found.append(timer.milliseconds())
+    return np.asarray(found)
+
+
+def work_for(session: Session, seconds: float, clock: Clock = time.perf_counter_ns) -> int:
+    """Round after round for so long; how many."""
+    deadline, rounds = clock() + round(seconds * 1e9), 0
+    while not rounds or clock() < deadline:
+        one_round(session)
+        rounds += 1
+    return rounds
+
+
+def _until_settled(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
+    deadline = clock() + round(settings.max_seconds * 1e9)
+    most = max(settings.iterations, settings.max_iterations)
+    start, end = np.zeros(most, np.int64), np.zeros(most, np.int64)
+    start.fill(0)  # zeros() leaves the pages to the first write, which is in the loop
+    end.fill(0)
+    done, wanted, settled = 0, min(settings.iterations, most), False
+    while not settled and done < most and (not done or clock() < deadline):
+        done += _time_into(session, start[done:wanted], end[done:wanted], deadline, clock)
+        settled = done >= settings.iterations and is_settled((end - start)[:done] / NS_PER_MS, settings.stable_percent)
+        wanted = min(most, max(done + 1, round(LOOK_AGAIN * done)))
+    ended = None
+    if not settled:
+        limit = f"{settings.max_seconds:g} s were over" if done < most else f"{most} iterations were done"
+        ended = f"the median had not settled within {settings.stable_percent:g} % when {limit}"
+    return Timed(start[:done], (end - start)[:done], settled, ended)
+
+
+def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock: Clock) -> int:
+    """Fill the arrays; how many rounds were done before the deadline, one at least."""
+    copy_in, execute, copy_out, synchronize = (
+        session.copy_in,
+        session.execute,
+        session.copy_out,
+        session.synchronize,
+    )
+    for index in range(len(start)):
+        begin = clock()
+        copy_in()
+        execute()
+        copy_out()
+        synchronize()
+        stop = clock()
+        start[index] = begin
+        end[index] = stop
+        if stop >= deadline:
+            return index + 1
+    return len(start)
+
+
+def _cut(done: int, wanted: int, max_seconds: float) -> str | None:
+    return None if done == wanted else f"{done} of {wanted} iterations were done when {max_seconds:g} s were over"
+
+
+def as_arrays(warmup: Timed, timed: Timed, device_ms: Float64) -> Mapping[str, npt.NDArray[Any]]:
+    """The raw values that are kept (`spec.ARRAYS`)."""
+    first = int(timed.start_ns[0]) if len(timed.start_ns) else 0
+    found: dict[str, npt.NDArray[Any]] = {
+        "wall_ns": timed.wall_ns,
+        "start_ns": timed.start_ns - first,
+        "warmup_ns": warmup.wall_ns,
+    }
+    if len(device_ms):
+        found["device_ms"] = device_ms
+    return found

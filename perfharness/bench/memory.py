@@ -1,0 +1,189 @@
+"""Memory of a case: what it used, and a limit that holds.
+
+Three things hold a limit, each where the one before does not reach: the framework's own allocator is told
+(`BackendOptions.memory_limit_bytes`); on the CPU the kernel is told (RLIMIT_DATA); a watchdog looks from time to time
+and ends the process, while nothing is timed, and once more after the timed rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfharness.errors import OutOfMemoryError
+from perfharness.telemetry.nvml import Device, Nvml
+
+PERIOD_S = 0.02
+"""How often the watchdog looks. What is taken and given back in between, it does not see."""
+
+RUNNING_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+
+
+class MemoryLimitError(OutOfMemoryError):
+    """The case took, or would have taken, more than its limit."""
+
+
+class GpuView:
+    """What NVML tells of the GPU of this process.
+
+    Args:
+        nvml: open while the view is used.
+        uuid: of the GPU, or the MIG instance.
+    """
+
+    def __init__(self, nvml: Nvml, uuid: str) -> None:
+        self._device = nvml.device(uuid) if nvml.opened.ok else None
+        self._nvml = nvml
+        self._before = self._used_by_all()
+        self.memory_source = ""
+        """Where `used_bytes` has its figure from."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be asked, or None."""
+        if not self._nvml.opened.ok:
+            return self._nvml.opened.reason
+        return "NVML knows no such GPU" if self._device is None else None
+
+    def used_bytes(self) -> int | None:
+        """Memory of this process on the GPU, its CUDA context included; None where nothing tells.
+
+        Where the driver does not list the process under its id (in a container, say): what the GPU has more in use than
+        when the view was made, whoever uses it.
+        """
+        own = self._used_by_process()
+        if own is not None:
+            self.memory_source = "NVML, of this process"
+            return own
+        now = self._used_by_all()
+        if now is None or self._before is None:
+            return None
+        self.memory_source = "NVML, of the whole GPU, less what was in use before"
+        return max(0, now - self._before)
+
+    def free_bytes(self) -> int | None:
+        """Free memory of the GPU."""
+        memory = self._asked("nvmlDeviceGetMemoryInfo")
+        return None if memory is None else int(memory.free)
+
+    def sm_clock_mhz(self) -> float | None:
+        """The clock at this moment; of a MIG instance that of its GPU."""
+        if self._device is None:
+            return None
+        answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._nvml.module.NVML_CLOCK_SM)
+        return float(answer.value) if answer.ok else None
+
+    def _used_by_all(self) -> int | None:
+        memory = self._asked("nvmlDeviceGetMemoryInfo")
+        return None if memory is None else int(memory.used)
+
+    def _used_by_process(self) -> int | None:
+        entries = [entry for function in RUNNING_PROCESSES for entry in self._asked(function) or ()]
+        found = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
+        sizes = [int(size) for size in found if size is not None]
+        return max(sizes) if sizes and len(sizes) == len(found) else None
+
+    def _asked(self, function: str) -> Any:
+        device: Device | None = self._device
+        answer = None if device is None else device.ask(function)
+        return answer.value if answer is not None and answer.ok else None
+
+
+def host_bytes() -> int:
+    """Resident memory of this process now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def host_peak_bytes() -> int:
+    """The most that was resident since the process began (getrusage(2): kilobytes)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def limit_host_memory(limit_bytes: int) -> str | None:
+    """Let the kernel refuse more private memory than the limit from now on; returns why it does not.
+
+    RLIMIT_DATA counts what is mapped, touched or not (getrlimit(2), Linux 4.7): threads' stacks and what an allocator
+    has set aside come on top, so that the limit is one of memory that is really in use.
+    """
+    try:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        mapped, used = (1024 * int(status[name].split()[0]) for name in ("VmData", "RssAnon"))
+        _, hardest = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (max(limit_bytes, used) + max(0, mapped - used), hardest))
+    except (OSError, ValueError, KeyError) as error:
+        return f"RLIMIT_DATA cannot be set: {error}"
+    return None
+
+
+class MemoryWatchdog:
+    """Looks at the memory in use while nothing is timed.
+
+    Args:
+        limit_bytes: None: there is no limit, and it never looks.
+        used_bytes: memory in use now; None: not known.
+        exceeded: called from the watchdog's thread with what is in use; it ends the process.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int | None,
+        used_bytes: Callable[[], int | None],
+        exceeded: Callable[[int], None],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._limit, self._used, self._exceeded, self._period_s = limit_bytes, used_bytes, exceeded, period_s
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._limit is not None and self._thread is None:
+            self._done.clear()
+            self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, since something is to be timed; the last look raises `MemoryLimitError`."""
+        if self._thread is not None:
+            self._done.set()
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Look once. Raises `MemoryLimitError`."""
+        if self._limit is None:
+            return
+        used = self._used()
+        if used is not None and used > self._limit:
+            raise MemoryLimitError(limit_sentence(used, self._limit))
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._period_s):
+            used = self._used()
+            if used is not None and self._limit is not None and used > self._limit:
+                self._exceeded(used)
+                return
+
+
+def limit_sentence(used_bytes: int, limit_bytes: int) -> str:
+    """What is told of a case over its limit."""
+    return (
+        f"it used {used_bytes / 1e9:.3f} GB, more than the limit of {limit_bytes / 1e9:.3f} GB; "
+        "raise --memory-limit, or take smaller batches"
+    )
+
+
+def size_on_disk(path: Path | None) -> int | None:
+    """Bytes of a file, or of all files in a folder; None where the model is no file."""
+    if path is None or not path.exists():
+        return None
+    if path.is_file():
+        return path.stat().st_size
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
