@@ -36,6 +36,7 @@ __all__ = [
 
 BACKENDS: dict[str, str] = {
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
+    "torch": "perfharness.backends.torch:TorchBackend",
 }
 """Name on the command line -> `module:class`, imported when it is asked for."""
 

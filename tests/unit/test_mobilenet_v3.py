@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.backends import BackendOptions, backend, model_source
+from perfharness.backends import BACKENDS, BackendOptions, backend, model_source
 from perfharness.errors import BackendError
 from samples.mobilenet_v3 import reference, weights
-from samples.mobilenet_v3.factory import create
+from samples.mobilenet_v3.factory import BUILDERS, create
 from samples.mobilenet_v3.structure import BLOCKS, EPSILON, INPUT, OUTPUT, divisible, shapes, torchvision_names
 
 
@@ -120,7 +120,7 @@ def test_a_framework_that_it_is_not_written_for() -> None:
         create("caffe", "fp32")
 
 
-@pytest.mark.parametrize("name", ["onnxruntime"])
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name in BACKENDS])
 def test_in_each_framework_it_is_the_network_of_numpy(name: str) -> None:
     """Logits of about 2: 1e-4 is some hundred roundings of fp32 in a row of sixty layers."""
     made = backend(name)

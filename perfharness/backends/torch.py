@@ -1,0 +1,388 @@
+"""PyTorch: eager, torch.compile and CUDA graphs, each also channels-last; fp32, tf32, fp16, bf16, int8 on the CPU.
+
+Inputs and outputs have the dtypes of the model's description in every precision: a session in fp16 or bf16 casts on the
+device, inside `execute`, as a service with float32 data would.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from shutil import which
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.backends.base import (
+    Arrays,
+    Backend,
+    BackendOptions,
+    DeviceTimer,
+    LayerTime,
+    ModelSource,
+    Session,
+    checked_arrays,
+    checked_shapes,
+)
+from perfharness.backends.torch_flags import TorchFlags
+from perfharness.backends.torch_layers import layer_times
+from perfharness.backends.torch_program import Program, load_program, tensors
+from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+
+INSTALL = "pip install 'perfharness[torch]'"
+CHANNELS_LAST = "channels-last"
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+WARMUP_ROUNDS = 3
+"""Before a capture, on the session's stream: libraries choose their algorithms and make their workspaces there."""
+
+
+class TorchBackend(Backend):
+    """Functions that return a `FactoryModel` of an `nn.Module`, and files of `torch.export.save`."""
+
+    name = "torch"
+    modes = (
+        "eager",
+        "compile",
+        "cudagraph",
+        CHANNELS_LAST,
+        f"compile+{CHANNELS_LAST}",
+        f"cudagraph+{CHANNELS_LAST}",
+    )
+    precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
+    suffixes = (".pt2",)
+    install = INSTALL
+    extra = ("compile_mode", "cudnn_benchmark")
+
+    def versions(self) -> dict[str, str]:
+        """Of PyTorch, and of what it computes with on a GPU."""
+        torch = self._library()
+        told = {"torch": str(torch.__version__)}
+        if torch.version.cuda is not None:
+            told["cuda"] = str(torch.version.cuda)
+            if (cudnn := torch.backends.cudnn.version()) is not None:
+                told["cudnn"] = str(cudnn)
+        return told
+
+    def problem(self, options: BackendOptions) -> str | None:
+        """Not installed, no GPU, no compiler, or a precision that device or mode have not."""
+        if (problem := self.option_problem(options, self.extra)) is not None:
+            return problem
+        for name, values in (("compile_mode", COMPILE_MODES), ("cudnn_benchmark", ("on", "off"))):
+            if options.extra.get(name, values[0]) not in values:
+                return f"{name} cannot be {options.extra[name]!r}; it can be: {', '.join(values)}"
+        try:
+            torch = self._library()
+        except BackendUnavailableError as error:
+            return str(error)
+        return _device_problem(torch, options) or _mode_problem(torch, options)
+
+    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+        """Bring the model into precision and layout, and onto the device."""
+        self.check(options)
+        self.check_model(model)
+        torch = self._library()
+        with translated(torch, "the model could not be loaded", options):
+            return TorchSession(torch, load_program(torch, model, options), options)
+
+    def _library(self) -> Any:
+        try:
+            return import_module("torch")
+        except ImportError:
+            raise BackendUnavailableError(f"torch is not installed: {INSTALL}") from None
+
+
+class TorchSession(Session):
+    """A module in inference mode, with a stream of its own on a GPU.
+
+    PyTorch's settings are global: the session's own are put in place when it begins to work, again when another session
+    has worked in between, and the ones from before come back with `close`.
+    """
+
+    def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
+        self._torch, self._program, self._options = torch, program, options
+        self._mode = (options.mode or "eager").removesuffix(CHANNELS_LAST).rstrip("+") or "eager"
+        self._channels_last = (options.mode or "").endswith(CHANNELS_LAST)
+        self._on_gpu = options.device == "cuda"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
+        self.inputs, self.outputs = program.inputs, program.outputs
+        self.enforces_memory_limit = self._on_gpu and options.memory_limit_bytes is not None
+        self._flags = TorchFlags(torch, options)
+        self._graph: Any = None
+        self._host: dict[str, Any] = {}
+        self._at_device: dict[str, Any] = {}
+        self._results: list[Any] = []
+        self._host_results: list[Any] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._closed = False
+        self._flags.apply()
+        try:
+            self._stream = torch.cuda.Stream(self._device) if self._on_gpu else None
+            module = program.module.to(self._device)
+            if self._channels_last:
+                module = module.to(memory_format=torch.channels_last)
+            self._module = module
+            self._call = self._compiled(module) if self._mode == "compile" else module
+        except BaseException:
+            self._flags.restore()
+            raise
+
+    def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Make the buffers; compile for these shapes, or capture the graph."""
+        self._open()
+        self._shapes = {}
+        whole = checked_shapes(self, shapes)
+        self._forget()
+        with translated(self._torch, "the shapes could not be allocated", self._options):
+            if self._on_gpu:
+                self._torch.cuda.empty_cache()
+                self._torch.cuda.reset_peak_memory_stats(self._device)
+            for spec in self.inputs:
+                self._host[spec.name] = self._buffer(whole[spec.name], spec.dtype)
+                self._at_device[spec.name] = self._at(self._host[spec.name])
+            if self._mode != "eager":
+                self._prepare()
+        self._shapes = whole
+
+    def write_inputs(self, arrays: Arrays) -> None:
+        """Into the host's buffers, in the layout in which they are copied."""
+        checked_arrays(self, self._shapes, arrays)
+        for spec in self.inputs:
+            np.copyto(self._host[spec.name].numpy(), arrays[spec.name])
+
+    def copy_in(self) -> None:
+        """Host to GPU, without waiting; on the CPU the model reads the host's buffers."""
+        if self._stream is not None:
+            self._activate()
+            for name, host in self._host.items():
+                self._at_device[name].copy_(host, non_blocking=True)
+
+    def execute(self) -> None:
+        """One inference: a call of the module, or a replay of the graph."""
+        if not self._shapes:
+            raise BackendError("nothing is allocated; allocate before a model is executed")
+        self._activate()
+        try:
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._results = self._inferred()
+        except Exception as error:
+            raise _translation(self._torch, error, "the model could not be run", self._options) from error
+
+    def copy_out(self) -> None:
+        """GPU to pinned memory, without waiting."""
+        if self._stream is None:
+            return
+        self._activate()
+        if [result.shape for result in self._results] != [host.shape for host in self._host_results]:
+            self._host_results = [
+                self._torch.empty(result.shape, dtype=result.dtype, pin_memory=True) for result in self._results
+            ]
+        for host, result in zip(self._host_results, self._results, strict=True):
+            host.copy_(result, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """Wait for the session's stream."""
+        if self._stream is not None:
+            try:
+                self._stream.synchronize()
+            except Exception as error:
+                raise _translation(self._torch, error, "the model could not be run", self._options) from error
+
+    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies, in the order of `outputs`."""
+        results = self._host_results if self._on_gpu else self._results
+        if not self._shapes or not results:
+            raise BackendError("there are no outputs; allocate and run a round before they are read")
+        return {spec.name: np.array(result.numpy()) for spec, result in zip(self.outputs, results, strict=True)}
+
+    def close(self) -> None:
+        """Free model and buffers, and bring PyTorch's settings back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._shapes = {}
+        self._forget()
+        self._module = self._call = None
+        self._program.release()
+        if self._on_gpu:
+            self._torch.cuda.empty_cache()
+        self._flags.restore()
+
+    def device_timer(self) -> DeviceTimer | None:
+        """From CUDA events on the session's stream."""
+        return None if self._stream is None else _EventTimer(self._torch, self._stream)
+
+    def device_memory_bytes(self) -> int | None:
+        """What the caching allocator has reserved at most since `allocate`; CUDA's own context is not in it."""
+        return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
+
+    def settings(self) -> dict[str, str]:
+        """PyTorch's settings for this session, layout, dtype, and what was compiled or quantised."""
+        told = {"dtype": self._program.computes_in, "memory_format": "contiguous"}
+        if self._channels_last:
+            told["memory_format"] = "channels_last"
+        if self._mode == "compile":
+            told["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
+        return told | self._flags.told()
+
+    def layer_times(self, rounds: int) -> list[LayerTime] | str:
+        """Of each module that computes by itself, by hooks, on the inputs that were written last."""
+        if self._mode != "eager":
+            return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
+        if not self._shapes:
+            raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
+        self.copy_in()
+        self._activate()
+        with translated(self._torch, "the layers could not be timed", self._options):
+            return layer_times(self._torch, self._module, self._inferred, self._stream, rounds)
+
+    def _inferred(self) -> list[Any]:
+        """The outputs of one inference, in the dtypes of the description."""
+        torch = self._torch
+        with torch.inference_mode():
+            given = [self._at_device[spec.name] for spec in self.inputs]
+            if (dtype := self._program.cast_to) is not None:
+                given = [each.to(dtype) if each.is_floating_point() else each for each in given]
+            found = tensors(torch, self._call(*given))
+            wanted = self._program.output_dtypes
+            return [each if each.dtype == dtype else each.to(dtype) for each, dtype in zip(found, wanted, strict=True)]
+
+    def _prepare(self) -> None:
+        """Warm up, which compiles, and capture where that is the mode. Inputs are zeros here."""
+        torch = self._torch
+        self._activate()
+        for host in self._host.values():
+            host.zero_()
+        self.copy_in()
+        for _ in range(WARMUP_ROUNDS):
+            self._results = self._inferred()
+        self.synchronize()
+        if self._mode == "cudagraph":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._results = self._inferred()
+            self._graph = graph
+            self.synchronize()
+
+    def _compiled(self, module: Any) -> Any:
+        if self._options.cache_dir is not None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self._options.cache_dir)
+        # Each shape is a program of its own: one for all sizes would be slower, and not what allocate is for.
+        made = self._torch.compile(module, mode=self._compile_mode(), dynamic=False)
+        if self._compile_mode() not in ("reduce-overhead", "max-autotune"):
+            return made
+
+        def with_marked_step(*given: Any) -> Any:  # these modes reuse the memory of outputs from step to step
+            self._torch.compiler.cudagraph_mark_step_begin()
+            return made(*given)
+
+        return with_marked_step
+
+    def _compile_mode(self) -> str:
+        return self._options.extra.get("compile_mode", COMPILE_MODES[0])
+
+    def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Host memory of zeros, pinned where there is a GPU."""
+        made = self._torch.zeros(shape, dtype=getattr(self._torch, dtype))
+        if self._channels_last and len(shape) == 4:
+            made = made.contiguous(memory_format=self._torch.channels_last)
+        return made.pin_memory() if self._on_gpu else made
+
+    def _at(self, host: Any) -> Any:
+        """The buffer at the device, in the same layout."""
+        return self._torch.empty_like(host, device=self._device) if self._on_gpu else host
+
+    def _activate(self) -> None:
+        """The session's settings and stream are the ones in use."""
+        self._flags.apply()
+        if self._stream is not None and self._torch.cuda.current_stream() != self._stream:
+            self._torch.cuda.set_stream(self._stream)
+
+    def _forget(self) -> None:
+        """Let go of what `allocate` made."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._results, self._host_results = [], []
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+        self._host, self._at_device = {}, {}
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BackendError("the session is closed; load the model again")
+
+
+class _EventTimer(DeviceTimer):
+    def __init__(self, torch: Any, stream: Any) -> None:
+        self._stream = stream
+        self._first = torch.cuda.Event(enable_timing=True)
+        self._last = torch.cuda.Event(enable_timing=True)
+
+    def start(self) -> None:
+        self._first.record(self._stream)
+
+    def stop(self) -> None:
+        self._last.record(self._stream)
+
+    def milliseconds(self) -> float:
+        self._last.synchronize()
+        return float(self._first.elapsed_time(self._last))
+
+
+def _device_problem(torch: Any, options: BackendOptions) -> str | None:
+    """Why device and precision do not go together here."""
+    if options.device == "cpu":
+        if options.precision == "tf32":
+            return "a CPU has no tf32"
+        if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
+            return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
+        return None
+    if options.precision == "int8":
+        return "PyTorch's dynamic int8 is for the CPU; on a GPU use TensorRT, or a model that is quantised already"
+    if torch.version.cuda is None:
+        return f"this PyTorch ({torch.__version__}) is built without CUDA"
+    if not torch.cuda.is_available():
+        return "PyTorch sees no GPU here"
+    if options.precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no {options.precision}, which came with compute capability 8.0"
+    return None
+
+
+def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
+    """Why the mode cannot be had."""
+    del torch
+    mode = options.mode or "eager"
+    if mode.startswith("cudagraph") and options.device == "cpu":
+        return "CUDA graphs need a GPU"
+    if mode.startswith("compile"):
+        if options.precision == "int8":
+            return "dynamically quantised layers are not compiled; use mode eager"
+        if options.device == "cpu" and not (which("g++") or which("clang++") or "CXX" in os.environ):
+            return "torch.compile needs a C++ compiler on the CPU; install g++"
+    return None
+
+
+@contextmanager
+def translated(torch: Any, what: str, options: BackendOptions) -> Iterator[None]:
+    """PyTorch's exceptions as ours."""
+    try:
+        yield
+    except Exception as error:
+        raise _translation(torch, error, what, options) from error
+
+
+def _translation(torch: Any, error: Exception, what: str, options: BackendOptions) -> BackendError:
+    if isinstance(error, BackendError):
+        return error
+    text = " ".join(str(error).split())
+    signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs):
+        limit = options.memory_limit_bytes
+        within = "" if limit is None or options.device == "cpu" else f" within the limit of {limit} bytes"
+        return OutOfMemoryError(f"{what}{within}: {text[:300]}")
+    return BackendError(f"{what}: {type(error).__name__}: {text[:500]}")
