@@ -171,10 +171,9 @@ def _cut(done: int, wanted: int, max_seconds: float) -> str | None:
 
 def as_arrays(warmup: Timed, timed: Timed, device_ms: Float64) -> Mapping[str, npt.NDArray[Any]]:
     """The raw values that are kept (`spec.ARRAYS`)."""
-    first = int(timed.start_ns[0]) if len(timed.start_ns) else 0
     found: dict[str, npt.NDArray[Any]] = {
         "wall_ns": timed.wall_ns,
-        "start_ns": timed.start_ns - first,
+        "start_ns": timed.start_ns,
         "warmup_ns": warmup.wall_ns,
     }
     if len(device_ms):

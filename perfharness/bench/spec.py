@@ -5,6 +5,7 @@
 - `status.json` (`CaseState`): which pass it is in;
 - `result.json` (`CaseResult`): what is known so far, after each pass;
 - `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
+- `outputs.npz`: outputs of one round by name, where the pass `outputs` was asked for;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 
 `perfharness.bench.outcome.case_outcome` makes one `CaseResult` of them, whatever became of the process.
@@ -24,13 +25,14 @@ STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"
 ARRAYS_FOLDER = "arrays"
 FILES_NAME = "files.json"
+OUTPUTS_NAME = "outputs.npz"
 
 Pass = Literal["latency", "telemetry", "layers", "instances", "stages", "outputs"]
 """What may be asked for beside start-up, in the order in which they are done."""
 
 ARRAYS = {
     "wall_ns": "int64, wall clock of each timed iteration",
-    "start_ns": "int64, when it began, from the first one on",
+    "start_ns": "int64, when it began, on the machine's monotonic clock",
     "warmup_ns": "int64, wall clock of each warm-up iteration",
     "device_ms": "float64, the device's own time of execute, from a pass of its own",
 }

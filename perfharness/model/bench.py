@@ -215,7 +215,13 @@ class CaseResult(_Model):
     accuracy: AccuracyRecord | None = None
     equality: EqualityRecord | None = None
     stages_ms: dict[str, float] = Field(default_factory=dict)
-    """Stages of the traced pipeline around the engine, mean per batch, where a pipeline was measured."""
+    """Stages of the traced pipeline around the engine, mean per batch on the host, where a pipeline was measured.
+
+    `batch` is the whole; `outside of stages` and `between batches` are what no stage covers.
+    """
+
+    stages_gpu_busy_ms: dict[str, float] = Field(default_factory=dict)
+    """Likewise the time in which the GPU was busy with what the stage started."""
 
     reasons: dict[str, str] = Field(default_factory=dict)
     """Field -> why it is None or empty."""

@@ -1,0 +1,75 @@
+"""A whole pipeline around a case's model, annotated: preprocess, engine, postprocess. Run by `stages.py` in a launch.
+
+Preprocessing is what an image service does to bytes: to float, normalised, laid out; inputs that are not float32 of
+rank 3 or more are copied as they are. Postprocessing takes the outputs and the largest along the last axis.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness import PerfRecorder
+from perfharness.backends import Session, backend, model_source
+from perfharness.bench.case import options_of
+from perfharness.bench.inputs import input_arrays, input_shapes
+from perfharness.bench.spec import CaseSpec
+from perfharness.model.bench import TensorSpec
+
+MEAN, DEVIATION = np.float32(118.0), np.float32(58.0)
+"""Of 8-bit images, about those of ImageNet."""
+
+
+def main(spec_file: str, batches: str) -> None:
+    """Run so many batches of the case's pipeline, batch after batch."""
+    spec = CaseSpec.model_validate_json(Path(spec_file).read_text())
+    perf = PerfRecorder("pipeline")
+    with backend(spec.case.backend).load(model_source(spec.model, spec.model_name), options_of(spec)) as session:
+        shapes = input_shapes(session.inputs, spec)
+        session.allocate(shapes)
+        arrays = input_arrays(session.inputs, shapes, spec)
+        raw = {one.name: _raw(one, arrays[one.name]) for one in session.inputs}
+        for index in range(int(batches)):
+            with perf.batch(index, spec.case.batch_size):
+                with perf.range("preprocess"):
+                    prepared = {name: _prepared(value, arrays[name].dtype) for name, value in raw.items()}
+                with perf.range("write_inputs"):
+                    session.write_inputs(prepared)
+                with perf.range("engine"):
+                    _engine(perf, session)
+                with perf.range("postprocess"):
+                    _postprocessed(session.read_outputs())
+    perf.finalize()
+
+
+def _engine(perf: PerfRecorder, session: Session) -> None:
+    with perf.range("copy_in"):
+        session.copy_in()
+    with perf.range("execute"):
+        session.execute()
+    with perf.range("copy_out"):
+        session.copy_out()
+    with perf.range("synchronize"):
+        session.synchronize()
+
+
+def _raw(one: TensorSpec, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What the service would be given: an image's bytes, channels last, where the input looks like an image."""
+    if one.dtype != "float32" or array.ndim < 3:
+        return array
+    pixels = np.clip(array * DEVIATION + MEAN, 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
+
+
+def _prepared(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if value.dtype != np.uint8 or dtype == np.uint8:
+        return np.array(value)
+    scaled = (value.astype(np.float32) - MEAN) / DEVIATION
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
+
+
+def _postprocessed(outputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.argmax(value, axis=-1) if value.ndim else value for name, value in outputs.items()}
