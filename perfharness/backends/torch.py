@@ -179,7 +179,7 @@ class TorchSession(Session):
         self._activate()
         if [result.shape for result in self._results] != [host.shape for host in self._host_results]:
             self._host_results = [
-                self._torch.empty(result.shape, dtype=result.dtype, pin_memory=True) for result in self._results
+                self._torch.empty_like(result, device="cpu", pin_memory=True) for result in self._results
             ]
         for host, result in zip(self._host_results, self._results, strict=True):
             host.copy_(result, non_blocking=True)
@@ -197,7 +197,9 @@ class TorchSession(Session):
         results = self._host_results if self._on_gpu else self._results
         if not self._shapes or not results:
             raise BackendError("there are no outputs; allocate and run a round before they are read")
-        return {spec.name: np.array(result.numpy()) for spec, result in zip(self.outputs, results, strict=True)}
+        return {
+            spec.name: np.array(result.numpy(), order="C") for spec, result in zip(self.outputs, results, strict=True)
+        }
 
     def close(self) -> None:
         """Free model and buffers, and bring PyTorch's settings back."""
@@ -233,6 +235,8 @@ class TorchSession(Session):
         """Of each module that computes by itself, by hooks, on the inputs that were written last."""
         if self._mode != "eager":
             return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
+        if self._program.exported:
+            return "an exported program has no modules left that could be timed; measure the model it was exported from"
         if not self._shapes:
             raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
         self.copy_in()
@@ -245,11 +249,9 @@ class TorchSession(Session):
         torch = self._torch
         with torch.inference_mode():
             given = [self._at_device[spec.name] for spec in self.inputs]
-            if (dtype := self._program.cast_to) is not None:
-                given = [each.to(dtype) if each.is_floating_point() else each for each in given]
+            given = [each.to(dtype) for each, dtype in zip(given, self._program.input_dtypes, strict=True)]
             found = tensors(torch, self._call(*given))
-            wanted = self._program.output_dtypes
-            return [each if each.dtype == dtype else each.to(dtype) for each, dtype in zip(found, wanted, strict=True)]
+            return [each.to(dtype) for each, dtype in zip(found, self._program.output_dtypes, strict=True)]
 
     def _prepare(self) -> None:
         """Warm up, which compiles, and capture where that is the mode. Inputs are zeros here."""

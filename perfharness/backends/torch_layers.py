@@ -23,7 +23,7 @@ def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, 
     """
     leaves = [(name, each) for name, each in module.named_modules() if name and not list(each.children())]
     if not leaves:
-        return "this model has no modules that compute by themselves (an exported program has none)"
+        return "this model has no modules in it that could be timed"
     marks: list[tuple[str, Any, Any]] = []
     begun: dict[str, list[Any]] = {}
     mark = _event_mark(torch, stream) if stream is not None else perf_counter_ns

@@ -22,17 +22,19 @@ class Program:
     """A module, and what it takes and gives.
 
     Args:
-        cast_to: dtype of the floating-point inputs at the device; None: as they are.
-        output_dtypes: to which outputs are brought at the device.
+        input_dtypes: to which inputs are brought at the device.
+        output_dtypes: likewise the outputs.
         computes_in: dtype in words.
+        exported: by torch.export, so that it has no modules any more.
     """
 
     module: Any
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    cast_to: Any
+    input_dtypes: list[Any]
     output_dtypes: list[Any]
     computes_in: str
+    exported: bool = False
 
     def release(self) -> None:
         """Let go of the weights."""
@@ -58,7 +60,7 @@ def load_program(torch: Any, model: ModelSource, options: BackendOptions) -> Pro
         module=module,
         inputs=made.inputs,
         outputs=outputs,
-        cast_to=_dtype(torch, options.precision),
+        input_dtypes=[_at_device(torch, spec.dtype, options.precision) for spec in made.inputs],
         output_dtypes=[getattr(torch, spec.dtype) for spec in outputs],
         computes_in=computes_in,
     )
@@ -81,7 +83,7 @@ def tensors(torch: Any, made: Any) -> list[Any]:
 def _in_precision(torch: Any, module: Any, precision: Precision) -> tuple[Any, str]:
     """The module with its weights in the precision, and in words what it computes in."""
     if precision in NARROW:
-        return module.to(_dtype(torch, precision)), NARROW[precision]
+        return module.to(getattr(torch, NARROW[precision])), NARROW[precision]
     if precision != "int8":
         return module, "float32"
     linear = [name for name, each in module.named_modules() if isinstance(each, torch.nn.Linear)]
@@ -93,8 +95,10 @@ def _in_precision(torch: Any, module: Any, precision: Precision) -> tuple[Any, s
     return quantised, f"float32, and qint8 in {len(linear)} linear layers (dynamic quantisation takes no others)"
 
 
-def _dtype(torch: Any, precision: Precision) -> Any:
-    return getattr(torch, NARROW[precision]) if precision in NARROW else None
+def _at_device(torch: Any, dtype: str, precision: Precision) -> Any:
+    """Of an input: floating-point numbers come in the precision, others stay what they are."""
+    own = getattr(torch, dtype)
+    return getattr(torch, NARROW[precision]) if precision in NARROW and own.is_floating_point else own
 
 
 def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[TensorSpec, ...]:
@@ -152,11 +156,12 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         module=program.module(),
         inputs=inputs,
         outputs=outputs,
-        cast_to=None,
+        input_dtypes=[values[spec.name].dtype for spec in inputs],
         output_dtypes=[
             torch.float32 if values[spec.name].dtype == torch.bfloat16 else values[spec.name].dtype for spec in outputs
         ],
-        computes_in=str(NARROW.get(options.precision, "float32")),
+        computes_in=NARROW.get(options.precision, "float32"),
+        exported=True,
     )
 
 

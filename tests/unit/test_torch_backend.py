@@ -1,0 +1,322 @@
+"""What of the PyTorch backend the contract test does not see: settings put back, files, descriptions, layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source
+from perfharness.backends import torch as ours
+from perfharness.backends.torch_flags import TorchFlags
+from perfharness.errors import BackendError, OutOfMemoryError
+from perfharness.model.bench import TensorSpec
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+IMAGE = (TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32"),)
+made_here: dict[str, FactoryModel] = {}
+
+
+def create(backend: str, precision: str) -> Any:
+    """The factory of these tests: what the test has put there."""
+    del backend, precision
+    return made_here["model"]
+
+
+def loaded(
+    module: Any, inputs: tuple[TensorSpec, ...] = IMAGE, outputs: tuple[str, ...] = (), **options: Any
+) -> Session:
+    made_here["model"] = FactoryModel(module, inputs, outputs)
+    source = ModelSource("made", factory="tests.unit.test_torch_backend:create")
+    return backend("torch").load(source, BackendOptions(**options))
+
+
+class Function(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is not looked into
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+def outputs_of(session: Session, **arrays: Any) -> dict[str, Any]:
+    session.allocate({name: array.shape for name, array in arrays.items()})
+    session.write_inputs(arrays)
+    session.execute()
+    return session.read_outputs()
+
+
+@pytest.mark.parametrize(
+    ("function", "described"),
+    [
+        (lambda x: x.mean((2, 3)), [("output_0", (None, 3), "float32")]),
+        (
+            lambda x: {"low": x.min(), "index": x.flatten(1).argmax(1)},
+            [("low", (), "float32"), ("index", (None,), "int64")],
+        ),
+        (
+            lambda x: (x[:, :, ::2].bool(), x + 1),
+            [("output_0", (None, 3, 4, 8), "bool"), ("output_1", (None, 3, 8, 8), "float32")],
+        ),
+    ],
+)
+def test_outputs_are_described_before_anything_runs(function: Callable[..., Any], described: list[Any]) -> None:
+    with loaded(Function(function)) as session:
+        assert [(spec.name, spec.shape, spec.dtype) for spec in session.outputs] == described
+        image = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
+        found = outputs_of(session, image=image)
+    assert list(found) == [name for name, *_ in described]
+    for name, shape, dtype in described:
+        assert found[name].dtype == dtype
+        assert found[name].shape == tuple(2 if size is None else size for size in shape)
+
+
+def test_a_model_that_needs_numbers_to_be_described() -> None:
+    """A branch on a value cannot be followed without data; the model is run once then."""
+    with loaded(Function(lambda x: x.sum((1, 2, 3)) if x.sum().item() == 0 else x)) as session:
+        assert session.outputs[0].shape == (None,)
+
+
+@pytest.mark.parametrize(
+    ("module", "outputs", "says"),
+    [
+        (Function(lambda x: "text"), (), "the model returned a str, or things in it that are no tensors"),
+        (Function(lambda x: (x, [x])), (), "the model returned a tuple, or things in it"),
+        (Function(lambda x: x), ("a", "b"), "the model returns 1 outputs, and 2 names are given"),
+        (Function(lambda x, y: x), (), "the model could not be loaded: TypeError"),
+    ],
+)
+def test_models_that_cannot_be_measured(module: Any, outputs: tuple[str, ...], says: str) -> None:
+    with pytest.raises(BackendError, match=says):
+        loaded(module, outputs=outputs)
+
+
+def test_factories_that_return_something_else() -> None:
+    source = ModelSource("made", factory="tests.unit.test_torch_backend:create")
+    for value, says in [
+        (torch.nn.Identity(), "returned a Identity for torch; it must return a FactoryModel"),
+        (FactoryModel(lambda x: x, IMAGE), "returned a FactoryModel of a function, no nn.Module"),
+    ]:
+        made_here["model"] = value
+        with pytest.raises(BackendError, match=says):
+            backend("torch").load(source, BackendOptions())
+
+
+def test_integers_are_not_cast_to_fp16() -> None:
+    tokens = (TensorSpec(name="tokens", shape=(None, 4), dtype="int64"),)
+    with loaded(torch.nn.Embedding(7, 5), tokens, precision="fp16") as session:
+        found = outputs_of(session, tokens=np.array([[1, 2, 3, 6]]))
+        assert session.settings()["dtype"] == "float16"
+    assert found["output_0"].dtype == np.float32
+    assert found["output_0"].shape == (1, 4, 5)
+
+
+def test_a_batch_norm_is_in_inference_mode() -> None:
+    module = torch.nn.BatchNorm2d(3).train()
+    image = np.random.default_rng(1).normal(5, 1, size=(2, 3, 8, 8)).astype(np.float32)
+    with loaded(module) as session:
+        np.testing.assert_allclose(outputs_of(session, image=image)["output_0"], image, rtol=1e-4)
+
+
+def test_channels_last_is_a_layout_of_the_buffers_too() -> None:
+    seen = []
+
+    def watched(x: Any) -> Any:
+        seen.append(x.is_contiguous(memory_format=torch.channels_last))
+        return x * 2
+
+    image = np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+    with loaded(Function(watched), mode="channels-last") as session:
+        seen.clear()
+        found = outputs_of(session, image=image)
+        assert session.settings()["memory_format"] == "channels_last"
+    assert seen == [True]
+    np.testing.assert_array_equal(found["output_0"], image * 2)
+    assert found["output_0"].flags.c_contiguous
+
+
+def test_threads_are_this_sessions_and_come_back() -> None:
+    before = torch.get_num_threads()
+    seen = []
+    image = np.zeros((1, 3, 8, 8), np.float32)
+
+    def watch(x: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return x
+
+    watched = Function(watch)
+    one, other = loaded(watched, threads=1), loaded(watched, threads=2)
+    for session in (one, other):
+        session.allocate({"image": image.shape})
+    seen.clear()
+    for session in (one, other, one, other):
+        session.execute()
+    assert seen == [1, 2, 1, 2]
+    other.close()
+    assert torch.get_num_threads() == before
+    one.execute()
+    assert seen[-1] == 1
+    one.close()
+    assert torch.get_num_threads() == before
+    assert not TorchFlags._open
+
+
+def test_settings_of_a_session_that_could_not_be_loaded_come_back() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(BackendError):
+        loaded(Function(lambda x: "text"), threads=before + 1)
+    assert torch.get_num_threads() == before
+
+
+def test_dynamic_int8_says_what_it_quantises() -> None:
+    two = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 2, 8), torch.nn.Flatten(), torch.nn.Linear(2, 4), torch.nn.Linear(4, 5)
+    )
+    with loaded(two, precision="int8") as session:
+        assert "qint8 in 2 linear layers" in session.settings()["dtype"]
+    with pytest.raises(BackendError, match="the model has no linear layer"):
+        loaded(torch.nn.Conv2d(3, 2, 8), precision="int8")
+
+
+def export(path: Path, module: Any, dtype: Any) -> ModelSource:
+    given = torch.zeros((2, 3, 8, 8), dtype=dtype)
+    program = torch.export.export(module.to(dtype).eval(), (given,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    torch.export.save(program, path)
+    return model_source(str(path))
+
+
+def test_an_exported_program_describes_itself(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU())
+    source = export(tmp_path / "net.pt2", module, torch.float32)
+    image = np.random.default_rng(1).normal(size=(5, 3, 8, 8)).astype(np.float32)
+    with backend("torch").load(source, BackendOptions()) as session:
+        assert [(spec.shape, spec.dtype) for spec in session.inputs] == [((None, 3, 8, 8), "float32")]
+        assert [(spec.shape, spec.dtype) for spec in session.outputs] == [((None, 2, 6, 6), "float32")]
+        found = outputs_of(session, **{session.inputs[0].name: image})[session.outputs[0].name]
+        told = session.layer_times(2)
+    with torch.inference_mode():
+        np.testing.assert_allclose(found, module(torch.from_numpy(image)).numpy(), rtol=1e-4, atol=1e-6)
+    assert isinstance(told, str)
+    with pytest.raises(
+        BackendError, match=r"net is exported in float32, .* ask for fp32 or tf32, or export it in fp16"
+    ):
+        backend("torch").load(source, BackendOptions(precision="fp16"))
+
+
+def test_a_program_exported_in_bf16(tmp_path: Path) -> None:
+    """bfloat16, which NumPy has not: inputs and outputs are float32 on the host."""
+    module = torch.nn.Conv2d(3, 2, 3)
+    source = export(tmp_path / "net.pt2", module, torch.bfloat16)
+    image = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    with backend("torch").load(source, BackendOptions(precision="bf16")) as session:
+        assert session.inputs[0].dtype == "float32"
+        found = outputs_of(session, **{session.inputs[0].name: image})[session.outputs[0].name]
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(image).bfloat16()).float().numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_layers_are_modules_without_children_and_count_in_sum() -> None:
+    shared = torch.nn.ReLU()
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), shared, torch.nn.Sequential(torch.nn.Flatten(), shared))
+    with loaded(module) as session:
+        session.allocate({"image": (1, 3, 8, 8)})
+        layers = session.layer_times(4)
+    assert not isinstance(layers, str)
+    assert [layer.name for layer in layers] == ["0", "1", "2.0"]  # the shared one by its first name
+    assert all(layer.milliseconds > 0 for layer in layers)
+    assert not module[0]._forward_hooks
+
+
+def test_layers_of_a_compiled_model_are_not_told() -> None:
+    session = SimpleNamespace(_mode="compile", _options=BackendOptions(mode="compile"))
+    told = ours.TorchSession.layer_times(session, 3)  # type: ignore[arg-type]
+    assert told == "modules have no times of their own in mode compile; measure them in mode eager"
+
+
+@pytest.mark.parametrize(
+    ("error", "limit", "kind", "says"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            None,
+            OutOfMemoryError,
+            "^ran: CUDA out",
+        ),
+        (torch.OutOfMemoryError("x"), 12_000_000_000, OutOfMemoryError, "ran within the limit of 12000000000 bytes: x"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), None, OutOfMemoryError, "ALLOC_FAILED"),
+        (
+            RuntimeError("mat1 and mat2 shapes\ncannot be multiplied"),
+            None,
+            BackendError,
+            "RuntimeError: mat1 and mat2 shapes c",
+        ),
+    ],
+)
+def test_errors_are_told_apart(error: Exception, limit: int | None, kind: type[Exception], says: str) -> None:
+    options = BackendOptions(device="cuda", memory_limit_bytes=limit)
+    with pytest.raises(kind, match=says) as caught, ours.translated(torch, "ran", options):
+        raise error
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+def test_host_memory_that_is_not_there() -> None:
+    huge = (TensorSpec(name="image", shape=(None, 2**20, 2**10), dtype="float32"),)
+    with loaded(Function(lambda x: x[:, 0, 0]), huge) as session, pytest.raises(OutOfMemoryError):
+        session.allocate({"image": (2**16, 2**20, 2**10)})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (BackendOptions(mode="cudagraph"), "CUDA graphs need a GPU"),
+        (BackendOptions(mode="cudagraph+channels-last"), "CUDA graphs need a GPU"),
+        (BackendOptions(precision="tf32"), "a CPU has no tf32"),
+        (BackendOptions(mode="compile", precision="int8"), "dynamically quantised layers are not compiled"),
+        (BackendOptions(device="cuda", precision="int8"), "dynamic int8 is for the CPU"),
+        (BackendOptions(extra={"compile_mode": "fastest"}), "compile_mode cannot be 'fastest'; it can be: default"),
+        (BackendOptions(extra={"cudnn_benchmark": "1"}), "cudnn_benchmark cannot be '1'; it can be: on, off"),
+    ],
+)
+def test_options_that_do_not_go_together(options: BackendOptions, says: str) -> None:
+    assert says in str(backend("torch").problem(options))
+
+
+def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert "needs a C++ compiler" in str(backend("torch").problem(BackendOptions(mode="compile")))
+
+
+def test_the_memory_limit_is_a_fraction_of_the_gpus() -> None:
+    gpu = SimpleNamespace(total_memory=80_000_000_000)
+    fake = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_device_properties=lambda device: gpu, current_device=lambda: 0, set_per_process_memory_fraction=None
+        ),
+        get_num_threads=lambda: 1,
+        set_num_threads=None,
+        backends=torch.backends,
+        get_float32_matmul_precision=None,
+        set_float32_matmul_precision=None,
+    )
+    limited = BackendOptions(device="cuda", memory_limit_bytes=12_000_000_000, precision="tf32")
+    assert TorchFlags(fake, limited).told() == {
+        "float32_matmul_precision": "high",
+        "cudnn.allow_tf32": "on",
+        "cudnn.benchmark": "off",
+        "memory_fraction": "0.15",
+        "num_threads": "1",
+    }
+    free = TorchFlags(fake, BackendOptions(device="cuda", extra={"cudnn_benchmark": "on"})).told()
+    assert free["float32_matmul_precision"] == "highest"
+    assert (free["cudnn.allow_tf32"], free["cudnn.benchmark"]) == ("off", "on")
+    assert "memory_fraction" not in free
