@@ -21,6 +21,7 @@ from perfharness.errors import UsageError
 __all__ = [
     "BACKENDS",
     "SAVED_MODEL",
+    "SPELLINGS",
     "Backend",
     "BackendOptions",
     "Device",
@@ -32,13 +33,34 @@ __all__ = [
     "backend",
     "call_factory",
     "model_source",
+    "spelled",
 ]
 
 BACKENDS: dict[str, str] = {
+    "jax": "perfharness.backends.jax:JaxBackend",
+    "keras": "perfharness.backends.keras:KerasBackend",
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
+    "openvino": "perfharness.backends.openvino:OpenVinoBackend",
+    "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
     "torch": "perfharness.backends.torch:TorchBackend",
 }
 """Name on the command line -> `module:class`, imported when it is asked for."""
+
+SPELLINGS: dict[str, tuple[str, str]] = {
+    "kerasxla": ("keras", "kerasxla"),
+    "tf": ("tensorflow", "tf"),
+    "tfxla": ("tensorflow", "tfxla"),
+}
+"""Names on the command line that stand for a backend in one of its modes."""
+
+
+def spelled(text: str) -> tuple[str, str]:
+    """Backend and mode (empty: the default) of `NAME`, `NAME/MODE`, one of `SPELLINGS`, or `module:class[/MODE]`."""
+    if text in SPELLINGS:
+        return SPELLINGS[text]
+    before, _, last = text.rpartition(":")
+    name, _, mode = last.partition("/")
+    return (f"{before}:{name}" if before else name), mode
 
 
 def backend(name: str) -> Backend:

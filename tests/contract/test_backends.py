@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from perfharness.backends import BACKENDS, Backend, BackendOptions, Session, backend, call_factory, model_source
+from perfharness.backends import (
+    BACKENDS,
+    Backend,
+    BackendOptions,
+    Session,
+    backend,
+    call_factory,
+    model_source,
+    spelled,
+)
 from perfharness.errors import BackendError, BackendUnavailableError, UsageError
 from tests.contract import tiny_models
 
@@ -309,6 +318,25 @@ def test_a_file_that_is_broken(name: str, tmp_path: Any) -> None:
         with pytest.raises(BackendError) as caught:
             made.load(model_source(str(path)), options)
         assert "\n" not in str(caught.value).strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("keras", ("keras", "")),
+        ("kerasxla", ("keras", "kerasxla")),
+        ("keras/keras-torch", ("keras", "keras-torch")),
+        ("tf", ("tensorflow", "tf")),
+        ("tfxla", ("tensorflow", "tfxla")),
+        ("tensorflow", ("tensorflow", "")),
+        ("our.backends:Fast", ("our.backends:Fast", "")),
+        ("our.backends:Fast/turbo", ("our.backends:Fast", "turbo")),
+    ],
+)
+def test_names_on_the_command_line(text: str, meant: tuple[str, str]) -> None:
+    assert spelled(text) == meant
+    if meant[0] in BACKENDS and meant[1]:
+        assert meant[1] in backend(meant[0]).modes
 
 
 def test_there_is_no_such_backend() -> None:

@@ -35,7 +35,15 @@ def reference(features: Array, shift: Array) -> dict[str, Array]:
 
 
 def create(backend: str, precision: str) -> Any:
-    made = {"torch": torch_model, "onnxruntime": onnx_model, "tensorrt": onnx_model, "openvino": onnx_model}
+    made = {
+        "torch": torch_model,
+        "onnxruntime": onnx_model,
+        "tensorrt": onnx_model,
+        "openvino": onnx_model,
+        "jax": jax_model,
+        "tensorflow": tensorflow_model,
+        "keras": keras_model,
+    }
     return made[backend](precision)
 
 
@@ -89,3 +97,51 @@ def onnx_model(precision: str) -> bytes:
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data
+
+
+def jax_model(precision: str) -> FactoryModel:
+    del precision  # parameters are cast by the session
+    import jax
+
+    def tiny(parameters: tuple[Any, Any], features: Any, shift: Any) -> dict[str, Any]:
+        first, second = parameters
+        hidden = jax.nn.relu(features @ first + shift)
+        return {"hidden": hidden, "logits": hidden @ second}
+
+    return FactoryModel((tiny, weights()), INPUTS, OUTPUTS)
+
+
+def tensorflow_model(precision: str) -> FactoryModel:
+    """With weights in the precision asked for."""
+    import tensorflow as tf
+
+    dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(precision, "float32")
+
+    class Tiny(tf.Module):  # type: ignore[misc]  # tensorflow is not looked into
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (tf.Variable(tf.cast(each, dtype)) for each in weights())
+
+        @tf.function(  # type: ignore[untyped-decorator]  # nor its decorators
+            input_signature=[tf.TensorSpec(spec.shape, spec.dtype, spec.name) for spec in INPUTS]
+        )
+        def __call__(self, features: Any, shift: Any) -> dict[str, Any]:
+            hidden = tf.nn.relu(tf.cast(features, dtype) @ self.first + tf.cast(shift, dtype))
+            return {"hidden": hidden, "logits": hidden @ self.second}
+
+    return FactoryModel(Tiny(), INPUTS, OUTPUTS)
+
+
+def keras_model(precision: str) -> Any:
+    """Describes itself: no FactoryModel."""
+    del precision  # every layer gets its dtype policy from the session
+    import keras
+
+    features, shift = (keras.Input(spec.shape[1:], name=spec.name) for spec in INPUTS)
+    first = keras.layers.Dense(HIDDEN, use_bias=False, name="first")
+    second = keras.layers.Dense(CLASSES, use_bias=False, name="logits")
+    hidden = keras.layers.ReLU(name="hidden")(keras.layers.Add()([first(features), shift]))
+    model = keras.Model([features, shift], [hidden, second(hidden)])
+    for layer, weight in zip((first, second), weights(), strict=True):
+        layer.set_weights([weight])
+    return model

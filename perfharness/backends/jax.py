@@ -1,0 +1,315 @@
+"""JAX: a function, compiled ahead of time by XLA for the shapes of a case, on the CPU or a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.backends.base import Backend, BackendOptions, LayerTime, ModelSource, Session
+from perfharness.backends.function_session import (
+    HALF_DTYPES,
+    FunctionSession,
+    described_model,
+    named_outputs,
+    own_precision_problem,
+    with_errors,
+)
+from perfharness.backends.models import call_factory
+from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.model.bench import Precision, TensorSpec
+
+MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32"}
+"""JAX's own default for float32 on a GPU is TF32: what is asked for is set."""
+
+THREADS_VARIABLE = "NPROC"
+"""From it XLA's client for the CPU takes the size of its thread pools when it starts (xla/pjrt/utils.cc)."""
+
+Function = Callable[..., Any]
+
+
+class JaxBackend(Backend):
+    """Functions `f(*inputs)`, or `(f, parameters)` with `f(parameters, *inputs)`, in a `FactoryModel`.
+
+    With parameters, weights are arguments of what is compiled and are cast to fp16 or bf16; weights that a function
+    closes over are constants of it, as they are.
+    """
+
+    name = "jax"
+    modes = ("jit",)
+    precisions = ("fp32", "tf32", "fp16", "bf16")
+    suffixes = ()
+    install = "pip install 'perfharness[jax]', for a GPU: pip install 'jax[cuda13]' (or cuda12, as the driver has it)"
+    extra = ("xla_flags",)
+
+    def versions(self) -> dict[str, str]:
+        """Of jax and jaxlib."""
+        jax = self._library()
+        return {"jax": str(jax.__version__), "jaxlib": str(import_module("jaxlib").__version__)}
+
+    def problem(self, options: BackendOptions) -> str | None:
+        """Not installed, no GPU that JAX can use, tf32 on a CPU, or another number of threads than JAX runs with."""
+        if (problem := self.option_problem(options, self.extra)) is not None:
+            return problem
+        if options.precision == "tf32" and options.device == "cpu":
+            return "a CPU has no tf32"
+        try:
+            jax = self._library()
+            _flags(options.extra.get("xla_flags", ""))
+        except BackendError as error:
+            return str(error)
+        return started(jax, options)
+
+    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+        """Look at the function; it is compiled in `allocate`."""
+        self.check(options)
+        self.check_model(model)
+        jax = self._library()
+        made = described_model(
+            call_factory(model, self.name, options.precision), model, self.name, "a function, or (function, parameters)"
+        )
+        function, parameters = _parts(made.model, model)
+        return JaxSession(jax, model.name, function, parameters, made.inputs, made.outputs, options)
+
+    def _library(self) -> Any:
+        try:
+            return import_module("jax")
+        except ImportError:
+            raise BackendUnavailableError(f"jax is not installed: {self.install}") from None
+
+
+class JaxSession(FunctionSession):
+    """A function compiled by `jax.jit(...).lower(...).compile()`; its parameters lie on the device.
+
+    Args:
+        function: of `(parameters, *inputs)`; `parameters` may be an empty tuple.
+        inputs: as on the host.
+        names: of the outputs, or empty.
+    """
+
+    def __init__(
+        self,
+        jax: Any,
+        name: str,
+        function: Function,
+        parameters: Any,
+        inputs: Sequence[TensorSpec],
+        names: Sequence[str],
+        options: BackendOptions,
+    ) -> None:
+        self._jax, self._options, self._names = jax, options, tuple(names)
+        self._device = jax.devices(options.device)[0]
+        self._half = HALF_DTYPES.get(options.precision)
+        self._flags = _flags(options.extra.get("xla_flags", ""))
+        self._model = function
+        self._compiled: Any = None
+        self._parameters = self._placed(parameters)
+        self._memory_before = 0
+        outputs = with_errors(lambda: self._output_specs(tuple(inputs)), f"{name} could not be traced")
+        super().__init__(inputs, outputs)
+        if (problem := self._precision_problem(name)) is not None:
+            raise BackendError(problem)
+        self.enforces_memory_limit = _holds_limit(self._device, options.memory_limit_bytes)
+
+    def device_memory_bytes(self) -> int | None:
+        """Peak of JAX's allocator, where it was reached since `allocate`; JAX cannot reset it."""
+        peak = _peak_bytes(self._device)
+        return peak if peak is not None and peak > self._memory_before else None
+
+    def settings(self) -> dict[str, str]:
+        """What JAX and XLA were told."""
+        told = {"matmul_precision": MATMUL_PRECISION.get(self._options.precision, "default")}
+        told |= {f"--{name}": value for name, value in self._flags.items()}
+        for variable in ("XLA_FLAGS", THREADS_VARIABLE, "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
+            if variable in os.environ:
+                told[variable] = os.environ[variable]
+        return told
+
+    def layer_times(self, rounds: int) -> list[LayerTime] | str:
+        """Not told: XLA fuses a model's operators, and JAX has times of what became of them only in its profiler."""
+        del rounds
+        return "XLA fuses a model's layers into kernels of its own, and JAX does not tell the times of these"
+
+    def _traced(self, parameters: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The model with casts around it, its outputs in a row."""
+        cast = [value.astype(self._half) if self._half and _is_float(value) else value for value in inputs]
+        self._names, values = named_outputs(self._model(parameters, *cast), self._names)
+        return tuple(self._whole(value) for value in values)
+
+    def _whole(self, value: Any) -> Any:
+        """In float32 where it is in half precision: NumPy has no bfloat16, and hosts want float32."""
+        array = self._jax.numpy.asarray(value)
+        return array.astype("float32") if str(array.dtype) in HALF_DTYPES.values() else array
+
+    def _placed(self, parameters: Any) -> Any:
+        """Parameters on the device, those with a point in the precision asked for."""
+
+        def placed(leaf: Any) -> Any:
+            array = np.asarray(leaf) if not isinstance(leaf, self._jax.Array) else leaf
+            if self._half and _is_float(array):
+                array = self._jax.numpy.asarray(array).astype(self._half)
+            return self._jax.device_put(array, self._device)
+
+        return with_errors(
+            lambda: self._jax.block_until_ready(self._jax.tree_util.tree_map(placed, parameters)),
+            "the parameters could not be copied to the device",
+        )
+
+    def _output_specs(self, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        """Outputs for two sizes of the open dimensions: those of them that differ are open too."""
+        few, more = (self._jax.eval_shape(self._traced, self._parameters, *self._abstract(inputs, n)) for n in (2, 3))
+        return tuple(
+            TensorSpec(
+                name=name,
+                shape=tuple(a if a == b else None for a, b in zip(small.shape, large.shape, strict=True)),
+                dtype=str(small.dtype),
+            )
+            for name, small, large in zip(self._names, few, more, strict=True)
+        )
+
+    def _abstract(self, inputs: tuple[TensorSpec, ...], size: int) -> list[Any]:
+        return [
+            self._jax.ShapeDtypeStruct(
+                tuple(size if each is None else each for each in spec.shape),
+                self._jax.dtypes.canonicalize_dtype(spec.dtype),
+            )
+            for spec in inputs
+        ]
+
+    def _precision_problem(self, name: str) -> str | None:
+        """By the dtypes of all weights, parameters and constants."""
+        made = self._jax.make_jaxpr(self._traced)(self._parameters, *self._abstract(self.inputs, 2))
+        elements: dict[str, int] = {}
+        for leaf in (*self._jax.tree_util.tree_leaves(self._parameters), *made.consts):
+            dtype = str(getattr(leaf, "dtype", ""))
+            elements[dtype] = elements.get(dtype, 0) + int(np.size(leaf))
+        return own_precision_problem(name, "JAX", elements, self._options.precision)
+
+    def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
+        self._memory_before = _peak_bytes(self._device) or 0
+        inputs = [self._jax.device_put(array, self._device) for array in arrays]
+        with self._matmul_precision():
+            lowered = self._jax.jit(self._traced).lower(self._parameters, *inputs)
+        self._compiled = lowered.compile(compiler_options=dict(self._flags) or None)
+
+    @contextmanager
+    def _matmul_precision(self) -> Iterator[None]:
+        with self._jax.default_matmul_precision(MATMUL_PRECISION.get(self._options.precision)):
+            yield
+
+    def _put(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
+        placed: list[Any] = self._jax.device_put(arrays, self._device)
+        return placed
+
+    def _call(self, inputs: list[Any]) -> list[Any]:
+        return list(self._compiled(self._parameters, *inputs))
+
+    def _fetch(self, outputs: list[Any]) -> list[Any]:
+        for output in outputs:
+            output.copy_to_host_async()
+        return outputs
+
+    def _wait(self, values: list[Any]) -> list[Any]:
+        if self._fetched:
+            return [np.asarray(value) for value in values]
+        waited: list[Any] = self._jax.block_until_ready(values)
+        return waited
+
+    def _release(self) -> None:
+        self._compiled = self._parameters = None
+
+
+def started(jax: Any, options: BackendOptions) -> str | None:
+    """Start JAX's clients with what these options say of threads and memory; why that is not possible, or None.
+
+    JAX starts them once in a process and reads its environment then.
+    """
+    if not _has_started():
+        if options.threads is not None:
+            os.environ[THREADS_VARIABLE] = str(options.threads)
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else three quarters of a GPU are taken
+        if options.memory_limit_bytes is not None and options.device == "cuda":
+            _limit_memory(options.memory_limit_bytes)
+    elif options.device == "cpu" and options.threads is not None:
+        running = os.environ.get(THREADS_VARIABLE, "a number of its own choice")
+        if running != str(options.threads):
+            return (
+                f"JAX has started with {running} of threads in this process and cannot change it; "
+                f"for {options.threads} use a process of its own"
+            )
+    try:
+        jax.devices(options.device)
+    except RuntimeError as error:
+        return f"JAX finds no {options.device} here: {' '.join(str(error).split())[:200]}"
+    return None
+
+
+def _has_started() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")  # there is no public name for it
+    return bool(bridge is not None and getattr(bridge, "backends_are_initialized", lambda: True)())
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """Tell JAX which share of the GPU's memory it may take, in the variable that it reads."""
+    total = _gpu_memory_bytes()
+    if total is not None:
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, limit_bytes / total):.6f}"
+
+
+def _gpu_memory_bytes() -> int | None:
+    """Memory of the first GPU that CUDA shows, by NVML; that is a little more than CUDA gives, so limits hold."""
+    import pynvml
+
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else None
+        handle = handle or pynvml.nvmlDeviceGetHandleByUUID(first)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:
+        return None
+
+
+def _holds_limit(device: Any, limit_bytes: int | None) -> bool:
+    """Whether JAX's allocator says that it stops there."""
+    stats = device.memory_stats() or {}
+    return limit_bytes is not None and 0 < stats.get("bytes_limit", 0) <= limit_bytes
+
+
+def _peak_bytes(device: Any) -> int | None:
+    """Peak of the allocator's bytes in use since JAX started; None on the CPU."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    return int(stats["peak_bytes_in_use"]) if stats and "peak_bytes_in_use" in stats else None
+
+
+def _parts(made: Any, model: ModelSource) -> tuple[Function, Any]:
+    """Function of `(parameters, *inputs)`, and the parameters."""
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        return made
+    if not callable(made):
+        raise BackendError(
+            f"the model of {model.factory} is a {type(made).__name__}; for jax it must be a function, or (function, "
+            "parameters)"
+        )
+    return lambda _, *inputs: made(*inputs), ()
+
+
+def _is_float(value: Any) -> bool:
+    return str(value.dtype) in ("float16", "bfloat16", "float32", "float64")
+
+
+def _flags(text: str) -> dict[str, str]:
+    """Flags of XLA, as `--xla_a=1 --xla_b` or without dashes, as options of one compilation."""
+    found = {}
+    for word in text.split():
+        name, _, value = word.removeprefix("--").partition("=")
+        if not name.startswith("xla_"):
+            raise BackendError(f"xla_flags: {word!r} is no flag of XLA; write --xla_NAME=VALUE, apart by spaces")
+        found[name] = value or "true"
+    return found
