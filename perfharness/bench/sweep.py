@@ -1,0 +1,245 @@
+"""Over batch sizes: a sweep that memory ends, and the search for the largest batch that meets a latency target.
+
+Both are told how to measure one batch size, so that each can be a process of its own (or a table in a test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from perfharness.errors import UsageError
+from perfharness.model.bench import CaseResult, CaseStatus, Estimate
+from perfharness.model.bench_search import LatencyTarget, Meets, SearchEnd, Sweep, TargetFigure, TargetPoint
+
+Measure = Callable[[int], CaseResult]
+
+MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
+ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
+"""After these no larger batch is tried; after `failed` one more is, for a batch size may be refused by itself."""
+
+MAX_MEASUREMENTS = 40
+ALIGNED = (4, 8, 16, 32)
+"""Kernels work on tiles of such sizes, so that a batch that fills them may be faster than the one before it."""
+
+NEXT_ONES = 2
+"""So many sizes right above the one that was found are looked at too."""
+
+
+def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
+    """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
+    if smallest < 1 or largest < smallest:
+        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
+    sizes = [smallest]
+    while sizes[-1] * 2 < largest:
+        sizes.append(sizes[-1] * 2)
+    return sizes if sizes[-1] == largest else [*sizes, largest]
+
+
+def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
+    """Measure in order of size until memory ends, a limit is reached, or two sizes in turn fail."""
+    cases: list[CaseResult] = []
+    failed = False
+    for size in sorted(set(sizes)):
+        found = measure(size)
+        cases.append(found)
+        twice = found.status == "failed" and failed
+        failed = found.status == "failed"
+        if found.status in ENDS or twice:
+            reason = f"a batch of {size} is {found.status}: {found.reason or 'no reason given'}"
+            return Sweep(cases=cases, ended_by=found.status, ended_at_batch=size, reason=reason)
+    return Sweep(cases=cases)
+
+
+def figure_of(case: CaseResult, figure: TargetFigure) -> Estimate | None:
+    """The latency figure that a target is of; None where there were too few iterations for it."""
+    if case.latency is None:
+        return None
+    return {
+        "mean": case.latency.mean,
+        "p50": case.latency.median,
+        "p95": case.latency.p95,
+        "p99": case.latency.p99,
+    }[figure]
+
+
+def judge(estimate: Estimate | None, target_ms: float) -> Meets:
+    """Whether a figure meets a target: its whole interval decides, and one that has the target inside does not."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return "not-measured"
+    if estimate.high <= target_ms:
+        return "meets"
+    return "misses" if estimate.low > target_ms else "cannot-tell"
+
+
+@dataclass
+class _Search:
+    """What is known so far, by batch size."""
+
+    measure: Measure
+    target_ms: float
+    figure: TargetFigure
+    most: int
+    points: dict[int, TargetPoint] = field(default_factory=dict)
+
+    def meets(self, size: int, step: str) -> bool:
+        """Measure a size, unless that was done; whether it meets the target for certain."""
+        if size not in self.points and not self.is_over:
+            case = self.measure(size)
+            estimate = figure_of(case, self.figure) if case.status == "ok" else None
+            verdict = judge(estimate, self.target_ms)
+            why = case.reason
+            if case.status == "ok" and verdict == "not-measured":
+                why = f"too few iterations for an interval of {self.figure}; measure more"
+            self.points[size] = TargetPoint.model_validate(
+                {
+                    "batch_size": size,
+                    "step": step,
+                    "status": case.status,
+                    "latency": estimate,
+                    "meets": verdict,
+                    "reason": why,
+                }
+            )
+        return size in self.points and self.points[size].meets == "meets"
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.points) >= self.most
+
+    @property
+    def ceiling(self) -> int | None:
+        """The smallest size that there is no memory for: no larger one need be asked."""
+        return min((size for size, point in self.points.items() if point.status in MEMORY_ENDS), default=None)
+
+    @property
+    def best(self) -> int | None:
+        return max((size for size, point in self.points.items() if point.meets == "meets"), default=None)
+
+    def next_not_met(self, size: int) -> int | None:
+        """The smallest measured size above that does not meet the target."""
+        above = [other for other, point in self.points.items() if other > size and point.meets != "meets"]
+        return min(above, default=None)
+
+
+def largest_batch(
+    measure: Measure,
+    target_ms: float,
+    *,
+    figure: TargetFigure = "p99",
+    smallest: int = 1,
+    largest: int = 1024,
+    most: int = MAX_MEASUREMENTS,
+) -> LatencyTarget:
+    """The largest batch size whose latency meets the target for certain.
+
+    Sizes are doubled until one does not meet it, and one doubling more; then the gap is halved. Since latency may fall
+    again where a batch fills its tiles, the next sizes and the next multiples of 4, 8, 16 and 32 above the one found
+    are measured too, and the gap above a larger one that meets the target is halved again.
+
+    Args:
+        target_ms: milliseconds.
+        largest: no larger size is asked for.
+        most: measurements at most.
+    """
+    search = _Search(measure, target_ms, figure, most)
+    _double(search, doubling_sizes(largest, smallest))
+    while (best := search.best) is not None and not search.is_over:
+        _halve(search, best)
+        found = search.best
+        assert found is not None
+        if not any(search.meets(size, "neighbour") for size in _neighbours(search, found, largest)):
+            break
+    return _concluded(search, largest)
+
+
+def _double(search: _Search, sizes: list[int]) -> None:
+    missed = 0
+    for size in sizes:
+        missed = 0 if search.meets(size, "doubling") else missed + 1
+        if missed > 1 or search.is_over or search.points[size].status in ENDS:
+            return
+
+
+def _halve(search: _Search, low: int) -> None:
+    """Between a size that meets the target and the next that does not."""
+    high = search.next_not_met(low)
+    while high is not None and high - low > 1 and not search.is_over:
+        middle = (low + high) // 2
+        if search.meets(middle, "bisection"):
+            low = middle
+        else:
+            high = middle
+
+
+def _neighbours(search: _Search, found: int, largest: int) -> Iterator[int]:
+    """Sizes above the one found at which the target may be met again, the smallest first; as they were not measured."""
+    near = {found + step for step in range(1, NEXT_ONES + 1)} | {(found // tile + 1) * tile for tile in ALIGNED}
+    for size in sorted(near):
+        ceiling = search.ceiling
+        if size <= largest and size not in search.points and (ceiling is None or size < ceiling):
+            yield size
+
+
+def _concluded(search: _Search, largest: int) -> LatencyTarget:
+    best, points = search.best, list(search.points.values())
+    above = None if best is None else search.points.get(best + 1)
+    undecided = sorted(
+        point.batch_size for point in points if point.meets == "cannot-tell" and point.batch_size > (best or 0)
+    )
+    end = _end(search, best, largest)
+    answer = LatencyTarget(
+        target_ms=search.target_ms,
+        figure=search.figure,
+        batch_size=best,
+        ended_by=end,
+        undecided=undecided,
+        proven=best is not None and (best == largest or (above is not None and above.meets != "meets")),
+        points=points,
+    )
+    return answer.model_copy(update={"reason": _sentence(answer, search)})
+
+
+def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
+    """Why not a larger one."""
+    if best == largest:
+        return "largest-batch"
+    after = search.next_not_met(best or 0)
+    if after is None:
+        return "measurements" if search.is_over else None
+    point = search.points[after]
+    if point.status == "out-of-memory" or point.status == "memory-limit":
+        return point.status
+    if point.status != "ok":
+        return "failed"
+    return "measurements" if search.is_over and best is not None and after > best + 1 else "latency"
+
+
+def _sentence(found: LatencyTarget, search: _Search) -> str:
+    target = f"{found.figure} of {found.target_ms:g} ms"
+    straddling = (
+        f"; whether {', '.join(map(str, found.undecided))} does cannot be told, its interval has the target inside: "
+        "measure more iterations"
+        if found.undecided
+        else ""
+    )
+    if found.batch_size is None:
+        first = search.points[min(search.points)]
+        why = (
+            f"a batch of {first.batch_size} is {first.status}: {first.reason}" if first.status != "ok" else first.reason
+        )
+        return f"no batch size is known to meet a {target}{straddling}" + (f" ({why})" if why else "")
+    best = search.points[found.batch_size].latency
+    assert best is not None
+    end = {
+        "latency": "the next larger one that was measured does not",
+        "out-of-memory": "the next larger one is out of memory",
+        "memory-limit": "the next larger one is over the memory limit",
+        "largest-batch": "no larger one was asked for",
+        "failed": "the next larger one fails",
+        "measurements": f"after {len(found.points)} measurements no more were made",
+    }.get(found.ended_by or "", "")
+    return (
+        f"a batch of {found.batch_size} meets a {target} ({best.value:.4g} ms, {best.low:.4g} to {best.high:.4g})"
+        f"{'; ' + end if end else ''}{straddling}"
+    )
