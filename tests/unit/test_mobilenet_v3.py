@@ -116,7 +116,7 @@ def test_the_users_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_framework_that_it_is_not_written_for() -> None:
-    with pytest.raises(BackendError, match="MobileNetV3 is not written for caffe; it is for onnxruntime"):
+    with pytest.raises(BackendError, match="MobileNetV3 is not written for caffe; it is for jax"):
         create("caffe", "fp32")
 
 
