@@ -23,7 +23,7 @@ class SensorEnergy:
 
 @dataclass(frozen=True)
 class IdlePower:
-    """Power of the GPU before the run, while nothing ran on it; None with the reason where it was not idle."""
+    """Power of the GPU while nothing ran on it: asleep before the run, or awake during it; None with the reason."""
 
     source: str | None
     power_mean_w: float | None
@@ -36,18 +36,21 @@ class IdlePower:
 class StageEnergy:
     """A stage's energy over the measured window: while its GPU work ran, idle power included.
 
-    `energy_above_idle_j` leaves the idle power out. `method` says what the number is: `regression`, told apart from all
-    others; `busy_time`, a share of what `together` spent, which the sensor cannot tell apart, the interval being all
-    that is possible; `no_gpu_work`, measured to be 0; `none`, not measured, with the reason.
+    `energy_above_idle_j` leaves the idle power before the run out, `energy_above_awake_j` the power that the GPU draws
+    between kernels. `method` says what the number is: `regression`, told apart from all others; `awake`, `waiting` at
+    awake power, or the only stage, which has all the rest; `busy_time`, a share of what `together` spent, which the
+    sensor cannot tell apart, the interval being all that is possible; `bounds`, null, only the interval is known, with
+    the reason; `no_gpu_work`, measured to be 0; `none`, not measured, with the reason.
     """
 
     stage: str
     busy_s: float
-    method: Literal["regression", "busy_time", "no_gpu_work", "none"]
+    method: Literal["regression", "awake", "busy_time", "bounds", "no_gpu_work", "none"]
     energy_j: float | None
     energy_j_low: float | None
     energy_j_high: float | None
     energy_above_idle_j: float | None
+    energy_above_awake_j: float | None
     power_mean_w: float | None
     energy_per_batch_j: float | None
     energy_per_item_j: float | None
@@ -71,7 +74,7 @@ class StageAttribution:
     """Energy of the window by stage; `waiting` is the time in which no traced GPU work ran. They add up to `energy_j`.
 
     `sensor_lag_ms` and `sensor_window_ms`: how late the sensor is and how much time a value of it speaks of, as what
-    explains its steps best.
+    explains its steps best. `awake`: the GPU's power in the window while it did nothing, clocks up and a context there.
     """
 
     source: str | None
@@ -82,6 +85,7 @@ class StageAttribution:
     sensor_window_ms: float | None
     stages: list[StageEnergy]
     joint: list[JointEnergy]
+    awake: IdlePower
     reason: str | None
 
 
@@ -102,8 +106,8 @@ class OccurrenceEnergy:
 class ProcessEnergy:
     """A process's part of its GPU's energy over the measured window.
 
-    Alone on its GPU it has all of it. Of several, each has what is above idle by its share of the busy time, and the
-    idle energy in equal parts; `share_above_idle` is that share.
+    Alone on its GPU it has all of it. Of several, each has what is above the GPU's awake power (above its idle power,
+    where that is not known) by its share of the busy time (`share_above_idle`), and the rest in equal parts.
     """
 
     gpu_uuid: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
@@ -9,11 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from perfharness.analysis.energy.attribution import WAITING
+from perfharness.analysis.energy.work import PATH_SEPARATOR as SEPARATOR
 from perfharness.model.result import Tree
 
 METHODS = {
     "regression": "",
+    "awake": "above awake power",
     "busy_time": "by busy time",
+    "bounds": "only bounds known",
     "no_gpu_work": "no GPU work",
     "none": "not measured",
 }
@@ -28,7 +33,7 @@ def print_machine(console: Console, tree: Tree) -> None:
         for gpu in tree["energy"]["gpus"]:
             rows = [one for one in gpu["attribution"]["stages"] if one["busy_s"] or one["energy_j"] is None]
             if rows:
-                console.print(_stage_table(rows))
+                console.print(_stage_table(rows, gpu["attribution"]["joint"]))
             elif gpu["attribution"]["reason"]:
                 reason = escape(gpu["attribution"]["reason"])
                 console.print(f"Energy by stage: not measured ({reason})", highlight=False, soft_wrap=True)
@@ -51,24 +56,50 @@ def _energy_line(energy: Tree) -> str:
         parts.append(f"{per_item:.4g} J/item")
     idle = [gpu["idle"]["power_mean_w"] for gpu in energy["gpus"]]
     told = [f"{watts:.1f} W" for watts in idle if watts is not None]
-    parts.append(f"idle {', '.join(told)}" if told else "idle power not known")
+    parts.append(f"idle before the run {', '.join(told)}" if told else "idle power not known")
+    awake = [gpu["attribution"]["awake"]["power_mean_w"] for gpu in energy["gpus"]]
+    told = [f"{watts:.1f} W" for watts in awake if watts is not None]
+    if told:
+        parts.append(f"awake without work {', '.join(told)}")
     return f"Energy: {'; '.join(parts)}"
 
 
-def _stage_table(stages: list[Tree]) -> Table:
-    """Stages with their energy, its interval, and how it was told apart."""
+def _stage_table(stages: list[Tree], joint: list[Tree]) -> Table:
+    """Stages with their energy, its interval, and how it was told apart; then what several have only together."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("stage", "busy s", "J", "95 %", "W", "J/batch", ""):
-        table.add_column(heading, justify="left" if heading in ("stage", "") else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading in ("stage", "") else "right", no_wrap=heading != "stage")
+    names = _short_names([one["stage"] for one in stages])
     for one in stages:
-        interval = NOT_MEASURED
-        if one["energy_j_low"] is not None and one["energy_j_high"] is not None:
-            interval = f"{one['energy_j_low']:.1f} to {one['energy_j_high']:.1f}"
         table.add_row(
-            escape(one["stage"]), f"{one['busy_s']:.3f}", _figure(one["energy_j"]), interval,
-            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), METHODS[one["method"]],
+            escape(names[one["stage"]]), f"{one['busy_s']:.3f}", _figure(one["energy_j"]), _interval(one),
+            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), _method(one),
+        )  # fmt: skip
+    for group in joint:
+        watts = group["energy_j"] / group["busy_s"] if group["busy_s"] else None
+        table.add_row(
+            escape(" + ".join(names.get(name, name) for name in group["stages"])), f"{group['busy_s']:.3f}",
+            _figure(group["energy_j"]), _interval(group), _figure(watts), "", "together",
         )  # fmt: skip
     return table
+
+
+def _method(one: Tree) -> str:
+    """In words; waiting is not above the awake power but at it."""
+    return "at awake power" if one["method"] == "awake" and one["stage"] == WAITING else METHODS[one["method"]]
+
+
+def _interval(one: Tree) -> str:
+    if one["energy_j_low"] is None or one["energy_j_high"] is None:
+        return NOT_MEASURED
+    return f"{one['energy_j_low']:.1f} to {one['energy_j_high']:.1f}"
+
+
+def _short_names(paths: list[str]) -> dict[str, str]:
+    """Each stage by the last part of its path where no other has that, else by all of it."""
+    last = Counter(path.rsplit(SEPARATOR, 1)[-1] for path in paths)
+    short = {path: path.rsplit(SEPARATOR, 1)[-1] for path in paths}
+    return {path: name if last[name] == 1 else path for path, name in short.items()}
 
 
 def _gpu_line(gpu: Tree) -> str:

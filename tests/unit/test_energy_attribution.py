@@ -170,12 +170,84 @@ def test_stages_of_milliseconds_have_one_number_together() -> None:
     assert set(joint.names) == {"matmul", "copy", WAITING}
     assert joint.joules == pytest.approx(sum(truth.values()), rel=0.01)
     for one in found.classes:
-        assert one.method == "busy_time"
+        assert (one.method == "busy_time") == (one.joules is not None)
         assert "rises and falls together" in (one.reason or "")
         assert one.low_j is not None
         assert one.high_j is not None
         assert one.low_j <= truth[one.name] <= one.high_j
-    assert sum(one.joules or 0.0 for one in found.classes) == pytest.approx(joint.joules, rel=1e-6)
+    assert {one.method for one in found.classes} == {"bounds"}, "they are further apart than a factor of four"
+    assert found.awake.joules is None
+    assert "lie apart from all traced GPU work" in (found.awake.reason or "")
+
+
+AWAKE_W = 123.0
+"""What a card draws between kernels that draws 75 W before a run: about as an H200 does (docs/energy.md)."""
+
+
+def rarely_busy(stages: dict[str, tuple[float, float]], jitter_ms: float = 40.0) -> Pipeline:
+    """Two processes' worth of a few milliseconds of GPU work among much waiting, as an image pipeline has it."""
+    return Pipeline({"wait": (85.0 - jitter_ms, AWAKE_W), "wait more": (jitter_ms, AWAKE_W), **stages}, spread=0.5)
+
+
+def sampled(pipeline: Pipeline, noise: float = 0.004, lag_ms: int = 4) -> tuple[Attribution, dict[str, float]]:
+    """By the driver's buffer of 20 ms samples."""
+    load, names, shares, window = pipeline.run()
+    times = np.arange(T0, window[1] + S, 20 * MS, dtype=np.int64)
+    sensor = Sensor(period_ns=20 * MS, noise=noise, lag_ns=lag_ms * MS)
+    readings = Readings(times, sensor.power_mw(load, times), np.ones(len(times), dtype=np.bool_), 2e7)
+    steps = power_steps(readings, None, edge_error_ns=1e6)
+    found = attribute(steps, names, shares, window, idle_w=IDLE_W, limit_w=LIMIT_W)
+    busy = shares.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0]
+    truth = {name: seconds * pipeline.stages[name][1] for name, seconds in zip(names, busy, strict=True)}
+    truth[WAITING] = float(load.energy_j(*window)) - sum(truth.values())
+    return found, truth
+
+
+@pytest.mark.parametrize("lag_ms", [0, 4, 20, 35])
+@pytest.mark.parametrize("work_w", [150.0, 350.0, 650.0])
+def test_a_gpu_that_is_rarely_busy_has_its_awake_power_apart(work_w: float, lag_ms: int) -> None:
+    found, truth = sampled(
+        rarely_busy({"preprocess": (1.75, work_w), "inference": (0.5, work_w), "postprocess": (0.01, work_w)}),
+        lag_ms=lag_ms,
+    )
+    assert found.awake.mean_power_w == pytest.approx(AWAKE_W, abs=0.5)
+    waiting = found.classes[-1]
+    assert waiting.method == "awake"
+    assert waiting.joules == pytest.approx(truth[WAITING], rel=0.005)
+    (joint,) = found.joint
+    assert set(joint.names) == {"preprocess", "inference", "postprocess"}
+    work = sum(truth[name] for name in joint.names)
+    assert joint.low_j <= work <= joint.high_j
+    assert joint.joules == pytest.approx(work, abs=0.005 * truth[WAITING])
+    for one in found.classes[:-1]:
+        assert one.low_j is not None
+        assert one.high_j is not None
+        assert one.low_j <= truth[one.name] <= one.high_j
+        assert one.joules is None or one.high_j <= 4 * one.low_j
+    assert not [one for one in found.classes if one.joules is not None and one.joules > 0.99 * LIMIT_W * one.busy_s]
+
+
+def test_one_stage_beside_waiting_has_the_rest() -> None:
+    found, truth = sampled(rarely_busy({"inference": (2.5, 600.0)}))
+    work, waiting = found.classes
+    assert (work.method, waiting.method) == ("awake", "awake")
+    assert work.low_j is not None
+    assert work.high_j is not None
+    assert work.low_j <= truth["inference"] <= work.high_j
+    assert work.joules == pytest.approx(truth["inference"], rel=0.1)
+    assert found.joules == pytest.approx((work.joules or 0) + (waiting.joules or 0), rel=1e-6)
+
+
+def test_where_no_time_is_quiet_the_power_of_a_sleeping_gpu_is_not_taken_for_waiting() -> None:
+    """With 100 ms steps only, nothing lies apart from work: bounds, and no number at the most a GPU can draw."""
+    pipeline = rarely_busy({"preprocess": (1.75, 350.0), "inference": (0.5, 350.0)})
+    found, truth = attributed(pipeline, Sensor(noise=0.01))
+    assert found.awake.joules is None
+    for one in found.classes[:-1]:
+        assert (one.method, one.joules) == ("bounds", None)
+        assert one.low_j is not None
+        assert one.high_j is not None
+        assert one.low_j <= truth[one.name] <= one.high_j
 
 
 def test_two_that_go_together_and_one_that_does_not() -> None:
@@ -196,7 +268,8 @@ def test_two_that_go_together_and_one_that_does_not() -> None:
     window = (int(edges[0]), int(edges[-1]))
     steps = observe(load, Sensor(noise=0.01), window[1])
     found = attribute(steps, ["a", "b", "long"], shares, window, idle_w=IDLE_W, limit_w=LIMIT_W)
-    assert [one.method for one in found.classes] == ["busy_time", "busy_time", "regression", "regression"]
+    # What b may have drawn lies between bounds a factor of ten apart, so it has no number of its own.
+    assert [one.method for one in found.classes] == ["busy_time", "bounds", "regression", "regression"]
     assert [set(joint.names) for joint in found.joint] == [{"a", "b"}]
     assert found.joint[0].joules == pytest.approx(30 * 40 * (0.007 * 500 + 0.005 * 300), rel=0.03)
     long = found.classes[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pynvml
 import pytest
 
+from perfharness.analysis.energy.attribution import attribute
+from perfharness.analysis.energy.busy import BusyShares
 from perfharness.analysis.energy.sensors import Readings, Steps, counter_steps, disagreement, energy_within, power_steps
 from perfharness.testing.nvml_record import read_record
 
@@ -78,3 +81,33 @@ def test_this_counter_is_the_sum_of_the_samples_and_looks_all_the_time() -> None
         return min(best)
 
     assert misfit(1e8) < 0.7 * misfit(2.5e7)
+
+
+RARELY_BUSY = Path(__file__).parents[1] / "nvml" / "h200_rarely_busy.json"
+MS = 1_000_000
+BETWEEN_W = 124.6
+"""Samples above this hold some work of the pipeline; between kernels it is 122 to 124 W (the times of the real kernels
+are not in this record)."""
+
+
+def test_an_h200_awake_without_work_is_not_the_h200_asleep_before_the_run() -> None:
+    """Power between kernels as it is found, against samples after CUDA was opened and before the first batch."""
+    record = json.loads(RARELY_BUSY.read_text("utf-8"))
+    at, power = np.asarray(record["at_us"], dtype=np.int64) * 1000, np.asarray(record["milliwatt"]) / 1e3
+    awake_at = int(np.flatnonzero((power > 120) & (at > 7 * S))[0])
+    asleep_w = float(power[(at > 4 * S) & (at < at[awake_at] - 2 * S // 10)].mean())
+    opened = (at > at[awake_at] + 100 * MS) & (at < at[awake_at] + 360 * MS)
+    opened_w = float(power[opened].mean())
+    assert asleep_w == pytest.approx(80.8, abs=0.2)
+    window = (int(at[awake_at]) + S, int(at[awake_at]) + 10 * S)
+    working = np.flatnonzero(power > BETWEEN_W)
+    middle = at[working] - 10 * MS
+    busy = BusyShares([(middle - MS, middle), (middle, middle + MS // 3)])
+    steps = power_steps(Readings(at, power * 1e3, np.ones(len(at), dtype=np.bool_), 2e7), None, 1e6)
+    found = attribute(steps, ["preprocess", "inference"], busy, window, idle_w=asleep_w, limit_w=910.0)
+    assert found.awake.mean_power_w == pytest.approx(opened_w, abs=1.0)
+    waiting = found.classes[-1]
+    assert waiting.method in ("awake", "regression")
+    assert waiting.joules == pytest.approx(opened_w * waiting.busy_s, rel=0.01)
+    for one in found.classes[:-1]:
+        assert one.joules is None or one.joules < 0.99 * 910 * one.busy_s

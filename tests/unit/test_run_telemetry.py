@@ -49,6 +49,12 @@ class MadeUpRun:
         self.load = Load(np.r_[T0 - 9 * S, self.edges, self.edges[-1] + 9 * S], np.r_[IDLE_W, power, IDLE_W])
         self.log = SampleBuilder(idle_start_unix_ns=T0 - round(IDLE_S * S) - S // 2, idle_end_unix_ns=T0 - S // 2)
 
+    def lay_in_step(self) -> None:
+        """Batches of 2 s to the nanosecond: twenty periods of the sensor."""
+        lengths = np.tile([900, 600, 500], BATCHES).astype(np.int64) * MS
+        self.edges = np.r_[0, np.cumsum(lengths)] + T0 + S
+        self.load = Load(np.r_[T0 - 9 * S, self.edges, self.edges[-1] + 9 * S], self.load.power_w)
+
     def write_traces(self) -> None:
         for folder, _ in self.processes:
             builder = TraceBuilder()
@@ -218,16 +224,31 @@ def test_two_processes_share_their_gpu_by_busy_time(tmp_path: Path) -> None:
     assert "shared with proc_1_gpu_0" in shares["proc_0_gpu_0"]["occurrences"]["reason"]
 
 
-def test_without_idle_time_a_shared_gpu_cannot_be_shared_out(tmp_path: Path) -> None:
+def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
     made.log = SampleBuilder()
     made.sample("GPU-a")
     summary = analyze_run(tmp_path, made.write())
     energy = valid(tmp_path, 2)["energy"]
     assert energy["energy_j"] is not None
+    assert energy["gpus"][0]["idle"]["power_mean_w"] is None
+    assert energy["gpus"][0]["attribution"]["awake"]["power_mean_w"] == pytest.approx(AWAKE_W, rel=0.05)
+    shares = energy["processes"]
+    assert shares["proc_0_gpu_0"]["idle_j"] is None
+    assert sum(one["energy_j"] for one in shares.values()) == pytest.approx(energy["energy_j"], rel=1e-6)
+    assert "energy-idle-unknown" in codes(summary)
+
+
+def test_without_idle_and_awake_power_a_shared_gpu_cannot_be_shared_out(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
+    made.log = SampleBuilder()
+    made.lay_in_step()
+    made.sample("GPU-a")
+    analyze_run(tmp_path, made.write())
+    energy = valid(tmp_path, 2)["energy"]
+    assert energy["energy_j"] is not None
     assert energy["processes"]["proc_0_gpu_0"]["energy_j"] is None
     assert "--measure-idle" in energy["processes"]["proc_0_gpu_0"]["reason"]
-    assert "energy-idle-unknown" in codes(summary)
 
 
 def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) -> None:
@@ -355,9 +376,7 @@ def test_the_terminal_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("poll_ms", [50, 100])
 def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path, poll_ms: int) -> None:
     made = MadeUpRun(tmp_path)
-    lengths = np.tile([900, 600, 500], BATCHES).astype(np.int64) * MS  # 2 s to the nanosecond, twenty periods
-    made.edges = np.r_[0, np.cumsum(lengths)] + T0 + S
-    made.load = Load(np.r_[T0 - 9 * S, made.edges, made.edges[-1] + 9 * S], made.load.power_w)
+    made.lay_in_step()
     made.sample("GPU-a", poll_ms=poll_ms, found_period_ns=round(100.3 * MS))
     summary = analyze_run(tmp_path, made.write())
     energy = valid(tmp_path)["energy"]

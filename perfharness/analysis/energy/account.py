@@ -101,10 +101,8 @@ def _idle(sensors: GpuSensors, window: Window | None) -> IdlePower:
     for metric in (COUNTER, *POWERS):
         energy = idle_power(sensors.steps[metric], window, known)
         reason = reason or energy.reason
-        if energy.joules is not None and energy.seconds and energy.error_j is not None:
-            return IdlePower(
-                metric, rounded(energy.mean_power_w), rounded(energy.error_j / energy.seconds), energy.seconds, None
-            )
+        if energy.joules is not None:
+            return _power(metric, energy)
     return IdlePower(None, None, None, None, reason)
 
 
@@ -133,7 +131,7 @@ def _attribution(
         steps=found.steps,
         sensor_lag_ms=None if found.lag_ns is None else round(found.lag_ns / NS_PER_MS, 3),
         sensor_window_ms=None if found.duty is None else round(found.duty * steps.period_ns / NS_PER_MS, 3),
-        stages=[_stage(one, idle_w, batches, items) for one in found.classes],
+        stages=[_stage(one, idle_w, found.awake.mean_power_w, batches, items) for one in found.classes],
         joint=[
             JointEnergy(
                 list(joint.names),
@@ -141,7 +139,16 @@ def _attribution(
             )
             for joint in found.joint
         ],
+        awake=_power(metric, found.awake),
         reason=found.reason,
+    )
+
+
+def _power(metric: str, energy: Energy) -> IdlePower:
+    if energy.joules is None or not energy.seconds or energy.error_j is None:
+        return IdlePower(None, None, None, None, energy.reason)
+    return IdlePower(
+        metric, rounded(energy.mean_power_w), rounded(energy.error_j / energy.seconds), rounded(energy.seconds), None
     )
 
 
@@ -168,7 +175,7 @@ def _in_step(sensors: GpuSensors, process: MeasuredProcess) -> bool:
 
 
 def _no_attribution(reason: str) -> StageAttribution:
-    return StageAttribution(None, None, None, 0, None, None, [], [], reason)
+    return StageAttribution(None, None, None, 0, None, None, [], [], IdlePower(None, None, None, None, reason), reason)
 
 
 def _classes(processes: list[MeasuredProcess]) -> tuple[list[str], list[tuple[Int64, Int64]]]:
@@ -190,8 +197,12 @@ def _counts(processes: list[MeasuredProcess]) -> tuple[int, float | None]:
     return sum(process.batches.count for process in processes), sum(known) if len(known) == len(items) else None
 
 
-def _stage(one: ClassEnergy, idle_w: float | None, batches: int, items: float | None) -> StageEnergy:
-    above = None if one.joules is None or idle_w is None else one.joules - idle_w * one.busy_s
+def _stage(
+    one: ClassEnergy, idle_w: float | None, awake_w: float | None, batches: int, items: float | None
+) -> StageEnergy:
+    def above(watts: float | None) -> float | None:
+        return None if one.joules is None or watts is None else rounded(one.joules - watts * one.busy_s)
+
     return StageEnergy(
         stage=one.name,
         busy_s=round(one.busy_s, 6),
@@ -199,7 +210,8 @@ def _stage(one: ClassEnergy, idle_w: float | None, batches: int, items: float | 
         energy_j=rounded(one.joules),
         energy_j_low=rounded(one.low_j),
         energy_j_high=rounded(one.high_j),
-        energy_above_idle_j=rounded(above),
+        energy_above_idle_j=above(idle_w),
+        energy_above_awake_j=above(awake_w),
         power_mean_w=rounded(one.joules / one.busy_s) if one.joules is not None and one.busy_s else None,
         energy_per_batch_j=rounded(one.joules / batches) if one.joules is not None and batches else None,
         energy_per_item_j=rounded(one.joules / items) if one.joules is not None and items else None,

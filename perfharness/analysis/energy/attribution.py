@@ -5,7 +5,8 @@ then the sum of each class's power times its time in the step, and the powers fo
 Steps are weighted by 1 / length, which makes the classes' energies add up to the counter's exactly. What the sensor
 really looked at (how late it is, and whether at the whole of each period) is found from the log too. Classes whose
 times rise and fall together cannot be told apart: they have one number together, and each of them by itself only a
-share by busy time, between the bounds that the GPU's power limit leaves. docs/energy.md derives all of it.
+share by busy time, between the bounds that the GPU's power limit leaves. Where waiting is among them, its power is
+looked for where no work is near; what is known only within bounds far apart is no number. docs/energy.md derives it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Literal
 
 import numpy as np
 
+from perfharness.analysis.energy.awake import awake_power
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Z95, Steps
+from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Z95, Energy, Steps
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -54,15 +56,20 @@ MIN_BATCHES_FOR_PHASE = 10
 IDLE_FLOOR = 0.9
 """Less than this part of its idle power before the run a GPU does not draw: it was idle then, and is warmer now."""
 
-Method = Literal["regression", "busy_time", "no_gpu_work", "none"]
+WIDEST = 4.0
+"""An interval whose upper end is more than so many times its lower one (a factor of two either way) holds no number."""
+
+Method = Literal["regression", "awake", "busy_time", "bounds", "no_gpu_work", "none"]
 
 
 @dataclass(frozen=True)
 class ClassEnergy:
     """One class's energy over the window, idle power included while it runs; interval of 95 %.
 
-    `method`: `regression`, told apart from all others; `busy_time`, a share by busy time of what `together` spent, the
-    interval being what is possible at all; `no_gpu_work`, measured to be 0; `none`, with the reason.
+    `method`: `regression`, told apart from all others; `awake`, waiting at the GPU's awake power, or the one stage that
+    has all the rest; `busy_time`, a share by busy time of what `together` spent, the interval being what is possible at
+    all; `bounds`, no number, only what is possible, with the reason; `no_gpu_work`, measured to be 0; `none`, with the
+    reason.
     """
 
     name: str
@@ -88,7 +95,10 @@ class Joint:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Energy by class; `waiting` last. `joules` is their sum, the counter's over `seconds`."""
+    """Energy by class; `waiting` last. `joules` is their sum, the counter's over `seconds`.
+
+    `awake` is the energy of the time in which the GPU was awake and nothing ran, from which its power follows.
+    """
 
     classes: tuple[ClassEnergy, ...]
     joint: tuple[Joint, ...]
@@ -97,6 +107,7 @@ class Attribution:
     steps: int
     lag_ns: int | None
     duty: float | None
+    awake: Energy
     reason: str | None = None
 
 
@@ -176,20 +187,27 @@ def attribute(
     group_busy = np.bincount(group, weights=total[present], minlength=len(power))
     half = (spread + pull) * group_busy
     members = np.flatnonzero(present)
-    low_w, high_w = IDLE_FLOOR * (idle_w or 0.0), limit_w or np.inf
+    awake = awake_power(steps, inside, busy, duty)
+    bounds = _Bounds(IDLE_FLOOR * (idle_w or 0.0), limit_w or np.inf, idle_w, awake)
     found: dict[int, ClassEnergy] = {}
     joint: list[Joint] = []
     for number in range(len(power)):
         mine = members[group == number]
-        energy = float(power[number] * group_busy[number])
-        low, high = energy - float(half[number]), energy + float(half[number])
-        if len(mine) == 1:
-            found[int(mine[0])] = _alone(every[mine[0]], float(total[mine[0]]), energy, low, high, low_w, high_w)
+        energy, error = float(power[number] * group_busy[number]), float(half[number])
+        if len(mine) > 1 and mine[-1] == len(names) and awake.mean_power_w is not None:
+            waiting, energy, error = _waiting(float(total[-1]), energy, error, awake)
+            found[len(names)] = waiting
+            mine = mine[:-1]
+            if len(mine) == 1:
+                found[int(mine[0])] = _alone(every[mine[0]], float(total[mine[0]]), energy, error, bounds, "awake")
+                continue
+        elif len(mine) == 1:
+            found[int(mine[0])] = _alone(every[mine[0]], float(total[mine[0]]), energy, error, bounds, "regression")
             continue
-        together = tuple(every[at] for at in mine)
-        joint.append(Joint(together, float(group_busy[number]), energy, low, high))
+        one = Joint(tuple(every[at] for at in mine), float(total[mine].sum()), energy, energy - error, energy + error)
+        joint.append(one)
         for at in mine:
-            found[int(at)] = _share(every[at], total, mine, int(at), (energy, low, high), (idle_w, high_w), together)
+            found[int(at)] = _share(every, total, mine, int(at), one, bounds)
     for at in np.flatnonzero(~present):
         found[int(at)] = ClassEnergy(every[at], 0.0, 0.0, 0.0, 0.0, "no_gpu_work")
     return Attribution(
@@ -200,6 +218,7 @@ def attribute(
         steps=len(inside),
         lag_ns=int(lag),
         duty=duty,
+        awake=_awake(awake, found[len(names)]),
     )
 
 
@@ -220,7 +239,7 @@ def _without(names: Sequence[str], total: Float64, seconds: float, steps: int, r
         ClassEnergy(name, float(busy), None, None, None, "none", reason)
         for name, busy in zip(names, total, strict=True)
     )
-    return Attribution(classes, (), None, seconds, steps, None, None, reason)
+    return Attribution(classes, (), None, seconds, steps, None, None, Energy(None, reason=reason), reason)
 
 
 def _design(
@@ -323,44 +342,92 @@ def _bootstrap(design: _Design, reach: int, seed: int) -> Float64:
     return np.asarray((high - low) / 2 * (1 + 2.37 / (freedom * Z95)), dtype=np.float64)
 
 
-def _alone(
-    name: str, busy_s: float, energy: float, low: float, high: float, low_w: float, high_w: float
-) -> ClassEnergy:
-    floor, ceiling = low_w * busy_s, high_w * busy_s
+@dataclass(frozen=True)
+class _Bounds:
+    """Between which powers any class must lie, and what is known of power without work."""
+
+    low_w: float
+    high_w: float
+    idle_w: float | None
+    awake: Energy
+
+    @property
+    def working_w(self) -> float:
+        """A GPU at work draws no less than while it is awake and waits, as far as that is known."""
+        if self.awake.mean_power_w is None or not self.awake.seconds:
+            return self.low_w
+        return max(self.low_w, self.awake.mean_power_w - (self.awake.error_j or 0.0) / self.awake.seconds)
+
+
+def _awake(quiet: Energy, waiting: ClassEnergy) -> Energy:
+    """Where no time was quiet enough, waiting that was told apart by itself says the same."""
+    if quiet.joules is not None or waiting.method != "regression" or waiting.joules is None:
+        return quiet
+    assert waiting.low_j is not None
+    assert waiting.high_j is not None
+    return Energy(waiting.joules, (waiting.high_j - waiting.low_j) / 2, waiting.busy_s)
+
+
+def _waiting(waiting_s: float, energy: float, error: float, awake: Energy) -> tuple[ClassEnergy, float, float]:
+    """Waiting at awake power, and what that leaves of a group's energy, with its error."""
+    assert awake.mean_power_w is not None
+    assert awake.seconds
+    mine = awake.mean_power_w * waiting_s
+    own_error = (awake.error_j or 0.0) / awake.seconds * waiting_s
+    one = ClassEnergy(WAITING, waiting_s, mine, mine - own_error, mine + own_error, "awake")
+    return one, energy - mine, math.hypot(error, own_error)
+
+
+def _alone(name: str, busy_s: float, energy: float, error: float, bounds: _Bounds, method: Method) -> ClassEnergy:
+    floor, ceiling = bounds.low_w * busy_s, bounds.high_w * busy_s
+    low, high = energy - error, energy + error
     if high < floor or low > ceiling:
         why = f"the steps of the sensor ask for {energy / busy_s:.0f} W, which the GPU cannot draw"
         return ClassEnergy(name, busy_s, None, None, None, "none", why)
-    clipped = float(np.clip(energy, floor, ceiling))
-    return ClassEnergy(name, busy_s, clipped, max(low, floor), min(high, ceiling), "regression")
+    low, high = max(low, floor), min(high, ceiling)
+    unknown = _no_number(energy, low, high, busy_s)
+    if unknown is not None:
+        return ClassEnergy(name, busy_s, None, low, high, "bounds", unknown)
+    return ClassEnergy(name, busy_s, energy, low, high, method)
 
 
-def _share(
-    name: str,
-    total: Float64,
-    mine: Int64,
-    at: int,
-    joint: tuple[float, float, float],
-    limits_w: tuple[float | None, float],
-    together: tuple[str, ...],
-) -> ClassEnergy:
-    """A share by busy time of what a group spent; waiting is given the idle power before the rest is shared out."""
-    energy, low, high = joint
-    idle_w, high_w = limits_w
-    low_w = IDLE_FLOOR * (idle_w or 0.0)
-    waiting = len(total) - 1
-    others_s = float(total[mine].sum() - total[at])
-    lowest = max(low_w * float(total[at]), low - high_w * others_s if others_s and np.isfinite(high_w) else 0.0)
-    highest = max(min(high_w * float(total[at]), high - low_w * others_s), lowest)
-    names = ", ".join(other for other in together if other != name)
+def _no_number(energy: float, low: float, high: float, busy_s: float) -> str | None:
+    """Why what lies between two bounds is known no better than by them; None where it is."""
+    slack = 1e-9 * abs(high)
+    if not low - slack <= energy <= high + slack:
+        return f"its energy would come to {energy / busy_s:.0f} W, which is not possible: only the bounds are known"
+    if high > WIDEST * low:
+        return f"the bounds are more than a factor of {WIDEST:g} apart"
+    return None
+
+
+def _share(every: Sequence[str], total: Float64, mine: Int64, at: int, joint: Joint, bounds: _Bounds) -> ClassEnergy:
+    """A share by busy time of what a group spent; waiting is given the idle power before the rest is shared out.
+
+    That is so only where no awake power is known; else waiting is not in the group.
+    """
+    waiting, busy_s = len(total) - 1, float(total[at])
+    low_w = np.where(np.arange(len(total)) == waiting, bounds.low_w, bounds.working_w)
+    others = mine[mine != at]
+    others_s = float(total[others].sum())
+    least, most = low_w[at] * busy_s, bounds.high_w * busy_s
+    low = max(least, joint.low_j - bounds.high_w * others_s if np.isfinite(bounds.high_w) else 0.0)
+    high = max(min(most, joint.high_j - float((low_w * total)[others].sum())), low)
+    names = ", ".join(every[other] for other in others)
     why = f"its work rises and falls together with that of {names}, so the sensor cannot tell them apart"
-    share: float | None = None
+    value: float | None = None
     if waiting not in mine:
-        share = energy * float(total[at] / total[mine].sum())
-    elif idle_w is not None:
-        working_s = float(total[mine].sum() - total[waiting])
-        idle_j = idle_w * float(total[waiting])
-        share = idle_j if at == waiting else max(energy - idle_j, 0.0) * float(total[at]) / working_s
+        value = joint.joules * busy_s / float(total[mine].sum())
+    elif bounds.idle_w is None:
+        return ClassEnergy(
+            every[at], busy_s, None, float(low), float(high), "bounds",
+            f"{why}; and without the idle power nothing can be shared out", joint.names,
+        )  # fmt: skip
     else:
-        why += "; and without the idle power nothing can be shared out"
-    value = None if share is None else float(np.clip(share, lowest, highest))
-    return ClassEnergy(name, float(total[at]), value, lowest, highest, "busy_time", why, together)
+        idle_j = bounds.idle_w * float(total[waiting])
+        working_s = float(total[mine].sum() - total[waiting])
+        value = idle_j if at == waiting else (joint.joules - idle_j) * busy_s / working_s
+    unknown = _no_number(value, float(low), float(high), busy_s)
+    if unknown is not None:
+        return ClassEnergy(every[at], busy_s, None, float(low), float(high), "bounds", f"{why}; {unknown}", joint.names)
+    return ClassEnergy(every[at], busy_s, value, float(low), float(high), "busy_time", why, joint.names)

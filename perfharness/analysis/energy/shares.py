@@ -16,16 +16,18 @@ def process_energies(sensors: GpuSensors, gpu: GpuEnergy, processes: list[Measur
     window = union_window([process.window for process in processes])
     total = sensors.best(window)[1] if window else Energy(None, reason=gpu.reason)
     shares, why = _busy_shares(processes, window)
+    rest_j = _without_work(gpu, window)
     found = {}
     for process, share in zip(processes, shares, strict=True):
         others = [other.folder for other in processes if other is not process]
         idle_j = None if gpu.idle_j is None else gpu.idle_j / len(processes)
         if not others:
             joules = total.joules
-        elif share is None or total.joules is None or gpu.idle_j is None or idle_j is None:
+        elif share is None or total.joules is None or rest_j is None:
             joules = None
         else:
-            joules = idle_j + share * max(total.joules - gpu.idle_j, 0.0)
+            rest = min(rest_j, total.joules)
+            joules = rest / len(processes) + share * (total.joules - rest)
         reason = total.reason
         if joules is None and reason is None:
             reason = why or f"idle power is not known, without which nothing can be shared out: {gpu.idle.reason}"
@@ -49,6 +51,12 @@ def process_energies(sensors: GpuSensors, gpu: GpuEnergy, processes: list[Measur
             reason=reason,
         )
     return found
+
+
+def _without_work(gpu: GpuEnergy, window: Window | None) -> float | None:
+    """What the GPU had spent over the window without any work: awake, as a GPU with processes on it is, or idle."""
+    awake_w = gpu.attribution.awake.power_mean_w
+    return gpu.idle_j if awake_w is None or window is None else awake_w * (window[1] - window[0]) / 1e9
 
 
 def _busy_shares(processes: list[MeasuredProcess], window: Window | None) -> tuple[list[float | None], str | None]:
