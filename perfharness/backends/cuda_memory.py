@@ -107,9 +107,9 @@ class PairedBuffer:
         kind = np.dtype(dtype)
         self.shape, self.dtype, self.nbytes = shape, kind, prod(shape) * kind.itemsize
         room = max(self.nbytes, 1)
-        self._pinned = checked(self._cuda.cudaHostAlloc(room, 0), "pinned host memory", room)
+        self._device = checked(self._cuda.cudaMalloc(room), "device memory", room)
         try:
-            self._device = checked(self._cuda.cudaMalloc(room), "device memory", room)
+            self._pinned = checked(self._cuda.cudaHostAlloc(room, 0), "pinned host memory", room)
         except BackendError:
             self.close()
             raise

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from shutil import which
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,6 @@ class TorchSession(Session):
         """GPU to pinned memory, without waiting."""
         if self._stream is None:
             return
-        self._activate()
         if [result.shape for result in self._results] != [host.shape for host in self._host_results]:
             self._host_results = [
                 self._torch.empty_like(result, device="cpu", pin_memory=True) for result in self._results
@@ -232,7 +232,7 @@ class TorchSession(Session):
         return told | self._flags.told()
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Of each module that computes by itself, by hooks, on the inputs that were written last."""
+        """Of each module's own work, by hooks, on the inputs that were written last."""
         if self._mode != "eager":
             return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
         if self._program.exported:
@@ -242,7 +242,8 @@ class TorchSession(Session):
         self.copy_in()
         self._activate()
         with translated(self._torch, "the layers could not be timed", self._options):
-            return layer_times(self._torch, self._module, self._inferred, self._stream, rounds)
+            times: list[LayerTime] = layer_times(self._torch, self._module, self._inferred, self._stream, rounds)
+        return times
 
     def _inferred(self) -> list[Any]:
         """The outputs of one inference, in the dtypes of the description."""
@@ -384,6 +385,7 @@ def _translation(torch: Any, error: Exception, what: str, options: BackendOption
     text = " ".join(str(error).split())
     signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
     if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs):
+        clear_frames(error.__traceback__)  # what the failed call had allocated is let go of, so that less may be tried
         limit = options.memory_limit_bytes
         within = "" if limit is None or options.device == "cpu" else f" within the limit of {limit} bytes"
         return OutOfMemoryError(f"{what}{within}: {text[:300]}")

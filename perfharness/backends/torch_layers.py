@@ -3,71 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
 from perfharness.backends.base import LayerTime
 from perfharness.errors import BackendError
 
-Mark = Callable[[], Any]
-
 SLEEP_CYCLES_PER_NS = 2.0
 """GPUs run at up to about 2 GHz; a slower one sleeps longer, which costs only time."""
 
+WHOLE = "(model)"
+"""Name of the outermost module, whose own work is what it does outside of its modules."""
 
-def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, rounds: int) -> list[LayerTime] | str:
-    """Mean milliseconds of each module without children over so many rounds, in the order of their first calls.
 
-    A module that is called several times in an inference counts in sum. On a GPU the device is first kept busy for as
-    long as the host needs to start everything: without that, times between events would be those of the host.
+@dataclass
+class _Call:
+    """One call of a module: marks before and after it, and the calls inside."""
+
+    name: str
+    begin: Any
+    end: Any = None
+    inside: list[_Call] = field(default_factory=list)
+
+
+def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, rounds: int) -> list[LayerTime]:
+    """Mean milliseconds of each module's own work over so many rounds, in the order of execution.
+
+    Own work is the time of a module less that of the modules that it calls: what a block does by functions (a residual
+    sum, say) is the block's. A module that is called several times in an inference counts in sum; mere containers are
+    left out. On a GPU the device is first kept busy for as long as the host needs to start everything, else the times
+    between events would be the host's; that holds while all of it fits into the queue of launches, about a thousand.
+    Each event adds about a microsecond.
     """
-    leaves = [(name, each) for name, each in module.named_modules() if name and not list(each.children())]
-    if not leaves:
-        return "this model has no modules in it that could be timed"
-    marks: list[tuple[str, Any, Any]] = []
-    begun: dict[str, list[Any]] = {}
+    containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+    named = [(name or WHOLE, each) for name, each in module.named_modules() if type(each) not in containers]
+    finished: list[_Call] = []
     mark = _event_mark(torch, stream) if stream is not None else perf_counter_ns
-    handles = [handle for name, each in leaves for handle in _hooked(each, name, mark, begun, marks)]
+    handles = _hooked(named, mark, finished)
     try:
+        infer()
         begin = perf_counter_ns()
         infer()
-        if stream is not None:
-            stream.synchronize()
-        longest_ns = perf_counter_ns() - begin
-        marks.clear()
+        _wait(stream)
+        took_ns = perf_counter_ns() - begin
+        finished.clear()
         for _ in range(rounds):
             if stream is not None:
-                torch.cuda._sleep(int(2 * longest_ns * SLEEP_CYCLES_PER_NS))
+                torch.cuda._sleep(int(2 * took_ns * SLEEP_CYCLES_PER_NS))
             infer()
-            if stream is not None:
-                stream.synchronize()
+            _wait(stream)
     finally:
         for handle in handles:
             handle.remove()
-    total: dict[str, float] = {}
-    for name, first, last in marks:
-        took = (last - first) / 1e6 if stream is None else first.elapsed_time(last)
-        total[name] = total.get(name, 0.0) + float(took)
-    if not total:
+    if not finished:
         raise BackendError("no module was called; the model computes without its modules")
+    total: dict[str, float] = {}
+    for call in finished:
+        own = _milliseconds(call) - sum(_milliseconds(each) for each in call.inside)
+        total[call.name] = total.get(call.name, 0.0) + max(own, 0.0)
     return [LayerTime(name, milliseconds / rounds) for name, milliseconds in total.items()]
 
 
-def _hooked(
-    module: Any, name: str, mark: Mark, begun: dict[str, list[Any]], marks: list[tuple[str, Any, Any]]
-) -> list[Any]:
-    """Hooks before and after the module; a module may call itself, so begins are kept as a stack."""
+def _hooked(named: list[tuple[str, Any]], mark: Callable[[], Any], finished: list[_Call]) -> list[Any]:
+    """Hooks before and after each module; the calls go into `finished` as they end."""
+    stack: list[_Call] = []
 
-    def before(*_: Any) -> None:
-        begun.setdefault(name, []).append(mark())
+    def hooks(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        def before(*_: Any) -> None:
+            stack.append(_Call(name, mark()))
 
-    def after(*_: Any) -> None:
-        marks.append((name, begun[name].pop(), mark()))
+        def after(*_: Any) -> None:
+            call = stack.pop()
+            call.end = mark()
+            if stack:
+                stack[-1].inside.append(call)
+            finished.append(call)
 
-    return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+        return before, after
+
+    handles = []
+    for name, module in named:
+        before, after = hooks(name)
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    return handles
 
 
-def _event_mark(torch: Any, stream: Any) -> Mark:
+def _milliseconds(call: _Call) -> float:
+    """Of a call with all that it calls; marks are nanoseconds or CUDA events."""
+    if isinstance(call.begin, int):
+        return float(call.end - call.begin) / 1e6
+    return float(call.begin.elapsed_time(call.end))
+
+
+def _wait(stream: Any) -> None:
+    if stream is not None:
+        stream.synchronize()
+
+
+def _event_mark(torch: Any, stream: Any) -> Callable[[], Any]:
     def mark() -> Any:
         event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
