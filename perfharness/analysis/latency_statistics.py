@@ -173,9 +173,10 @@ def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | 
     if count < MIN_FOR_INTERVAL:
         return None
     low, high = _binomial_ranks(count, quantile)
-    apart = _half_width((values <= value).astype(np.float64)) or 0.0
-    low = min(low, int(np.floor(count * (quantile - apart))) - 1)
-    high = max(high, int(np.ceil(count * (quantile + apart))))
+    if count >= 2 * BLOCK_COUNTS[-1]:  # of fewer there are no blocks, and the binomial is all that is known
+        apart = _half_width((values <= value).astype(np.float64)) or 0.0
+        low = min(low, int(np.floor(count * (quantile - apart))))
+        high = max(high, int(np.ceil(count * (quantile + apart))))
     return (low, high) if low >= 0 and high < count else None
 
 
