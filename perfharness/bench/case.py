@@ -9,12 +9,13 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -85,19 +86,22 @@ class CaseRecord:
     def __init__(self, folder: Path, spec: CaseSpec) -> None:
         self.folder, self.begun_ns = folder, time.monotonic_ns()
         self.doing_now = "start"
+        self._writing = threading.RLock()  # the watchdog has the last word from a thread of its own
         self.result = CaseResult(
             case=spec.case, status="failed", reason="it has not come to its end", started_unix_ns=time.time_ns()
         )
 
     def doing(self, what: str) -> None:
         """Say what is being done now."""
-        self.doing_now = what
-        _write(self.folder / STATUS_NAME, CaseState(doing=what, pid=os.getpid()).model_dump_json())
+        with self._writing:
+            self.doing_now = what
+            _write(self.folder / STATUS_NAME, CaseState(doing=what, pid=os.getpid()).model_dump_json())
 
     def keep(self, **fields: Any) -> None:
         """Something is known."""
-        self.result = self.result.model_copy(update=fields)
-        self._save()
+        with self._writing:
+            self.result = self.result.model_copy(update=fields)
+            _write(self.folder / RESULT_NAME, self.result.model_dump_json())
 
     def keep_part(self, part: str, **fields: Any) -> None:
         """Something of `memory` or `startup` is known."""
@@ -119,15 +123,18 @@ class CaseRecord:
 
     def end(self, status: CaseStatus, reason: str | None) -> int:
         """The last word; the exit code."""
-        seconds = (time.monotonic_ns() - self.begun_ns) / 1e9
-        self.keep(status=status, reason=reason, duration_s=round(seconds, 6))
-        doing = "done" if status == "ok" else self.doing_now
-        state = CaseState(doing=doing, pid=os.getpid(), status=status, reason=reason)
-        _write(self.folder / STATUS_NAME, state.model_dump_json())
+        with self._writing:
+            seconds = (time.monotonic_ns() - self.begun_ns) / 1e9
+            self.keep(status=status, reason=reason, duration_s=round(seconds, 6))
+            doing = "done" if status == "ok" else self.doing_now
+            state = CaseState(doing=doing, pid=os.getpid(), status=status, reason=reason)
+            _write(self.folder / STATUS_NAME, state.model_dump_json())
         return EXITS[status]
 
-    def _save(self) -> None:
-        _write(self.folder / RESULT_NAME, self.result.model_dump_json())
+    def end_at_once(self, status: CaseStatus, reason: str) -> NoReturn:
+        """The last word from another thread, and the end of the process, whatever it is in the middle of."""
+        with self._writing:
+            os._exit(self.end(status, reason))
 
 
 def main(arguments: list[str]) -> int:
@@ -416,9 +423,9 @@ def _hold_limit(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 
 def _over(record: CaseRecord, spec: CaseSpec, used: int) -> None:
-    """The watchdog's word: the process ends here, whatever it is in the middle of."""
+    """The watchdog's word."""
     assert spec.memory_limit_bytes is not None
-    os._exit(record.end("memory-limit", limit_sentence(used, spec.memory_limit_bytes)))
+    record.end_at_once("memory-limit", limit_sentence(used, spec.memory_limit_bytes))
 
 
 def options_of(spec: CaseSpec) -> BackendOptions:

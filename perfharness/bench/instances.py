@@ -26,6 +26,9 @@ POLL_S = 0.01
 BARRIER_TIMEOUT_S = 600.0
 NS_PER_MS = 1e6
 
+MIN_SECONDS = 2.0
+"""Of the timed rounds: processes wake from the barrier milliseconds apart, which must be little of the window."""
+
 
 def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
     """Start `spec.instances` processes, hold them before their timed rounds until all are there, and let them go.
@@ -35,13 +38,22 @@ def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
     folders = [folder / FOLDER / str(number) for number in range(spec.instances)]
     for one in folders:
         one.mkdir(parents=True, exist_ok=True)
-        alone = spec.model_copy(update={"passes": ("latency",), "instances": 1, "spawned_unix_ns": time.time_ns()})
-        (one / SPEC_NAME).write_text(alone.model_dump_json())
+        (one / SPEC_NAME).write_text(_alone(spec).model_dump_json())
     codes = _run(folders)
     results = [
         case_outcome(one, spec.case, code, stderr=_stderr(one)) for one, code in zip(folders, codes, strict=True)
     ]
     return conclude(folders, results, spec.case.batch_size)
+
+
+def _alone(spec: CaseSpec) -> CaseSpec:
+    """What one of the instances is told."""
+    least = max(MIN_SECONDS, spec.latency.min_seconds)
+    latency = spec.latency.model_copy(
+        update={"until_stable": False, "min_seconds": least, "max_seconds": max(least, spec.latency.max_seconds)}
+    )
+    changes = {"passes": ("latency",), "instances": 1, "latency": latency, "spawned_unix_ns": time.time_ns()}
+    return spec.model_copy(update=changes)
 
 
 def conclude(folders: list[Path], results: list[CaseResult], batch_size: int) -> InstancesRecord:

@@ -76,7 +76,7 @@ def one_round(session: Session) -> None:
 
 def time_rounds(session: Session, count: int, max_seconds: float, clock: Clock = time.perf_counter_ns) -> Timed:
     """At most so many rounds, none begun when the time is over; at least one."""
-    start, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    start, end = _written(count), _written(count)
     done = _time_into(session, start, end, clock() + round(max_seconds * 1e9), clock)
     return Timed(start[:done], (end - start)[:done], ended=_cut(done, count, max_seconds))
 
@@ -92,9 +92,11 @@ def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.per
 def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
     """The timed rounds, warm-up over: as many as asked for, or until the median has settled."""
     with quiet_collector():
-        if not settings.until_stable:
-            return time_rounds(session, settings.iterations, settings.max_seconds, clock)
-        return _until_settled(session, settings, clock)
+        if settings.until_stable:
+            return _until_settled(session, settings, clock)
+        if settings.min_seconds:
+            return _for_some_time(session, settings, clock)
+        return time_rounds(session, settings.iterations, settings.max_seconds, clock)
 
 
 def measure_device_time(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Float64:
@@ -125,12 +127,31 @@ def work_for(session: Session, seconds: float, clock: Clock = time.perf_counter_
     return rounds
 
 
+def _for_some_time(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
+    """As many rounds as asked for, and more until the least time is over."""
+    most = max(settings.iterations, settings.max_iterations)
+    start, end = _written(most), _written(most)
+    begin = clock()
+    latest = begin + round(settings.max_seconds * 1e9)
+    done = _time_into(session, start[: settings.iterations], end[: settings.iterations], latest, clock)
+    ended = _cut(done, settings.iterations, settings.max_seconds)
+    deadline = begin + round(settings.min_seconds * 1e9)
+    if ended is None and done < most and clock() < deadline:
+        done += _time_into(session, start[done:], end[done:], deadline, clock)
+    return Timed(start[:done], (end - start)[:done], ended=ended)
+
+
+def _written(count: int) -> Int64:
+    """Zeros that have their pages: `zeros` leaves them to the first write, which would be in the loop."""
+    values = np.empty(count, np.int64)
+    values.fill(0)
+    return values
+
+
 def _until_settled(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
     deadline = clock() + round(settings.max_seconds * 1e9)
     most = max(settings.iterations, settings.max_iterations)
-    start, end = np.zeros(most, np.int64), np.zeros(most, np.int64)
-    start.fill(0)  # zeros() leaves the pages to the first write, which is in the loop
-    end.fill(0)
+    start, end = _written(most), _written(most)
     done, wanted, settled = 0, min(settings.iterations, most), False
     while not settled and done < most and (not done or clock() < deadline):
         done += _time_into(session, start[done:wanted], end[done:wanted], deadline, clock)

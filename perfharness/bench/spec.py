@@ -57,6 +57,7 @@ class LatencySettings(_Model):
         iterations: timed ones; with `until_stable` the fewest.
         until_stable: go on until the 95 % interval of the mean is within `stable_percent` of it on both sides, at most
             for `max_iterations`.
+        min_seconds: of the timed iterations: more of them where these take less, at most `max_iterations`.
         max_seconds: of the timed iterations, and of the warm-up, in any case.
         device_iterations: of the pass with the device's events, at most.
     """
@@ -66,6 +67,7 @@ class LatencySettings(_Model):
     until_stable: bool = False
     stable_percent: float = Field(default=1.0, gt=0)
     max_iterations: int = Field(default=100_000, ge=1)
+    min_seconds: float = Field(default=0.0, ge=0)
     max_seconds: float = Field(default=120.0, gt=0)
     device_iterations: int = Field(default=1000, ge=1)
 
