@@ -18,7 +18,7 @@ from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, C
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.version import VERSION
 
-VERBS = ("launch", "analyze", "diagnose", "ranges", "export", "clocks", "doctor")
+VERBS = ("launch", "analyze", "diagnose", "ranges", "export", "bench", "clocks", "doctor")
 """In the order of the help; each is a module here with a function `register(app)`, imported when it is needed."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
+BENCH_MERGED_NAME = "bench_merged.json"
 BENCH_VERSION = 1
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
@@ -227,6 +228,9 @@ class CaseResult(_Model):
     """Field -> why it is None or empty."""
 
     process: CaseProcess | None = None
+    spec_sha256: str | None = None
+    """Of all that decided what was measured, so that `--resume` can tell a changed suite."""
+
     started_unix_ns: int | None = None
     duration_s: float | None = None
 
@@ -312,3 +316,43 @@ class BenchSuiteResult(_Model):
     recommendations: list[Recommendation] = Field(default_factory=list)
     complete: bool = True
     remarks: list[str] = Field(default_factory=list)
+
+
+class MergedRun(_Model):
+    """One of the runs that are side by side; `name` is the machine's, with a number where it comes twice."""
+
+    name: str
+    path: str
+    created: str
+    machine: MachineRecord
+    baseline: str | None = None
+    complete: bool = True
+
+
+class MergedCell(_Model):
+    """What one run has for a row; `speedup` is against that run's own baseline."""
+
+    run: str
+    result: CaseResult | None
+    speedup: Estimate | None = None
+    reason: str | None = None
+
+
+class MergedRow(_Model):
+    """The same model, backend, mode, precision and batch size on all machines; `cells` in the order of the runs."""
+
+    model: str
+    backend: str
+    mode: str
+    precision: Precision
+    batch_size: int
+    cells: list[MergedCell]
+
+
+class BenchMergedResult(_Model):
+    """`bench_merged.json`. `differences`: what keeps the runs from being comparable, one sentence each."""
+
+    schema_version: int = BENCH_VERSION
+    runs: list[MergedRun]
+    rows: list[MergedRow]
+    differences: list[str] = Field(default_factory=list)

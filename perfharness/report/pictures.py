@@ -7,7 +7,7 @@ import importlib.util
 from perfharness.errors import ToolNotFoundError
 
 
-def require_matplotlib() -> None:
-    """Raises `ToolNotFoundError` where matplotlib is not installed."""
+def require_matplotlib(option: str = "--plots") -> None:
+    """Raises `ToolNotFoundError` naming the option where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ToolNotFoundError("--plots needs matplotlib, which is not installed; pip install 'perfharness[plots]'")
+        raise ToolNotFoundError(f"{option} needs matplotlib, which is not installed; pip install 'perfharness[plots]'")

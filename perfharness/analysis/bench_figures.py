@@ -1,0 +1,103 @@
+"""The figures of a case that tables, charts and recommendations share: its latency, memory, speed-up, accuracy loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
+
+LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "error", "nan", "inf", "mean_abs", "rel")
+"""How names of metrics begin where less is better; of any other, more is."""
+
+
+def cell_of(case: BenchCase) -> str:
+    """`backend/mode/precision`: what a baseline or a reference is named by."""
+    return "/".join(part for part in (case.backend, case.mode, case.precision) if part)
+
+
+def is_named(case: BenchCase, name: str) -> bool:
+    """Whether `backend`, `backend/mode`, `backend/precision` or `backend/mode/precision` means this case."""
+    parts = [case.backend, case.mode, case.precision]
+    return name in {case.backend, f"{parts[0]}/{parts[1]}", f"{parts[0]}/{parts[2]}", "/".join(parts), cell_of(case)}
+
+
+def latency_of(result: CaseResult, percentile: LatencyPercentile) -> Estimate | None:
+    """That percentile of the latency in milliseconds, or None where there were too few iterations for it."""
+    found = None if result.latency is None else getattr(result.latency, percentile)
+    if found is None and percentile == "p50" and result.latency is not None:
+        return result.latency.median
+    return Estimate(value=found) if isinstance(found, int | float) else found
+
+
+def memory_of(result: CaseResult) -> int | None:
+    """Peak bytes: of the device, on the CPU of the process."""
+    return result.memory.host_peak_bytes if result.case.device == "cpu" else result.memory.device_peak_bytes
+
+
+def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str | None) -> CaseResult | None:
+    """The baseline of a case: same model and batch size; on the case's own device where there are several."""
+    if baseline is None:
+        return None
+    found = [
+        other
+        for other in results
+        if is_named(other.case, baseline)
+        and (other.case.model, other.case.batch_size) == (result.case.model, result.case.batch_size)
+    ]
+    own = [other for other in found if other.case.device == result.case.device]
+    return next(iter(own or found), None)
+
+
+def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
+    """Items per second over the baseline's. The interval is the widest that the two intervals allow."""
+    mine, base = result.items_per_second, baseline.items_per_second if baseline is not None else None
+    if mine is None or base is None or base.value <= 0:
+        return None
+    ratio = mine.value / base.value
+    if mine.low is None or mine.high is None or base.low is None or base.high is None:
+        return Estimate(value=ratio)
+    return Estimate(value=ratio, low=mine.low / base.high, high=mine.high / base.low if base.low > 0 else None)
+
+
+def is_higher_better(metric: str) -> bool:
+    """By the metric's name."""
+    return not metric.rsplit(".", 1)[-1].lower().startswith(LOWER_IS_BETTER)
+
+
+def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
+    """A metric of the case; None for the metric: the cosine of its outputs with the reference's."""
+    if metric is not None:
+        return None if result.accuracy is None else result.accuracy.metrics.get(metric)
+    if result.equality is not None and result.equality.cosine is not None:
+        return result.equality.cosine
+    return None if result.accuracy is None else result.accuracy.metrics.get("cosine")
+
+
+def accuracy_loss(result: CaseResult, baseline: CaseResult | None, metric: str | None) -> float | None:
+    """How much worse than the baseline the metric is, in its own unit; below 0 it is better.
+
+    Where the baseline has no such metric, against a perfect one: 1 where more is better, 0 where less is.
+    """
+    value = accuracy_of(result, metric)
+    if value is None:
+        return None
+    higher = metric is None or is_higher_better(metric)
+    base = None if baseline is None else accuracy_of(baseline, metric)
+    if base is None:
+        base = 1.0 if higher else 0.0
+    return base - value if higher else value - base
+
+
+def gives_wrong_answers(result: CaseResult) -> bool:
+    """Whether its outputs were compared with the reference's and differ beyond the tolerance."""
+    return result.equality is not None and result.equality.equal is False
+
+
+def overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether two numbers may be the same: their intervals share a point. Without an interval a number is a point."""
+
+    def bounds(of: Estimate) -> tuple[float, float]:
+        return (of.value if of.low is None else of.low), (of.value if of.high is None else of.high)
+
+    (low, high), (other_low, other_high) = bounds(one), bounds(other)
+    return low <= other_high and other_low <= high

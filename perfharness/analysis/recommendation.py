@@ -1,0 +1,261 @@
+"""Which case to take: the fastest that keeps to the user's constraints, on the Pareto front; and why not the others.
+
+A case is beaten by another that is at least as good in every objective, by the measured values, and better in one
+beyond the intervals of both. So two that differ within their intervals only are both on the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from perfharness.analysis.bench_figures import (
+    accuracy_loss,
+    baseline_of,
+    gives_wrong_answers,
+    latency_of,
+    memory_of,
+    overlap,
+)
+from perfharness.model.bench import CaseResult, Constraints, Estimate, Exclusion, LatencyPercentile, Recommendation
+
+OBJECTIVES = ("items/s", "latency", "memory", "energy per item", "accuracy loss")
+NOT_MEASURED = "was not measured"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A case as points in the space of objectives: less is better in all of them (items per second negated).
+
+    Args:
+        objectives: None where it is not known.
+    """
+
+    case_id: str
+    objectives: tuple[Estimate | None, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One constraint on one case; `value` is None where it was not measured."""
+
+    what: str
+    value: float | None
+    limit: float
+    shown: str
+    reason: str | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the case keeps to it."""
+        return self.value is not None and self.value <= self.limit
+
+    @property
+    def excess(self) -> float:
+        """How many times the limit; infinite for a limit of 0, or where it is not known."""
+        if self.value is None or self.limit <= 0:
+            return float("inf")
+        return self.value / self.limit
+
+
+def dominates(one: Candidate, other: Candidate, objectives: Sequence[int]) -> bool:
+    """Whether `one` beats `other` in these objectives, which both must know."""
+    is_better = False
+    for index in objectives:
+        mine, its = one.objectives[index], other.objectives[index]
+        if mine is None or its is None:
+            raise ValueError(f"{OBJECTIVES[index]} is not known of both")
+        if mine.value > its.value:
+            return False
+        is_better = is_better or (mine.value < its.value and not overlap(mine, its))
+    return is_better
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> list[str]:
+    """Case ids of those whom nobody beats, in the order given. Objectives not known of all do not count."""
+    shared = shared_objectives(candidates)
+    return [one.case_id for one in candidates if not any(dominates(other, one, shared) for other in candidates)]
+
+
+def shared_objectives(candidates: Sequence[Candidate]) -> list[int]:
+    """Objectives that are known of all."""
+    return [index for index in range(len(OBJECTIVES)) if all(one.objectives[index] is not None for one in candidates)]
+
+
+def recommend(results: Sequence[CaseResult], constraints: Constraints, baseline: str | None) -> list[Recommendation]:
+    """One for each model, in the order of the results."""
+    models = dict.fromkeys(result.case.model for result in results)
+    return [
+        _recommend(model, [result for result in results if result.case.model == model], constraints, baseline)
+        for model in models
+    ]
+
+
+def _recommend(
+    model: str, results: Sequence[CaseResult], constraints: Constraints, baseline: str | None
+) -> Recommendation:
+    excluded, fitting, missed = [], [], []
+    for result in results:
+        base = baseline_of(result, results, baseline)
+        checks = list(checks_of(result, base, constraints))
+        if (reason := _unfit(result)) is not None:
+            excluded.append(Exclusion(case_id=result.case.case_id, reason=reason))
+        elif bad := [check for check in checks if not check.is_met]:
+            excluded.append(Exclusion(case_id=result.case.case_id, reason="; ".join(check.shown for check in bad)))
+            missed.append((max(check.excess for check in bad), result, bad))
+        else:
+            fitting.append((result, base))
+    if not fitting:
+        return _none_fits(model, excluded, missed)
+    candidates = _candidates(fitting, constraints)
+    front = pareto_front(candidates)
+    on_front = [result for result, _ in fitting if result.case.case_id in front]
+    best = max(on_front, key=_speed)
+    ties = [result.case.case_id for result, _ in fitting if result is not best and _is_tie(result, best)]
+    why = [
+        *_why_best(best, ties, len(fitting), constraints),
+        *_uncertain(best, constraints),
+        *_not_counted(candidates),
+    ]
+    return Recommendation(model=model, best=best.case.case_id, ties=ties, front=front, excluded=excluded, why=why)
+
+
+def checks_of(result: CaseResult, baseline: CaseResult | None, constraints: Constraints) -> Iterator[Check]:
+    """Each constraint that was set, against what was measured."""
+    limit = constraints.max_latency_ms
+    if limit is not None:
+        which = constraints.latency_percentile
+        latency = latency_of(result, which)
+        yield _check(f"{which} latency", _value(latency), limit, "{:.5g} ms", result.reasons.get("latency"))
+    if constraints.memory_limit_bytes is not None:
+        memory = memory_of(result)
+        scaled = None if memory is None else memory / 1e9
+        yield _check("memory", scaled, constraints.memory_limit_bytes / 1e9, "{:.5g} GB", result.reasons.get("memory"))
+    if constraints.max_accuracy_loss is not None:
+        metric = constraints.accuracy_metric
+        loss = accuracy_loss(result, baseline, metric)
+        name = f"loss of {metric}" if metric else "loss of cosine"
+        yield _check(name, loss, constraints.max_accuracy_loss, "{:.5g}", result.reasons.get("accuracy"))
+    if constraints.max_energy_per_item_j is not None:
+        energy = result.energy_per_item_j
+        reason = result.reasons.get("energy_per_item_j")
+        yield _check("energy per item", _value(energy), constraints.max_energy_per_item_j, "{:.5g} J", reason)
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+def _check(what: str, value: float | None, limit: float, form: str, reason: str | None) -> Check:
+    if value is None:
+        return Check(what, None, limit, f"{what} {NOT_MEASURED}{f' ({reason})' if reason else ''}", reason)
+    return Check(what, value, limit, f"{what} {form.format(value)} > {form.format(limit)}", reason)
+
+
+def _unfit(result: CaseResult) -> str | None:
+    """Why a case cannot be taken whatever the constraints."""
+    if result.status != "ok":
+        return f"{result.status}: {result.reason}" if result.reason else result.status
+    if gives_wrong_answers(result):
+        return "its outputs differ from the reference's beyond the tolerance, so its speed is that of a wrong answer"
+    if result.items_per_second is None:
+        return f"items per second {NOT_MEASURED}"
+    return None
+
+
+def _candidates(fitting: Sequence[tuple[CaseResult, CaseResult | None]], constraints: Constraints) -> list[Candidate]:
+    """With the latency's percentile of the constraints, or the median where a case has too few iterations for it."""
+    percentile = constraints.latency_percentile
+    if any(latency_of(result, percentile) is None for result, _ in fitting):
+        percentile = "p50"
+    return [_candidate(result, base, constraints.accuracy_metric, percentile) for result, base in fitting]
+
+
+def _candidate(
+    result: CaseResult, baseline: CaseResult | None, metric: str | None, percentile: LatencyPercentile
+) -> Candidate:
+    speed = result.items_per_second
+    assert speed is not None, "of a case that fits"
+    negated = Estimate(
+        value=-speed.value,
+        low=None if speed.high is None else -speed.high,
+        high=None if speed.low is None else -speed.low,
+    )
+    loss = accuracy_loss(result, baseline, metric)
+    memory = memory_of(result)
+    return Candidate(
+        result.case.case_id,
+        (
+            negated,
+            latency_of(result, percentile),
+            None if memory is None else Estimate(value=memory),
+            result.energy_per_item_j,
+            None if loss is None else Estimate(value=loss),
+        ),
+    )
+
+
+def _speed(result: CaseResult) -> float:
+    assert result.items_per_second is not None, "of a case that fits"
+    return result.items_per_second.value
+
+
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _is_tie(one: CaseResult, other: CaseResult) -> bool:
+    mine, its = one.items_per_second, other.items_per_second
+    return mine is not None and its is not None and overlap(mine, its)
+
+
+def _none_fits(
+    model: str, excluded: list[Exclusion], missed: list[tuple[float, CaseResult, list[Check]]]
+) -> Recommendation:
+    known = [one for one in missed if one[0] != float("inf")]
+    nearest = min(known or missed, key=lambda one: (one[0], -_speed(one[1])), default=None)
+    if nearest is None:
+        return Recommendation(model=model, excluded=excluded, why=["no case was measured"])
+    _, result, bad = nearest
+    return Recommendation(
+        model=model,
+        nearest=result.case.case_id,
+        excluded=excluded,
+        why=[
+            "no case meets the constraints",
+            f"nearest is {result.case.case_id}: " + "; ".join(check.shown for check in bad),
+        ],
+    )
+
+
+def _why_best(best: CaseResult, ties: Sequence[str], count: int, constraints: Constraints) -> Iterator[str]:
+    asked = any(value is not None for value in constraints.model_dump(exclude={"latency_percentile"}).values())
+    of = "that meet the constraints" if asked else "that were measured"
+    yield f"most items per second of the {count} cases {of}: {_shown(_speed(best))} items/s"
+    if ties:
+        yield f"within the intervals just as fast: {', '.join(ties)}"
+
+
+def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
+    """What is met by the value, though not by the whole interval."""
+    latency = latency_of(best, constraints.latency_percentile)
+    if (
+        constraints.max_latency_ms is not None
+        and latency is not None
+        and (latency.high or 0) > constraints.max_latency_ms
+    ):
+        yield (
+            f"its {constraints.latency_percentile} is met by the value, but the interval reaches {latency.high:.3g} ms;"
+            " more iterations would tell"
+        )
+
+
+def _not_counted(candidates: Sequence[Candidate]) -> Iterator[str]:
+    shared = set(shared_objectives(candidates))
+    some = [
+        name
+        for index, name in enumerate(OBJECTIVES)
+        if index not in shared and any(one.objectives[index] is not None for one in candidates)
+    ]
+    if some:
+        yield f"not known of all, so not part of the front: {', '.join(some)}"

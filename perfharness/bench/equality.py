@@ -1,0 +1,100 @@
+"""Whether the outputs of two backends are the same, on the same inputs: asked before any speed is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.bench.suite import Tolerance
+from perfharness.model.bench import EqualityRecord
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+
+
+def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance: Tolerance) -> EqualityRecord:
+    """Outputs of a case against the reference's.
+
+    An element is equal where |found - expected| <= absolute + relative * |expected| (`numpy.allclose`); NaN equals NaN,
+    and an infinity one of the same sign. Outputs are matched by name, or by position where the names differ.
+    """
+    pairs = _matched(expected, found)
+    common: dict[str, Any] = {
+        "reference": reference,
+        "absolute_tolerance": tolerance.absolute,
+        "relative_tolerance": tolerance.relative,
+    }
+    if isinstance(pairs, str):
+        return EqualityRecord(**common, equal=False, reason=pairs)
+    equal, worst, excess = True, None, -1.0
+    absolute, relative, cosines = [0.0], [0.0], []
+    for name, wanted, got in pairs:
+        if wanted.shape != got.shape:
+            reason = f"output {name} is {got.shape}, the reference's {wanted.shape}"
+            return EqualityRecord(**common, equal=False, worst_output=name, reason=reason)
+        one = _compared(wanted.astype(np.float64), got.astype(np.float64), tolerance)
+        equal = equal and one.excess <= 1.0
+        absolute.append(one.absolute)
+        relative.append(one.relative)
+        cosines += [] if one.cosine is None else [one.cosine]
+        if one.excess > excess:
+            worst, excess = name, one.excess
+    return EqualityRecord(
+        **common,
+        equal=equal,
+        max_absolute=_finite(max(absolute)),
+        max_relative=_finite(max(relative)),
+        cosine=min(cosines, default=None),
+        worst_output=worst,
+        reason=None if equal else f"output {worst} differs by up to {excess:.3g} times the tolerance",
+    )
+
+
+class _Compared:
+    """Figures of one output. `excess`: the largest difference as a multiple of what is allowed."""
+
+    def __init__(self, absolute: float, relative: float, cosine: float | None, excess: float) -> None:
+        self.absolute, self.relative, self.cosine, self.excess = absolute, relative, cosine, excess
+
+
+def _compared(wanted: npt.NDArray[np.float64], got: npt.NDArray[np.float64], tolerance: Tolerance) -> _Compared:
+    if wanted.size == 0:
+        return _Compared(0.0, 0.0, None, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
+        difference = np.where(same, 0.0, np.abs(got - wanted))
+        difference = np.where(np.isnan(difference), np.inf, difference)  # NaN on one side only
+        allowed = tolerance.absolute + tolerance.relative * np.where(np.isfinite(wanted), np.abs(wanted), 0.0)
+        excess = np.where(difference == 0, 0.0, difference / allowed)
+        relative = np.where(difference == 0, 0.0, difference / np.abs(wanted))
+    known = relative[~np.isnan(relative)]
+    return _Compared(float(difference.max()), float(known.max(initial=0.0)), _cosine(wanted, got), float(excess.max()))
+
+
+def _cosine(wanted: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> float | None:
+    """Cosine of the whole output as one vector; None where one has no direction or is not finite."""
+    a, b = wanted.ravel(), got.ravel()
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return None
+    scale_a, scale_b = np.abs(a).max(), np.abs(b).max()
+    if scale_a == 0 or scale_b == 0:
+        return None
+    a, b = a / scale_a, b / scale_b  # so that no square overflows
+    return float(min(1.0, a @ b / (np.linalg.norm(a) * np.linalg.norm(b))))
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if np.isfinite(value) else None
+
+
+def _matched(expected: Outputs, found: Outputs) -> list[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]] | str:
+    if set(expected) == set(found):
+        return [(name, expected[name], found[name]) for name in expected]
+    if len(expected) != len(found):
+        return (
+            f"it has {len(found)} outputs ({', '.join(found)}), the reference {len(expected)} ({', '.join(expected)})"
+        )
+    return [(name, wanted, got) for (name, wanted), got in zip(expected.items(), found.values(), strict=True)]

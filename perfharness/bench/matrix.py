@@ -1,0 +1,216 @@
+"""A suite and a machine -> its cases: models x backends x modes x precisions x batch sizes; and the order of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from perfharness.analysis.bench_figures import cell_of
+from perfharness.backends import ModelSource, backend
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, source_of
+from perfharness.errors import BackendError
+from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.manifest import GpuRecord
+
+NOT_PART_OF_A_CASE = {"file_cache", "spawned_unix_ns"}
+"""Of a spec: what differs from one attempt to the next."""
+
+LONGEST_ID = 120
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case that is to be run.
+
+    Args:
+        sha256: of all that decides what is measured, the model's file included.
+        refusal: why no process need be started to know that it cannot run.
+    """
+
+    spec: CaseSpec
+    sha256: str
+    refusal: str | None = None
+
+    @property
+    def case(self) -> BenchCase:
+        """The cell."""
+        return self.spec.case
+
+    @property
+    def case_id(self) -> str:
+        """Its name in the suite and on disk."""
+        return self.spec.case.case_id
+
+
+def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
+    """All cases, in the order of the suite. Reads the models' files once, for their digests.
+
+    Args:
+        gpu: the one to run on; None: there is none.
+    """
+    digests: dict[str, str] = {}
+    cases: list[PlannedCase] = []
+    for model in suite.model:
+        for one in suite.backend:
+            for mode in modes_of(one, backend(one.name)):
+                cases += [
+                    _planned(suite, model, one, mode, precision, batch_size, gpu, digests)
+                    for precision in one.precisions or suite.precisions
+                    for batch_size in model.batch_sizes or suite.batch_sizes
+                ]
+    return _with_ids(cases)
+
+
+def shuffled(cases: Sequence[PlannedCase], seed: int) -> list[PlannedCase]:
+    """In an order that the seed decides, so that drift of the machine does not follow the order of the suite."""
+    order = list(cases)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def default_baseline(suite: Suite) -> str:
+    """The first cell: first backend, its first mode and precision."""
+    first = suite.backend[0]
+    mode = modes_of(first, backend(first.name))[0]
+    return f"{first.name}/{mode}/{(first.precisions or suite.precisions)[0]}"
+
+
+def device_of(suite: Suite, one: SuiteBackend, gpu: GpuRecord | None) -> Literal["cpu", "cuda"]:
+    """What a backend is to run on."""
+    asked = one.device or suite.device
+    if asked == "auto":
+        return "cpu" if gpu is None else "cuda"
+    return asked
+
+
+def _planned(
+    suite: Suite,
+    model: SuiteModel,
+    one: SuiteBackend,
+    mode: str,
+    precision: Precision,
+    batch_size: int,
+    gpu: GpuRecord | None,
+    digests: dict[str, str],
+) -> PlannedCase:
+    source, refusal = source_of(suite, model, one.name), None
+    if source is None:
+        source, refusal = _any_source(suite, model), f"the suite names no model for {one.name}; add it to `sources`"
+    else:
+        refusal = _refusal(source, one.name, precision)
+    device = device_of(suite, one, gpu)
+    case = BenchCase(
+        case_id="",
+        model=source.name,
+        backend=one.name,
+        mode=mode,
+        precision=precision,
+        device=device,
+        batch_size=batch_size,
+    )
+    measure = suite.measure
+    uuids = (gpu.uuid,) if device == "cuda" and gpu is not None else ()
+    spec = CaseSpec(
+        case=case,
+        model=str(source.path) if source.path is not None else str(source.factory),
+        model_name=source.name,
+        threads=one.threads or measure.threads,
+        extra=one.extra,
+        cache_dir=_in_folder(suite, measure.cache_dir),
+        inputs=model.inputs,
+        dimensions=model.dimensions,
+        input_file=_in_folder(suite, model.input_file),
+        seed=measure.seed,
+        tokens_per_item=model.tokens_per_item,
+        tokens_dimension=model.tokens_dimension,
+        memory_limit_bytes=measure.memory_limit,
+        passes=measure.passes,
+        latency=suite.latency,
+        telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
+        layer_rounds=measure.layer_rounds,
+        instances=measure.instances,
+        pipeline=measure.pipeline,
+        pipeline_arguments=measure.pipeline_arguments,
+    )
+    return PlannedCase(spec, _digest(spec, source, digests), refusal)
+
+
+def _any_source(suite: Suite, model: SuiteModel) -> ModelSource:
+    """What a model is called where a backend has none of its files."""
+    found = next(filter(None, (source_of(suite, model, one.name) for one in suite.backend)), None)
+    return found or ModelSource(model.name or "model", factory="")
+
+
+def _refusal(source: ModelSource, name: str, precision: Precision) -> str | None:
+    known = backend(name)
+    if precision not in known.precisions:
+        return f"{name} does not compute in {precision}; it does in: {', '.join(known.precisions)}"
+    try:
+        known.check_model(source)
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def _in_folder(suite: Suite, path: Path | None) -> Path | None:
+    return None if path is None else (suite.folder / path).absolute()
+
+
+def _digest(spec: CaseSpec, source: ModelSource, digests: dict[str, str]) -> str:
+    file = source.path or Path(str(source.factory).rpartition(":")[0])
+    key = str(file)
+    if key not in digests:
+        digests[key] = "".join(_file_digest(path) for path in _files(file))
+    text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + digests[key]
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        yield from sorted(one for one in path.rglob("*") if one.is_file())
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Ids that can be file names and are all different, also where two names differ in other characters only."""
+    plain = [_plain_id(one.case) for one in cases]
+    count = Counter(name.lower() for name in plain)  # some file systems do not tell upper from lower case
+    named = []
+    for one, name in zip(cases, plain, strict=True):
+        if count[name.lower()] > 1 or len(name) > LONGEST_ID:
+            name = f"{name[: LONGEST_ID - 9]}-{one.sha256[:8]}"
+        case = one.case.model_copy(update={"case_id": name})
+        named.append(replace(one, spec=one.spec.model_copy(update={"case": case})))
+    return named
+
+
+def _plain_id(case: BenchCase) -> str:
+    name = short_backend(case.backend)
+    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}-b{case.batch_size}"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"
+
+
+def short_backend(name: str) -> str:
+    """`module:Class` as `Class`."""
+    return name.rpartition(":")[2]
+
+
+def cell_id(case: BenchCase) -> str:
+    """Of the cases that differ in the batch size only."""
+    return f"{case.model}/{cell_of(case)}/{case.device}"

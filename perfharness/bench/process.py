@@ -1,0 +1,125 @@
+"""One case in a process of its own, under the launcher's supervision: time limit, interrupts, nobody left behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.model.manifest import TracerRecord
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.launch import new_run_id
+from perfharness_launcher.outcome import signal_name
+from perfharness_launcher.spawn import TRACER_LOG, RunningProcess
+from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
+
+ENTRY = "perfharness.bench.case"
+
+
+@dataclass(frozen=True)
+class CaseEnd:
+    """How the process ended.
+
+    Args:
+        return_code: as `subprocess` has it, less the number of a signal; None: it was never started.
+        reason: why it was not started.
+        leftovers: command lines of what it had left running, and was ended.
+    """
+
+    return_code: int | None
+    timed_out: bool = False
+    interrupted: bool = False
+    reason: str | None = None
+    started_unix_ns: int | None = None
+    duration_s: float | None = None
+    max_rss_bytes: int | None = None
+    leftovers: Sequence[str] = ()
+
+    @property
+    def signal(self) -> str | None:
+        """Name of the signal that ended it."""
+        return signal_name(-self.return_code) if self.return_code is not None and self.return_code < 0 else None
+
+
+def run_process(
+    spec: CaseSpec,
+    folder: Path,
+    interrupts: Interrupts,
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    look: Callable[[], None],
+    patience: Patience | None = None,
+) -> CaseEnd:
+    """Run the case in `folder`, which is made; its `spec.json` and logs are there afterwards.
+
+    Args:
+        environment: over this process's own.
+        look: called about 20 times a second.
+    """
+    command = (sys.executable, "-m", ENTRY, str(folder / SPEC_NAME))
+    process = ProcessSpec(0, 0, None, folder.name, command, environment)
+    options = LaunchOptions(script=ENTRY, timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
+    plan = LaunchPlan(
+        options, TracerRecord(kind="none"), None, (), (process,), InterpreterFacts(sys.executable), traces_cuda=False
+    )
+    observer = _SpecWriter(spec, folder, look)
+    supervisor = Supervisor(plan, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
+    (ending,) = supervisor.run()
+    (folder / TRACER_LOG).unlink(missing_ok=True)
+    return _end(ending, supervisor.leftovers)
+
+
+def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
+    status = ending.process.status
+    if status.pid is None:
+        return CaseEnd(
+            None,
+            interrupted=ending.stopped == "interrupted",
+            reason=status.not_started or "its supervisor ended before it was started",
+        )
+    told = status.ended or {}
+    code, number = told.get("exit_code"), told.get("signal")
+    return CaseEnd(
+        return_code=code if code is not None else -(number or 9),  # whoever told of it has been killed with it
+        timed_out=ending.stopped == "timeout",
+        interrupted=ending.stopped == "interrupted",
+        started_unix_ns=status.start_unix_ns,
+        duration_s=told["duration_ns"] / 1e9 if told else None,
+        max_rss_bytes=told.get("max_rss_bytes"),
+        leftovers=tuple(leftovers),
+    )
+
+
+@dataclass
+class _SpecWriter:
+    """Writes the spec in the moment in which the process is started, for its start-up is counted from there."""
+
+    spec: CaseSpec
+    folder: Path
+    on_look: Callable[[], None]
+    clock_ns: Callable[[], int] = time.time_ns
+    _process: RunningProcess | None = field(default=None, init=False)
+    _is_written: bool = field(default=False, init=False)
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        """One is there, and waits."""
+        (self._process,) = processes
+
+    def look(self, _phases: Sequence[Phase]) -> None:
+        """Write once it is ready."""
+        if not self._is_written and self._process is not None and self._process.status.ready:
+            self._is_written = True
+            spec = self.spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
+            (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        self.on_look()
+
+    def stage(self, name: str) -> None:
+        """Nothing to be said."""
+
+    def interrupted(self, count: int) -> None:
+        """Told by the suite's own observer."""

@@ -1,0 +1,261 @@
+"""A suite from its first case to its last: what is done is kept, what is left is run, and after each all is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from perfharness.analysis.recommendation import recommend
+from perfharness.bench.equality_step import EqualityStep
+from perfharness.bench.matrix import PlannedCase, shuffled
+from perfharness.bench.outcome import case_outcome
+from perfharness.bench.process import CaseEnd, run_process
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.store import CASES, put_in_place, results_on_disk, running_folder, update_result, write_suite
+from perfharness.bench.suite import Suite
+from perfharness.model.bench import BenchCase, BenchSuiteResult, CaseProcess, CaseResult, MachineRecord
+from perfharness.telemetry.cool_down import cool_down
+from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.outcome import log_tail
+from perfharness_launcher.spawn import STDERR_LOG
+from perfharness_launcher.supervise import Patience
+
+INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
+RESUME_HINT = "--resume goes on with what is left"
+PASSING = ("timeout", "not-run", "unavailable")
+"""Why a case may fail today and not tomorrow: something may have been installed, freed or repaired since."""
+
+
+class SuiteObserver(Protocol):
+    """Is told of what goes on."""
+
+    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
+        """What will be run, what is kept of an earlier run, and which cases are run again, by id, and why."""
+
+    def started(self, case: BenchCase, what: str) -> None:
+        """A process is about to be started: `measured`, or `asked for its outputs`."""
+
+    def look(self) -> None:
+        """Called about 20 times a second while one runs."""
+
+    def done(self, result: CaseResult) -> None:
+        """A case is over and on disk."""
+
+    def say(self, line: str) -> None:
+        """Anything else worth a line."""
+
+
+@dataclass
+class SuiteRun:
+    """All that one run of a suite needs.
+
+    Args:
+        planned: all cases, in the suite's order.
+        retry: statuses of earlier results that are tried again, beside the passing ones.
+        command: of perfharness, for the results.
+    """
+
+    suite: Suite
+    planned: Sequence[PlannedCase]
+    out: Path
+    baseline: str
+    machine: MachineRecord
+    interrupts: Interrupts
+    observer: SuiteObserver
+    retry_failed: bool = False
+    command: Sequence[str] = ()
+    patience: Patience | None = None
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
+    remarks: list[str] = field(default_factory=list, init=False)
+
+    def run(self) -> BenchSuiteResult:
+        """Run what is left; returns what is in `bench.json` then. An interrupt ends the case that runs, and the run."""
+        on_disk = results_on_disk(self.out)
+        again = self._sort_out(on_disk)
+        order = [case for case in self._order() if case.case_id not in self.results]
+        self.observer.begin(order, list(self.results.values()), again)
+        self._write()
+        step = EqualityStep(self.suite, self.planned, self.out, self.baseline)
+        step.run(self._process)
+        self._compare_kept(step)
+        for case in order:
+            if self.interrupts:
+                break
+            result = self._run_case(case, step, on_disk.get(case.case_id))
+            if result is None:
+                break
+            self.results[case.case_id] = result
+            self._write()
+            self.observer.done(result)
+        return self._write()
+
+    def _compare_kept(self, step: EqualityStep) -> None:
+        """Results of an earlier run, whose suite may have had no or another `[equality]`."""
+        for case_id, result in self.results.items():
+            record = step.record(result.case)
+            if record is not None and record != result.equality:
+                self.results[case_id] = result.model_copy(update={"equality": record})
+                update_result(self.out / CASES / case_id, self.results[case_id])
+
+    def _order(self) -> list[PlannedCase]:
+        run = self.suite.run
+        return shuffled(self.planned, run.seed) if run.shuffle else list(self.planned)
+
+    def _sort_out(self, on_disk: Mapping[str, CaseResult]) -> dict[str, str]:
+        """Keep what need not be run again; returns why others are, by case id."""
+        again = {}
+        for case in self.planned:
+            result = on_disk.get(case.case_id)
+            if result is None:
+                continue
+            if result.spec_sha256 != case.sha256:
+                again[case.case_id] = "the suite or the model's file has changed since"
+            elif is_passing(result) or (self.retry_failed and result.status != "ok"):
+                again[case.case_id] = f"it was {result.status}: {result.reason}"
+            else:
+                self.results[case.case_id] = result
+        gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
+        if gone:
+            self.remarks.append(
+                f"{len(gone)} cases in {CASES}/ are no longer in the suite, so they are not in these results:"
+                f" {', '.join(gone)}"
+            )
+        return again
+
+    def _run_case(self, planned: PlannedCase, step: EqualityStep, before: CaseResult | None) -> CaseResult | None:
+        """What became of it; None where the user ended it."""
+        folder = self.out / CASES / planned.case_id
+        running = running_folder(folder)
+        attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
+        self.observer.started(planned.case, "measured")
+        if planned.refusal is not None:
+            running.mkdir()
+            result = CaseResult(case=planned.case, status="unavailable", reason=planned.refusal)
+            end = CaseEnd(None)
+        else:
+            self._cool_down(planned)
+            end = self._process(planned.spec, running, "")
+            if end.interrupted:
+                return None
+            result = self._outcome(planned, running, end)
+        result = result.model_copy(
+            update={
+                "case": planned.case,
+                "equality": step.record(planned.case),
+                "spec_sha256": planned.sha256,
+                "started_unix_ns": end.started_unix_ns,
+                "duration_s": end.duration_s,
+                "process": CaseProcess(
+                    exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
+                    signal=end.signal,
+                    timed_out=end.timed_out,
+                    attempts=attempts,
+                ),
+            }
+        )
+        put_in_place(running, folder, result)
+        return result
+
+    def _process(self, spec: CaseSpec, folder: Path, what: str) -> CaseEnd:
+        if what:
+            self.observer.started(spec.case, what)
+        return run_process(
+            spec,
+            folder,
+            self.interrupts,
+            timeout_s=self.suite.run.timeout_s,
+            environment=case_environment(spec),
+            look=self.observer.look,
+            patience=self.patience,
+        )
+
+    def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
+        timed_out_s = self.suite.run.timeout_s if end.timed_out else None
+        stderr = log_tail(folder / STDERR_LOG)
+        result = case_outcome(folder, planned.case, end.return_code, timed_out_s=timed_out_s, stderr=stderr)
+        update: dict[str, object] = {}
+        if end.reason is not None:
+            update["reason"] = end.reason
+        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
+            update["memory"] = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
+        if end.leftovers:
+            self.remarks.append(
+                f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}"
+            )
+        return result.model_copy(update=update)
+
+    def _cool_down(self, planned: PlannedCase) -> None:
+        target_c, uuids = self.suite.run.cool_down_c, planned.spec.telemetry.gpu_uuids
+        if target_c is None:
+            return
+        with open_nvml() as nvml:
+            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
+            if not devices:
+                self._remark(f"--cool-down waited for no GPU: {nvml.opened.reason or 'the cases use none'}")
+                return
+            results = cool_down(
+                devices,
+                target_c,
+                limit_s=self.suite.run.cool_down_limit_s,
+                interrupted=lambda: bool(self.interrupts),
+                say=self.observer.say,
+            )
+        for one in results:
+            if not one.reached:
+                self._remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def _write(self) -> BenchSuiteResult:
+        """All that is known, on disk."""
+        cases = [
+            self.results.get(planned.case_id) or CaseResult(case=planned.case, status="not-run", reason=INTERRUPTED)
+            for planned in self.planned
+        ]
+        constraints = self.suite.constraints.constraints()
+        whole = BenchSuiteResult(
+            created=self.now().isoformat(timespec="seconds"),
+            command=list(self.command),
+            name=self.suite.name,
+            seed=self.suite.run.seed,
+            order=[case.case_id for case in self._order()],
+            baseline=self.baseline,
+            constraints=constraints,
+            machine=self.machine,
+            settings=settings_of(self.suite),
+            cases=cases,
+            recommendations=recommend(cases, constraints, self.baseline),
+            complete=len(self.results) == len(self.planned),
+            remarks=list(self.remarks),
+        )
+        write_suite(self.out, whole)
+        return whole
+
+
+def is_passing(result: CaseResult) -> bool:
+    """Whether the same case may end otherwise when it is tried again: its process was killed, or the time ran out."""
+    if result.status in PASSING:
+        return True
+    killed = result.process is not None and result.process.signal is not None
+    return result.status == "failed" and killed
+
+
+def case_environment(spec: CaseSpec) -> dict[str, str]:
+    """Over the suite's own: the GPU, or none, so that no framework takes one that it was not given."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""}
+
+
+def settings_of(suite: Suite) -> dict[str, str | int | float | bool | None]:
+    """What holds for all cases, flat, by `table.key`."""
+    found: dict[str, str | int | float | bool | None] = {}
+    for table in ("latency", "telemetry", "measure", "run"):
+        for key, value in getattr(suite, table).model_dump(mode="json").items():
+            found[f"{table}.{key}"] = ",".join(map(str, value)) if isinstance(value, list) else value
+    return found

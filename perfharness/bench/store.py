@@ -1,0 +1,148 @@
+"""The folder of a suite: what is done is there as a whole, what is not done is not there.
+
+OUT/bench.json, OUT/bench.parquet                          after every case
+OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   put in place by one rename when the case is over
+OUT/cases/.CASE_ID.running/                                a case while it runs; what a killed suite left is removed
+OUT/equality/CELL/outputs.npz, result.json                 outputs on the same inputs
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from perfharness.bench.outcome import read_arrays
+from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
+from perfharness.errors import ResultError, UsageError
+from perfharness.model.bench import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult, CaseResult
+from perfharness.report.bench_rows import write_bench_table
+from perfharness.report.files import replacing, write_text
+
+CASES = "cases"
+EQUALITY = "equality"
+ITERATIONS_NAME = "iterations.parquet"
+
+
+def prepare(out: Path, *, resume: bool) -> None:
+    """Make the folder. Raises `UsageError` where it holds results that are not to be gone on with."""
+    if not resume and ((out / BENCH_NAME).exists() or any((out / CASES).glob("[!.]*"))):
+        raise UsageError(f"{out} holds results of a suite already; --resume goes on with them, -o names another folder")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is no folder; name another with -o")
+    try:
+        (out / CASES).mkdir(parents=True, exist_ok=True)
+        for left in (*(out / CASES).glob(".*.running"), *(out / EQUALITY).glob(".*.running")):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+
+
+def running_folder(folder: Path) -> Path:
+    """Where a case is while it runs; it is not there yet."""
+    running = folder.with_name(f".{folder.name}.running")
+    shutil.rmtree(running, ignore_errors=True)
+    return running
+
+
+def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
+    """A case that is over takes its name, an earlier attempt makes way."""
+    _write_iterations(running)
+    write_text(running / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.old.running")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        running.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        running.rename(folder)
+
+
+def update_result(folder: Path, result: CaseResult) -> None:
+    """Replace the result of a case that is in place."""
+    write_text(folder / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
+
+
+def results_on_disk(out: Path, kind: str = CASES) -> dict[str, CaseResult]:
+    """What is done, by case id; what cannot be read is not done."""
+    found = (_readable(path) for path in sorted((out / kind).glob(f"[!.]*/{RESULT_NAME}")))
+    return {result.case.case_id: result for result in found if result is not None}
+
+
+def _readable(path: Path) -> CaseResult | None:
+    try:
+        return CaseResult.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def write_suite(out: Path, suite: BenchSuiteResult) -> None:
+    """`bench.json` and `bench.parquet`, each as a whole or not at all."""
+    write_text(out / BENCH_NAME, lambda file: _write(file, suite.model_dump_json(indent=2)))
+    write_bench_table(out / BENCH_TABLE_NAME, suite)
+
+
+def read_suite_result(path: Path) -> BenchSuiteResult:
+    """Of a suite's folder or its `bench.json`. Raises `ResultError`."""
+    file = path / BENCH_NAME if path.is_dir() else path
+    try:
+        suite = BenchSuiteResult.model_validate_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote") from error
+    except OSError as error:
+        raise ResultError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise ResultError(f"{file} is no result of perfharness bench: {str(error).splitlines()[0]}") from error
+    if suite.schema_version > BENCH_VERSION:
+        raise ResultError(
+            f"{file} has version {suite.schema_version}, this perfharness reads {BENCH_VERSION}; update it"
+        )
+    return suite
+
+
+def read_outputs(folder: Path, name: str) -> dict[str, Any]:
+    """Outputs that a case has written. Raises `ResultError`."""
+    try:
+        with np.load(folder / name, allow_pickle=False) as archive:
+            return {output: archive[output] for output in archive.files}
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{folder / name} cannot be read: {error}") from error
+
+
+def _write(file: Any, text: str) -> None:
+    file.write(text + "\n")
+
+
+def _write_iterations(folder: Path) -> None:
+    """`iterations.parquet` of the arrays: one row an iteration, `pass` is `warm-up`, `timed` or `device`."""
+    arrays = read_arrays(folder)
+    shutil.rmtree(folder / ARRAYS_FOLDER, ignore_errors=True)
+    parts = []
+    for name, key in (("warm-up", "warmup_ns"), ("timed", "wall_ns"), ("device", "device_ms")):
+        values = arrays.get(key)
+        if values is None or not len(values):
+            continue
+        start = arrays.get("start_ns") if name == "timed" else None
+        count = len(values)
+        parts.append(
+            pa.table(
+                {
+                    "pass": pa.array([name] * count, pa.string()),
+                    "iteration": pa.array(np.arange(count), pa.int64()),
+                    "wall_ns": pa.nulls(count, pa.int64()) if name == "device" else pa.array(values, pa.int64()),
+                    "start_ns": pa.nulls(count, pa.int64())
+                    if start is None or len(start) != count
+                    else pa.array(start, pa.int64()),
+                    "device_ms": pa.array(values, pa.float64()) if name == "device" else pa.nulls(count, pa.float64()),
+                }
+            )
+        )
+    if parts:
+        with replacing(folder / ITERATIONS_NAME) as temporary:
+            pq.write_table(pa.concat_tables(parts), temporary, compression="zstd")

@@ -1,0 +1,253 @@
+"""What a suite is: the tables of `suite.toml`. `suite_check.make_suite` checks one as a whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from perfharness.backends import Backend, ModelSource, backend, model_source
+from perfharness.bench.sizes import parse_bytes
+from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
+from perfharness.errors import UsageError
+from perfharness.model.bench import Constraints, Precision
+from perfharness.model.plan import DEFAULT_COOL_DOWN_LIMIT_S
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_TIMEOUT_S = 1800.0
+DEFAULT_SEED = 1
+
+
+def _size(value: object) -> object:
+    if not isinstance(value, str | int):
+        return value
+    try:
+        return parse_bytes(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str | int) else value
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_one_or_many)]
+Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
+Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+ALL_MODES = ("all",)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SuiteModel(_Table):
+    """`[[model]]`.
+
+    Args:
+        source: a file, a SavedModel folder, or `module:function`; paths are taken from the suite file's folder.
+        sources: instead of `source` for some backends, by name: they take different kinds of files.
+        inputs, dimensions, input_file, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
+        batch_sizes: instead of the suite's.
+    """
+
+    source: str | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    name: str | None = None
+    inputs: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
+    dimensions: dict[str, int] = Field(default_factory=dict)
+    input_file: Path | None = None
+    tokens_per_item: float | None = Field(default=None, gt=0)
+    tokens_dimension: str | None = None
+    batch_sizes: BatchSizes = ()
+
+
+class SuiteBackend(_Table):
+    """`[[backend]]`.
+
+    Args:
+        modes: `all` stands for all that the backend has; empty: its default one.
+        precisions: instead of the suite's.
+        device: instead of the suite's.
+        extra: options that only this backend knows.
+    """
+
+    name: str
+    modes: Modes = ()
+    precisions: Precisions = ()
+    device: Literal["cpu", "cuda"] | None = None
+    threads: int | None = Field(default=None, ge=1)
+    extra: dict[str, str] = Field(default_factory=dict)
+
+
+class MeasureTable(_Table):
+    """`[measure]`: what is measured in each case beside start-up.
+
+    Args:
+        seed: of random inputs.
+        instances: for the pass `instances`: so many processes of a case at once.
+    """
+
+    passes: tuple[Pass, ...] = ("latency", "telemetry")
+    threads: int | None = Field(default=None, ge=1)
+    memory_limit: Size | None = None
+    seed: int = 0
+    instances: int = Field(default=1, ge=1)
+    layer_rounds: int = Field(default=20, ge=1)
+    cache_dir: Path | None = None
+    pipeline: str | None = None
+    pipeline_arguments: tuple[str, ...] = ()
+
+
+class RunTable(_Table):
+    """`[run]`: how the cases are run.
+
+    Args:
+        seed: of the order.
+        gpu: UUID or index.
+    """
+
+    timeout_s: float = Field(default=DEFAULT_TIMEOUT_S, gt=0)
+    shuffle: bool = True
+    seed: int = DEFAULT_SEED
+    cool_down_c: float | None = Field(default=None, gt=0)
+    cool_down_limit_s: float = Field(default=DEFAULT_COOL_DOWN_LIMIT_S, ge=0)
+    gpu: str | None = None
+
+
+class Tolerance(_Table):
+    """An output is equal where |difference| <= absolute + relative * |reference|, as `numpy.allclose` has it."""
+
+    absolute: float = Field(default=1e-3, ge=0)
+    relative: float = Field(default=1e-3, ge=0)
+
+
+LOW_PRECISION = {
+    "tf32": Tolerance(absolute=1e-2, relative=1e-2),
+    "fp16": Tolerance(absolute=2e-2, relative=2e-2),
+    "bf16": Tolerance(absolute=1e-1, relative=1e-1),
+    "int8": Tolerance(absolute=5e-1, relative=1e-1),
+}
+
+
+class EqualityTable(_Table):
+    """`[equality]`: outputs of all cells on the same inputs are compared before any speed is measured.
+
+    Args:
+        reference: `backend[/mode][/precision]`; None: the suite's baseline.
+        batch_size: None: the smallest of the model.
+        precision: other tolerances for a precision, instead of the defaults for it.
+    """
+
+    reference: str | None = None
+    batch_size: int | None = Field(default=None, ge=1)
+    absolute: float = Field(default=1e-3, ge=0)
+    relative: float = Field(default=1e-3, ge=0)
+    precision: dict[Precision, Tolerance] = Field(default_factory=dict)
+
+    def tolerance(self, precision: Precision) -> Tolerance:
+        """For cases of that precision: never tighter than the suite's own."""
+        if precision in self.precision:
+            return self.precision[precision]
+        low = LOW_PRECISION.get(precision, Tolerance(absolute=0, relative=0))
+        return Tolerance(absolute=max(low.absolute, self.absolute), relative=max(low.relative, self.relative))
+
+
+class ConstraintsTable(_Table):
+    """`[constraints]`; sizes as people write them."""
+
+    max_latency_ms: float | None = Field(default=None, gt=0)
+    latency_percentile: Literal["p50", "p90", "p95", "p99"] = "p95"
+    memory_limit: Size | None = None
+    max_accuracy_loss: float | None = Field(default=None, ge=0)
+    accuracy_metric: str | None = None
+    max_energy_per_item_j: float | None = Field(default=None, gt=0)
+
+    def constraints(self) -> Constraints:
+        """As they stand in the results."""
+        return Constraints(memory_limit_bytes=self.memory_limit, **self.model_dump(exclude={"memory_limit"}))
+
+
+class Suite(_Table):
+    """A suite, checked for form. `problems` looks at the rest.
+
+    Args:
+        folder: relative paths of models and inputs start here.
+    """
+
+    name: str = "bench"
+    model: tuple[SuiteModel, ...] = ()
+    backend: tuple[SuiteBackend, ...] = ()
+    precisions: Precisions = ("fp32",)
+    batch_sizes: BatchSizes = (1,)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    baseline: str | None = None
+    measure: MeasureTable = MeasureTable()
+    latency: LatencySettings = LatencySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    run: RunTable = RunTable()
+    equality: EqualityTable | None = None
+    constraints: ConstraintsTable = ConstraintsTable()
+    folder: Path = Path()
+
+
+def read_suite(path: Path) -> dict[str, Any]:
+    """The tables of a suite file, the short forms written out. Raises `UsageError`."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no suite {path}; name a TOML file, or use --model and --backend") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    if "folder" in content:
+        raise UsageError(f"{path}: there is no key `folder`; relative paths start at the suite file's folder")
+    return {**content, "name": content.get("name", path.stem), "folder": path.absolute().parent}
+
+
+def modes_of(one: SuiteBackend, known: Backend) -> tuple[str, ...]:
+    """The modes that a backend is measured in."""
+    return known.modes if one.modes == ALL_MODES else one.modes or known.modes[:1]
+
+
+def model_name(model: SuiteModel) -> str:
+    """What it is called in tables and messages, also where it is wrong."""
+    return model.name or model.source or next(iter(model.sources.values()), "a model without a source")
+
+
+def model_text(suite: Suite, text: str) -> str:
+    """A model's source with the suite's folder before a relative path that lies there."""
+    path = suite.folder / text
+    if path.exists():
+        return str(path.absolute())
+    file, colon, function = text.rpartition(":")
+    if colon and file.endswith(".py") and (suite.folder / file).is_file():
+        return f"{(suite.folder / file).absolute()}:{function}"
+    return text
+
+
+def source_of(suite: Suite, model: SuiteModel, backend_name: str) -> ModelSource | None:
+    """The model for a backend; None where the suite names none for it. Raises `UsageError`."""
+    text = model.sources.get(backend_name, model.source)
+    return None if text is None else model_source(model_text(suite, text), model.name)
+
+
+def cell_names(suite: Suite) -> Iterator[str]:
+    """All names under which a cell may be meant (see `bench_figures.is_named`)."""
+    for one in suite.backend:
+        try:
+            modes = modes_of(one, backend(one.name))
+        except UsageError:
+            continue
+        for mode in modes:
+            for precision in one.precisions or suite.precisions:
+                yield from (one.name, f"{one.name}/{mode}", f"{one.name}/{precision}", f"{one.name}/{mode}/{precision}")

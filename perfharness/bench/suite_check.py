@@ -1,0 +1,188 @@
+"""Whether a suite can be run: every conflict is found here, before the first process starts, and said in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from perfharness.backends import Backend, backend, model_source
+from perfharness.bench.suite import (
+    ALL_MODES,
+    Suite,
+    SuiteModel,
+    cell_names,
+    model_name,
+    model_text,
+    modes_of,
+    source_of,
+)
+from perfharness.errors import UsageError
+
+
+def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
+    """A suite of its tables. Raises `UsageError` with one line for each thing that is wrong.
+
+    Args:
+        origin: what the messages begin with: the file's name, or `the command line`.
+    """
+    try:
+        suite = Suite.model_validate(_written_out(content))
+    except ValidationError as error:
+        _refuse(origin, [in_words(one) for one in error.errors()])
+    if found := list(problems(suite)):
+        _refuse(origin, found)
+    return suite
+
+
+def _refuse(origin: str, found: list[str]) -> NoReturn:
+    if len(found) == 1:
+        raise UsageError(f"{origin}: {found[0]}; nothing was started")
+    lines = "\n".join(f"  {line}" for line in found)
+    raise UsageError(f"{origin}: {len(found)} things are wrong, nothing was started\n{lines}")
+
+
+def _written_out(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`models = ["m.onnx"]` and `backends = ["torch/compile"]` as tables."""
+    whole = dict(content)
+    for short, key in (("models", "model"), ("backends", "backend")):
+        names = whole.pop(short, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UsageError(f"`{short}` must be a list of names; write tables as [[{key}]]")
+        tables = whole.get(key, [])
+        if not isinstance(tables, list | tuple):
+            raise UsageError(f"`{key}` must be written as [[{key}]], once for each")
+        made = [{"source": name} if key == "model" else _backend_table(name) for name in names]
+        whole[key] = [*made, *tables]
+    return whole
+
+
+def _backend_table(text: str) -> dict[str, Any]:
+    """`torch/compile` -> its name and mode."""
+    name, slash, mode = text.rpartition("/") if ":" not in text or "/" in text.rpartition(":")[2] else (text, "", "")
+    return {"name": name, "modes": [mode]} if slash else {"name": text}
+
+
+def in_words(error: Any) -> str:
+    """A pydantic error as one clear sentence."""
+    where = ".".join(str(part) for part in error["loc"]) or "suite"
+    if error["type"] == "extra_forbidden":
+        return f"there is no key `{where}`; docs/bench.md lists them"
+    if error["type"] == "missing":
+        return f"`{where}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"`{where}`: {message[:1].lower()}{message[1:]} (it is {error['input']!r})"
+
+
+def problems(suite: Suite) -> Iterator[str]:
+    """What is wrong with the whole, one sentence each. Starts nothing and imports no framework."""
+    if not suite.model:
+        yield 'there is no model; add models = ["FILE"] or --model'
+    if not suite.backend:
+        yield 'there is no backend; add backends = ["onnxruntime"] or --backend'
+    yield from _list_problems(suite)
+    found: dict[str, Backend] = {}
+    yield from _backend_problems(suite, found)
+    yield from _model_problems(suite, found)
+    yield from _name_problems(suite)
+    if (
+        suite.equality is not None
+        and suite.equality.batch_size is None
+        and len(suite.backend) * len(suite.precisions) < 2
+    ):
+        modes = sum(max(1, len(one.modes)) for one in suite.backend)
+        if modes < 2:
+            yield "[equality] compares backends, modes or precisions, and there is only one"
+
+
+def _list_problems(suite: Suite) -> Iterator[str]:
+    lists: list[tuple[str, tuple[Any, ...]]] = [
+        ("batch_sizes", suite.batch_sizes),
+        ("precisions", suite.precisions),
+        *((f"batch_sizes of {model_name(model)}", model.batch_sizes) for model in suite.model),
+        *((f"modes of {one.name}", one.modes) for one in suite.backend),
+        *((f"precisions of {one.name}", one.precisions) for one in suite.backend),
+    ]
+    for what, values in lists:
+        if twice := [value for position, value in enumerate(values) if value in values[:position]]:
+            yield f"{what} has {twice[0]} twice"
+    if not suite.batch_sizes:
+        yield "`batch_sizes` is empty"
+    if not suite.precisions:
+        yield "`precisions` is empty"
+    if "instances" in suite.measure.passes and suite.measure.instances < 2:
+        yield "the pass `instances` needs `instances` of at least 2 in [measure]"
+    if "latency" not in suite.measure.passes:
+        yield "`passes` lacks `latency`, from which all speeds come"
+    if suite.telemetry.gpu_uuids:
+        yield "there is no key `telemetry.gpu_uuids`; [run] gpu names the GPU"
+
+
+def _backend_problems(suite: Suite, found: dict[str, Backend]) -> Iterator[str]:
+    """Also puts those that there are into `found`, by name."""
+    seen: set[tuple[object, ...]] = set()
+    for one in suite.backend:
+        try:
+            known = found.setdefault(one.name, backend(one.name))
+        except UsageError as error:
+            yield str(error)
+            continue
+        for mode in one.modes:
+            if one.modes != ALL_MODES and mode not in known.modes:
+                yield f"{one.name} has no mode {mode!r}; it has: {', '.join(known.modes)}"
+        for precision in one.precisions:
+            if precision not in known.precisions:
+                yield f"{one.name} does not compute in {precision}; it does in: {', '.join(known.precisions)}"
+        for mode in modes_of(one, known):
+            for precision in one.precisions or suite.precisions:
+                cell = (one.name, mode, precision, one.device, one.threads, *sorted(one.extra.items()))
+                if cell in seen:
+                    yield f"{one.name}/{mode}/{precision} is asked for twice"
+                seen.add(cell)
+
+
+def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]:
+    names: list[str] = []
+    for model in suite.model:
+        if model.source is None and not model.sources:
+            yield f"[[model]] {model.name or ''} has neither `source` nor `sources`".replace("  ", " ")
+            continue
+        for other in sorted(set(model.sources) - {one.name for one in suite.backend}):
+            yield f"sources of {model_name(model)} names {other}, which is no backend of the suite"
+        try:
+            sources = [model_source(model_text(suite, text), model.name)
+                       for text in filter(None, [model.source, *model.sources.values()])]  # fmt: skip
+        except UsageError as error:
+            yield str(error)
+            continue
+        names.append(sources[0].name)
+        if names.count(sources[0].name) > 1:
+            yield f"two models are called {sources[0].name}; give each a `name` of its own"
+        if backends and not any(_takes(suite, model, name, one) for name, one in backends.items()):
+            yield f"no backend of the suite takes {model_name(model)}; {_what_they_take(backends)}"
+        if model.input_file is not None and not (suite.folder / model.input_file).is_file():
+            yield f"there is no input file {suite.folder / model.input_file}"
+        if model.tokens_dimension is not None and model.tokens_dimension not in model.dimensions:
+            yield f"{model_name(model)}: `dimensions` does not set its tokens_dimension {model.tokens_dimension!r}"
+
+
+def _takes(suite: Suite, model: SuiteModel, name: str, one: Backend) -> bool:
+    source = source_of(suite, model, name)
+    return source is not None and (source.factory is not None or source.suffix in one.suffixes)
+
+
+def _what_they_take(backends: Mapping[str, Backend]) -> str:
+    return "; ".join(f"{name}: {', '.join([*one.suffixes, 'module:function'])}" for name, one in backends.items())
+
+
+def _name_problems(suite: Suite) -> Iterator[str]:
+    """Baseline and reference must be cells of the suite."""
+    cells = set(cell_names(suite))
+    for what, name in (
+        ("baseline", suite.baseline),
+        ("[equality] reference", suite.equality and suite.equality.reference),
+    ):
+        if name is not None and name not in cells:
+            whole = sorted(cell for cell in cells if cell.count("/") >= 2) or sorted(cells)
+            yield f"{what} {name!r} is no cell of the suite; there are: {', '.join(whole)}"

@@ -1,0 +1,146 @@
+"""How far a suite is: a bar with the time left on a terminal, a line a case elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from perfharness.bench.matrix import PlannedCase
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.report.bench_table import first_line, in_significant_digits
+from perfharness_launcher.interrupts import Interrupts
+
+SHOWN_AGAIN = 5
+
+
+def time_left_s(order: Sequence[BenchCase], done: Sequence[CaseResult], running_s: float | None) -> float | None:
+    """Seconds until all of `order` are done, by what those took that are; None while nothing tells.
+
+    A case that is still to come takes what cases of its backend took on average, else what all took.
+
+    Args:
+        order: of this run, those that are done at the front; then the one that runs.
+        done: also of an earlier run.
+        running_s: for how long the one that runs has been running; None: none does.
+    """
+    taken: dict[str, list[float]] = {}
+    for result in done:
+        if result.duration_s is not None:
+            taken.setdefault(result.case.backend, []).append(result.duration_s)
+    every = [duration for durations in taken.values() for duration in durations]
+    if not every:
+        return None
+    finished = {result.case.case_id for result in done}
+    left = 0.0
+    for position, case in enumerate(case for case in order if case.case_id not in finished):
+        own = taken.get(case.backend, every)
+        expected = sum(own) / len(own)
+        left += max(0.0, expected - running_s) if position == 0 and running_s is not None else expected
+    return left
+
+
+class SuiteProgress:
+    """Observer of a suite. Use as a context manager."""
+
+    def __init__(self, console: Console, interrupts: Interrupts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._interrupts, self._clock = console, interrupts, clock
+        self._order: list[BenchCase] = []
+        self._done: list[CaseResult] = []
+        self._count = self._told_interrupts = 0
+        self._started_at: float | None = None
+        self._begin = clock()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            _Left(self._left),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> SuiteProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
+        """Say what is kept and what is run again, and why."""
+        self._order = [one.case for one in order]
+        self._done = list(kept)
+        if kept:
+            self.say(f"{len(kept)} cases are done and kept, {len(order)} are left")
+        for case_id, why in list(again.items())[:SHOWN_AGAIN]:
+            self.say(f"again: {case_id}: {first_line(why)}")
+        if len(again) > SHOWN_AGAIN:
+            self.say(f"again: {len(again) - SHOWN_AGAIN} more")
+        self._bar.update(self._task, total=len(order), completed=0)
+
+    def started(self, case: BenchCase, what: str) -> None:
+        """Show it in the bar."""
+        self._started_at = self._clock() if what == "measured" else None
+        self._bar.update(self._task, description=case.case_id if what == "measured" else f"{case.case_id}: {what}")
+
+    def look(self) -> None:
+        """Tell that an interrupt came in."""
+        if self._interrupts.count > self._told_interrupts:
+            self._told_interrupts = self._interrupts.count
+            self.say("ending this case; what is done is kept")
+
+    def done(self, result: CaseResult) -> None:
+        """A line, and the bar goes on."""
+        self._count += 1
+        self._started_at = None
+        self._done.append(result)
+        left = self._left()
+        self.say(
+            f"[{self._count}/{len(self._order)}] {_in_a_line(result)}"
+            + ("" if left is None or self._console.is_terminal or not left else f" ({duration_in_words(left)} left)")
+        )
+        self._bar.update(self._task, completed=self._count)
+
+    def say(self, line: str) -> None:
+        """Above the bar."""
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _left(self) -> float | None:
+        running_s = None if self._started_at is None else self._clock() - self._started_at
+        return time_left_s(self._order, self._done, running_s)
+
+
+class _Left(ProgressColumn):
+    """The time left, by our own estimate: cases differ too much for one speed."""
+
+    def __init__(self, left: Callable[[], float | None]) -> None:
+        super().__init__()
+        self._of = left
+
+    def render(self, _task: Task) -> Text:
+        """`12 min left`."""
+        left = self._of()
+        return Text("" if left is None else f"{duration_in_words(left)} left")
+
+
+def _in_a_line(result: CaseResult) -> str:
+    if result.status != "ok":
+        return f"{result.case.case_id}: {result.status}: {first_line(result.reason or '')}"
+    latency = result.latency.median if result.latency is not None else None
+    return (
+        f"{result.case.case_id}: {in_significant_digits(latency)} ms,"
+        f" {in_significant_digits(result.items_per_second)} items/s"
+    )
+
+
+def duration_in_words(seconds: float) -> str:
+    """`45 s`, `3 min`, `2 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
