@@ -52,7 +52,7 @@ def call_factory(model: ModelSource, backend: str, precision: Precision) -> Any:
 
     Raises `BackendError` where the function is not there or fails; its own exception is the cause.
     """
-    function = _function(model)
+    function = named_function(model)
     try:
         made = function(backend=backend, precision=precision)
     except BackendError:
@@ -92,7 +92,8 @@ def _factory_name(module: str, function: str) -> str:
     return told[-1] if told else function
 
 
-def _function(model: ModelSource) -> Callable[..., Any]:
+def named_function(model: ModelSource) -> Callable[..., Any]:
+    """The function that `factory` names, or class. Raises `BackendError` where it is not there."""
     module_name, _, name = str(model.factory).rpartition(":")
     module = _module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name)
     function = getattr(module, name, None)

@@ -1,0 +1,348 @@
+"""Accuracy of one case of a suite: run the user's samples through its session and compare as they come.
+
+In the process of the case, after `session.allocate`:
+
+    record = measure_accuracy(session, shapes, settings, against="onnxruntime/cpu/fp32", baseline=folder)
+
+The baseline's case gets `store=folder` and no `baseline`: its outputs are kept there, a file a sample, and it is
+compared with ground truth only. Others read them one by one. Nothing is held but sums, and one batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.backends.base import Session
+from perfharness.bench.accuracy.classes import ClassAccumulator
+from perfharness.bench.accuracy.depth import DepthAccumulator, DepthSettings
+from perfharness.bench.accuracy.difference import DifferenceAccumulator
+from perfharness.bench.accuracy.figure import Figures, SampleError, split
+from perfharness.bench.accuracy.own_metric import OwnMetric
+from perfharness.bench.accuracy.preprocess import Preprocessor, PreprocessSettings
+from perfharness.bench.accuracy.samples import (
+    Sample,
+    SampleSet,
+    as_map,
+    find_samples,
+    read_arrays,
+    read_map,
+    resized_map,
+)
+from perfharness.bench.latency import one_round
+from perfharness.errors import UsageError
+from perfharness.model.bench import AccuracyRecord
+
+Outputs = dict[str, npt.NDArray[Any]]
+GROUND_TRUTH = "ground truth"
+DETAILS_NAME = "accuracy.json"
+OUTPUT = "output."
+"""Before the names in files: an output may be called as an argument of `numpy.savez`."""
+
+MAX_TOLD = 20
+"""Failed samples that are told one by one."""
+
+
+class AccuracySettings(BaseModel):
+    """What a case is compared on.
+
+    Args:
+        inputs: a folder of arrays or images, or one file.
+        labels: a CSV of name,label, or the same folder as `inputs`, whose subfolders are the classes.
+        class_names: by the number of the model's output; a text file with a name a line. None: by number, or in order
+            of the names in `labels`.
+        truth: a folder of maps of the same names (depth).
+        truth_scale: what the values of 16-bit images are divided by.
+        output_name: the output that labels or maps are for; None: the model's first.
+        metrics: the user's own, `module:function`.
+        limit: at most so many samples.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    inputs: Path
+    labels: Path | None = None
+    class_names: Path | None = None
+    truth: Path | None = None
+    truth_scale: float = Field(default=1.0, gt=0)
+    depth: DepthSettings = DepthSettings()
+    preprocess: PreprocessSettings = PreprocessSettings()
+    top_k: int = Field(default=5, ge=1)
+    output_name: str | None = None
+    metrics: tuple[str, ...] = ()
+    limit: int | None = Field(default=None, ge=1)
+
+    def samples(self) -> SampleSet:
+        """The samples. Raises `UsageError` where there are none."""
+        found = find_samples(self.inputs, self.truth, self.labels, self.limit)
+        return found if self.class_names is None else with_class_numbers(found, self.class_names)
+
+
+def with_class_numbers(found: SampleSet, names_file: Path) -> SampleSet:
+    """Labels that are names as numbers of the model's classes, whose names a file has in order. Raises `UsageError`."""
+    try:
+        names = tuple(line.strip() for line in names_file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"class names cannot be read from {names_file}: {error}") from error
+    if not found.class_names:
+        return SampleSet(found.samples, names, found.remarks)
+    if unknown := [name for name in found.class_names if name not in names]:
+        raise UsageError(f"the label {unknown[0]!r} is none of the classes in {names_file}")
+    numbers = [names.index(name) for name in found.class_names]
+    samples = tuple(
+        Sample(one.name, one.path, one.truth, None if one.label is None else numbers[one.label])
+        for one in found.samples
+    )
+    return SampleSet(samples, names, found.remarks)
+
+
+@dataclass
+class Comparison:
+    """Everything that is summed over the samples of a case. A sample that fails is a line in `failed`."""
+
+    settings: AccuracySettings
+    class_names: Sequence[str] = ()
+    has_baseline: bool = False
+    failed: list[str] = field(default_factory=list)
+    failures: int = 0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        self.differences: dict[str, DifferenceAccumulator] = {}
+        self.classes = ClassAccumulator(self.settings.top_k, self.class_names)
+        self.agreement = ClassAccumulator(top_k=1)
+        self.depth = DepthAccumulator(self.settings.depth)
+        self.own = [OwnMetric(text) for text in self.settings.metrics]
+
+    def update(self, sample: Sample, outputs: Outputs, baseline: Outputs | None) -> None:
+        """One sample. Each kind of figure that can be had is taken; what cannot raises `SampleError` in the end."""
+        name = self.settings.output_name or next(iter(outputs))
+        if name not in outputs:
+            raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
+        before = None if baseline is None else _same_outputs(outputs, baseline)
+        truth = None if sample.truth is None else read_map(sample.truth, self.settings.truth_scale)
+        parts = (self._differences, self._classes, self._depth, self._own)
+        came = [_tried(part, sample, outputs, before, truth, name) for part in parts]
+        self.samples += True in came
+        errors = [one for one in came if isinstance(one, str)]
+        if errors:
+            raise SampleError("; ".join(errors))
+
+    def _differences(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
+        del truth, name
+        for key, values in outputs.items() if before is not None else ():
+            self.differences.setdefault(key, DifferenceAccumulator()).update(values, (before or {})[key], sample.name)
+        return before is not None
+
+    def _classes(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
+        scores = outputs[name]
+        other = None if before is None else before[name]
+        if sample.label is not None:
+            self.classes.update(scores.reshape(1, -1), [sample.label], None if other is None else other.reshape(1, -1))
+        elif other is not None and truth is None and scores.ndim == 1 and not np.isnan(other).any():
+            self.agreement.update(scores, [int(np.argmax(other))])
+        return sample.label is not None
+
+    def _depth(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
+        del sample, before
+        if truth is not None:
+            self.depth.update(resized_map(as_map(outputs[name]), truth.shape), truth)
+        return truth is not None
+
+    def _own(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
+        del name
+        reference = dict(before or {})
+        if truth is not None:
+            reference["truth"] = truth
+        if sample.label is not None:
+            reference["label"] = np.asarray(sample.label)
+        for metric in self.own:
+            metric.update(outputs, reference, sample.name)
+        return bool(self.own)
+
+    def try_update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
+        """The same, with the baseline's folder; what cannot be compared is told in the end."""
+        try:
+            self.update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
+        except SampleError as error:
+            self.fail(sample, error)
+
+    def fail(self, sample: Sample, error: SampleError) -> None:
+        """A sample that could not be read or compared."""
+        self.failures += 1
+        if len(self.failed) < MAX_TOLD:
+            self.failed.append(f"{sample.name}: {error}")
+
+    def figures(self) -> Figures:
+        """By metric; those of an output are `output.metric` where there are several outputs."""
+        found: Figures = {}
+        for output, accumulator in self.differences.items():
+            prefix = f"{output}." if len(self.differences) > 1 else ""
+            found |= {f"{prefix}{name}": one for name, one in accumulator.figures().items()}
+        if self.settings.labels is not None:
+            found |= self.classes.figures()
+        elif self.agreement.samples:
+            found["top1_agreement"] = self.agreement.figures()["top1"]
+        if self.settings.truth is not None:
+            found |= self.depth.figures()
+        for metric in self.own:
+            for name, one in metric.figures().items():
+                found[f"{metric.name}.{name}" if name in found else name] = one
+        return found
+
+    def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
+        """As it stands in `bench.json`."""
+        metrics, reasons = split(self.figures())
+        if self.failures:
+            more = "" if self.failures <= 3 else f"; and {self.failures - 3} more"
+            reasons["failed_samples"] = (
+                f"{self.failures} of {self.failures + self.samples} samples could not be compared: "
+                + "; ".join(self.failed[:3]) + more
+            )  # fmt: skip
+        if remarks:
+            reasons["unmatched_files"] = "; ".join(remarks)
+        if not self.samples:
+            reasons["samples"] = "no sample could be compared"
+        changes = self.classes.changes()
+        lost = self.classes.lost()
+        by_chance = [change.name for change in changes if change.name in lost and change.by_chance]
+        if by_chance:
+            reasons["lost_classes"] = (
+                f"{len(by_chance)} of {len(lost)} classes may have lost by chance (McNemar, Holm, 5 %): "
+                + ", ".join(by_chance[:MAX_TOLD])
+            )
+        return AccuracyRecord(
+            against=against, samples=self.samples, metrics=metrics, lost_classes=lost, reasons=reasons
+        )
+
+
+def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
+    """The baseline's outputs under the names of the case's; in their order where the names are others."""
+    if set(baseline) != set(outputs) and len(baseline) == len(outputs):
+        baseline = dict(zip(outputs, baseline.values(), strict=True))
+    if missing := sorted(set(outputs) - set(baseline)):
+        raise SampleError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
+    for key, values in outputs.items():
+        if values.shape != baseline[key].shape:
+            raise SampleError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
+    return baseline
+
+
+def _tried(part: Callable[..., bool], *arguments: Any) -> bool | str:
+    """Whether the part had something to compare, or why it could not."""
+    try:
+        return part(*arguments)
+    except SampleError as error:
+        return str(error)
+
+
+def measure_accuracy(
+    session: Session,
+    shapes: Mapping[str, tuple[int, ...]],
+    settings: AccuracySettings,
+    *,
+    against: str = GROUND_TRUTH,
+    baseline: Path | None = None,
+    store: Path | None = None,
+    details: Path | None = None,
+) -> AccuracyRecord:
+    """Run all samples and compare.
+
+    Args:
+        session: allocated for `shapes`, in which the first dimension of each input is the batch size.
+        against: what the record says it was compared with.
+        baseline: a folder that another case has filled by `store`; None: ground truth only.
+        store: where outputs are kept.
+        details: a folder for `accuracy.json`: every class with its interval, and the samples that failed.
+
+    Raises `UsageError` where settings do not fit the model or there are no samples, `BackendError` from the session. A
+    file that cannot be read, or has no baseline, is told in `reasons` and the others are compared.
+    """
+    found = settings.samples()
+    comparison = Comparison(settings, found.class_names, baseline is not None)
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+    for sample, outputs in run_samples(session, dict(shapes), settings, found.samples, comparison.fail):
+        if store is not None:
+            write_outputs(store, sample.name, outputs)
+        comparison.try_update(sample, outputs, baseline)
+    record = comparison.record(against, found.remarks)
+    if details is not None:
+        whole = {
+            **record.model_dump(),
+            "classes": [asdict(change) for change in comparison.classes.changes()],
+            "worst_samples": {name: one.worst_sample for name, one in comparison.differences.items()},
+            "failed": comparison.failed,
+        }
+        details.mkdir(parents=True, exist_ok=True)
+        (details / DETAILS_NAME).write_text(json.dumps(whole, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return record
+
+
+def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
+    """Keep a sample's outputs."""
+    path = folder / f"{sample}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    named: dict[str, Any] = {f"{OUTPUT}{name}": values for name, values in outputs.items()}
+    np.savez(path, **named)
+
+
+def read_outputs(folder: Path, sample: str) -> Outputs:
+    """What was kept. Raises `SampleError`."""
+    arrays = read_arrays(folder / f"{sample}.npz")
+    return {name.removeprefix(OUTPUT): values for name, values in arrays.items()}
+
+
+def run_samples(
+    session: Session,
+    shapes: dict[str, tuple[int, ...]],
+    settings: AccuracySettings,
+    samples: Sequence[Sample],
+    fail: Any,
+) -> Iterator[tuple[Sample, Outputs]]:
+    """Outputs of each sample, without the batch dimension; a batch that is not full is filled up with its last item.
+
+    Args:
+        fail: called with a sample that could not be read, and the error.
+    """
+    prepare = Preprocessor(settings.preprocess, session.inputs, shapes)
+    sizes = {shape[0] for shape in shapes.values() if shape}
+    if len(sizes) != 1:
+        raise UsageError(f"the inputs have the first dimensions {sorted(sizes)}, so it is not known which is the batch")
+    batch = sizes.pop()
+    waiting: list[tuple[Sample, dict[str, npt.NDArray[Any]]]] = []
+    for place, sample in enumerate(samples):
+        try:
+            waiting.append((sample, prepare(sample.path)))
+        except SampleError as error:
+            fail(sample, error)
+        if waiting and (len(waiting) == batch or place == len(samples) - 1):
+            yield from _run_batch(session, waiting, batch)
+            waiting = []
+
+
+def _run_batch(
+    session: Session, items: Sequence[tuple[Sample, dict[str, npt.NDArray[Any]]]], batch: int
+) -> Iterator[tuple[Sample, Outputs]]:
+    filled = [arrays for _, arrays in items] + [items[-1][1]] * (batch - len(items))
+    session.write_inputs({name: np.stack([arrays[name] for arrays in filled]) for name in filled[0]})
+    one_round(session)
+    outputs = session.read_outputs()
+    for name, values in outputs.items():
+        if batch > 1 and (not values.shape or values.shape[0] != batch):
+            raise UsageError(
+                f"output {name!r} is {values.shape} for a batch of {batch}, so it is not known which part is whose; "
+                "compare with a batch of 1"
+            )
+    for place, (sample, _) in enumerate(items):
+        yield (
+            sample,
+            {name: values[place] if values.shape[:1] == (batch,) else values for name, values in outputs.items()},
+        )
