@@ -42,6 +42,8 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "perfharness.backends.openvino:OpenVinoBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
+    "tensorrt": "perfharness.backends.tensorrt:TensorRTBackend",
+    "tensorrt-rtx": "perfharness.backends.tensorrt:TensorRTRTXBackend",
     "torch": "perfharness.backends.torch:TorchBackend",
 }
 """Name on the command line -> `module:class`, imported when it is asked for."""

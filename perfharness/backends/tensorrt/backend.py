@@ -1,0 +1,107 @@
+"""TensorRT and TensorRT-RTX as backends: what is installed, what can run here, which model is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from perfharness.backends.base import Backend, BackendOptions, ModelSource, Session
+from perfharness.backends.cuda_memory import checked, gpu_problem, runtime
+from perfharness.backends.models import call_factory
+from perfharness.backends.tensorrt.cache import EngineCache
+from perfharness.backends.tensorrt.library import TensorRTLibrary, import_library
+from perfharness.backends.tensorrt.options import EXTRA, build_options
+from perfharness.backends.tensorrt.session import TensorRTSession
+from perfharness.backends.tensorrt.source import EngineSource
+from perfharness.errors import BackendError, BackendUnavailableError
+
+
+class TensorRTBackend(Backend):
+    """TensorRT 10 and 11: ONNX files, engines, and functions that return a path, the bytes or an `onnx.ModelProto`."""
+
+    name = "tensorrt"
+    modes = ("stream", "cudagraph")
+    precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
+    suffixes = (".onnx", ".engine", ".plan")
+    install = "pip install 'perfharness[tensorrt]'"
+    module: ClassVar[str] = "tensorrt"
+    title: ClassVar[str] = "TensorRT"
+
+    def versions(self) -> dict[str, str]:
+        """Of TensorRT, its ONNX parser being part of it."""
+        return {self.module: self._library().version}
+
+    def problem(self, options: BackendOptions) -> str | None:
+        """Not installed, no GPU, or a GPU that the library does not run on."""
+        if (problem := self.option_problem(options, EXTRA)) is not None:
+            return problem
+        try:
+            build_options(options)
+            library = self._library()
+        except BackendError as error:
+            return str(error)
+        if options.device != "cuda":
+            return f"{self.title} runs on a GPU only; choose the device cuda"
+        if (problem := gpu_problem()) is not None:
+            return problem
+        return library.gpu_problem(*_compute_capability())
+
+    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+        """A session; an engine is built here where that needs no shapes, else in `allocate`."""
+        self.check(options)
+        self.check_model(model)
+        library = self._library()
+        cache = EngineCache(options.cache_dir, library, _gpu_name())
+        given = model.path if model.path is not None else self._made(model, options)
+        return TensorRTSession(
+            library, EngineSource(library, given, model.name, build_options(options), cache), options
+        )
+
+    def _made(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
+        """From the user's function, which is asked for `tensorrt` by RTX too: both take ONNX."""
+        made = call_factory(model, TensorRTBackend.name, options.precision)
+        if hasattr(made, "SerializeToString"):
+            made = made.SerializeToString()
+        if isinstance(made, bytes):
+            return made
+        if isinstance(made, str | Path):
+            return Path(made)
+        raise BackendError(
+            f"{model.factory} returned a {type(made).__name__} for {self.name}; it must return the path of an .onnx or "
+            ".engine file, an ONNX file's bytes, or an onnx.ModelProto"
+        )
+
+    def _library(self) -> TensorRTLibrary:
+        found = import_library(self.module, self.title, self.install)
+        try:
+            import onnx  # noqa: F401  # which precision a model has is read from the file
+        except ImportError:
+            raise BackendUnavailableError(f"onnx is not installed: {self.install}") from None
+        return found
+
+
+class TensorRTRTXBackend(TensorRTBackend):
+    """TensorRT-RTX: the same, engines built ahead of time for several kinds of GPU and compiled where they run."""
+
+    name = "tensorrt-rtx"
+    install = "pip install 'perfharness[tensorrt-rtx]'"
+    module = "tensorrt_rtx"
+    title = "TensorRT-RTX"
+
+
+def _compute_capability() -> tuple[int, int]:
+    """Major and minor of the first GPU."""
+    cuda = runtime()
+    attribute = cuda.cudaDeviceAttr
+    return (
+        int(checked(cuda.cudaDeviceGetAttribute(attribute.cudaDevAttrComputeCapabilityMajor, 0), "a GPU's attribute")),
+        int(checked(cuda.cudaDeviceGetAttribute(attribute.cudaDevAttrComputeCapabilityMinor, 0), "a GPU's attribute")),
+    )
+
+
+def _gpu_name() -> str:
+    """Name and compute capability of the first GPU: what an engine depends on."""
+    properties = checked(runtime().cudaGetDeviceProperties(0), "the properties of the GPU")
+    name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
+    major, minor = _compute_capability()
+    return f"{name.rstrip(chr(0))} {major}.{minor}"
