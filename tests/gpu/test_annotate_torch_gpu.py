@@ -41,8 +41,8 @@ def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
     how = ["--annotate", str(file)] if way == "annotations" else []
     arguments = ["--recorder"] if way == "recorder" else []
     done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--tracer", tracer, "-w", str(WARMUP), *how, "--annotate-torch",
-         "2", "-o", str(folder / "run"), str(SCRIPT), *arguments],
+        [sys.executable, "-m", "perfharness", "launch", "--no-telemetry", "--tracer", tracer, "-w", str(WARMUP), *how,
+         "--annotate-torch", "2", "-o", str(folder / "run"), str(SCRIPT), *arguments],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ input()
 """
 
 
-def launch(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def launch(out: Path, *arguments: str, telemetry: bool = False) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
+    sampled = "--telemetry" if telemetry else "--no-telemetry"
     return subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "-o", str(out), *arguments],
+        [sys.executable, "-m", "perfharness", "launch", "-o", str(out), sampled, *arguments],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
     )  # fmt: skip
 
@@ -56,11 +58,24 @@ def foreigner() -> Iterator[int]:
         process.communicate("\n")
 
 
-def test_a_gpu_of_our_own_is_not_called_shared(tmp_path: Path) -> None:
-    done = launch(tmp_path, "-np", "2", "--tracer", "none", str(SCRIPT))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not codes(tmp_path) & {"gpu-shared", "gpu-in-use-before"}, load(tmp_path / "manifest.json")["findings"]
-    watched = load(tmp_path / "manifest.json")["companions"]["exclusive"]["gpus"][0]
+@pytest.fixture(scope="module")
+def bound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Two processes on one GPU, bound in a given way and without a tracer; each way launched once."""
+
+    @lru_cache
+    def once(bind: str) -> Path:
+        out = tmp_path_factory.mktemp(bind)
+        done = launch(out, "-np", "2", "--cpu-bind", bind, "--tracer", "none", str(SCRIPT), "--tell-cpus")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return out
+
+    return once
+
+
+def test_a_gpu_of_our_own_is_not_called_shared(bound: Callable[[str], Path]) -> None:
+    out = bound("auto")
+    assert not codes(out) & {"gpu-shared", "gpu-in-use-before"}, load(out / "manifest.json")["findings"]
+    watched = load(out / "manifest.json")["companions"]["exclusive"]["gpus"][0]
     assert watched["looks"] > 0
     assert watched["reason"] is None
 
@@ -78,14 +93,13 @@ def test_somebody_else_on_it_is_named_and_can_be_refused(tmp_path: Path, foreign
 
 
 @pytest.mark.parametrize("bind", ["auto", "numa", "cores"])
-def test_each_process_runs_where_the_manifest_says(tmp_path: Path, bind: str) -> None:
-    done = launch(tmp_path, "-np", "2", "--cpu-bind", bind, "--tracer", "none", str(SCRIPT), "--tell-cpus")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_each_process_runs_where_the_manifest_says(bind: str, bound: Callable[[str], Path]) -> None:
+    out = bound(bind)
     seen = []
-    for record in load(tmp_path / "manifest.json")["processes"]:
+    for record in load(out / "manifest.json")["processes"]:
         line = next(
             line
-            for line in (tmp_path / record["folder"] / "stdout.log").read_text().splitlines()
+            for line in (out / record["folder"] / "stdout.log").read_text().splitlines()
             if line.startswith("cpus ")
         )
         cpus = ast.literal_eval(line.removeprefix("cpus "))
@@ -118,19 +132,29 @@ def test_start_up_in_its_parts(tmp_path: Path) -> None:
     assert told["cuda_context_ms"] > 10
 
 
+LATE = ("-np", "2", "-w", "2")
+LATE_SCRIPT = (str(SCRIPT), "--late-s", "3", "--batches", "100")
+
+
 @pytest.mark.parametrize("tracer", ["nsys", "embedded"])
 def test_the_barrier_makes_late_processes_meet(tmp_path: Path, tracer: str) -> None:
-    own = ("-np", "2", "-w", "2", "--tracer", tracer)
-    held = launch(tmp_path / "held", *own, str(SCRIPT), "--late-s", "3", "--batches", "100")
-    free = launch(tmp_path / "free", *own, "--no-barrier", str(SCRIPT), "--late-s", "3", "--batches", "100")
-    assert (held.returncode, free.returncode) == (0, 0), held.stdout + held.stderr + free.stdout + free.stderr
-    with_it, without = (load(tmp_path / name / "benchmark_mean.json")["throughput"] for name in ("held", "free"))
-    assert with_it["concurrency"]["all_processes_share"] > 0.9
-    assert (without["window_ms"] or 0) < with_it["window_ms"]
+    held = launch(tmp_path, *LATE, "--tracer", tracer, *LATE_SCRIPT)
+    assert held.returncode == 0, held.stdout + held.stderr
+    throughput = load(tmp_path / "benchmark_mean.json")["throughput"]
+    assert throughput["concurrency"]["all_processes_share"] > 0.9
+    assert throughput["window_ms"] > 0
+
+
+def test_without_the_barrier_late_processes_do_not_meet(tmp_path: Path) -> None:
+    free = launch(tmp_path, *LATE, "--tracer", "embedded", "--no-barrier", *LATE_SCRIPT)
+    assert free.returncode == 0, free.stdout + free.stderr
+    throughput = load(tmp_path / "benchmark_mean.json")["throughput"]
+    assert (throughput["window_ms"] or 0) < 100, "each is over before the other begins"
 
 
 def test_a_sweep_has_the_gpu_beside_the_throughput(tmp_path: Path) -> None:
-    done = launch(tmp_path, "--np-sweep", "1,2", "-w", "2", "--tracer", "nsys", str(SCRIPT), "--batches", "150")
+    done = launch(tmp_path, "--np-sweep", "1,2", "-w", "2", "--tracer", "nsys", str(SCRIPT), "--batches", "150",
+                  telemetry=True)  # fmt: skip
     assert done.returncode in (0, 3), done.stdout + done.stderr
     scaling = load(tmp_path / "scaling.json")
     for point in scaling["points"]:
