@@ -9,16 +9,14 @@ import gc
 import json
 import os
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import ValidationError
 
 from perfharness.analysis.latency_statistics import autocorrelation, drift_percent, latency_stats, rate_estimate
@@ -45,96 +43,26 @@ from perfharness.bench.memory import (
     limit_sentence,
     size_on_disk,
 )
+from perfharness.bench.record import CaseRecord, write_whole
 from perfharness.bench.spec import (
-    ARRAYS_FOLDER,
-    EXIT_FAILED,
-    EXIT_MEMORY_LIMIT,
-    EXIT_OK,
-    EXIT_OUT_OF_MEMORY,
-    EXIT_UNAVAILABLE,
     EXIT_USAGE,
     FILES_NAME,
     OUTPUTS_NAME,
-    RESULT_NAME,
-    STATUS_NAME,
     CaseSpec,
-    CaseState,
     tokens_per_item,
 )
-from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError, UsageError
-from perfharness.model.bench import CaseResult, CaseStatus, LayerRecord
+from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
+from perfharness.model.bench import CaseStatus, LayerRecord
 from perfharness.recorder import barrier
 from perfharness.telemetry.nvml import open_nvml
 
 NS_PER_MS = 1e6
 MAX_CLOCK_DROP_PERCENT = 5.0
+ALLOCATOR, RLIMIT = "the framework's allocator", "RLIMIT_DATA"
+"""What may hold a memory limit, beside the watchdog."""
+
 ALIKE = 0.5
 """Neighbouring iterations more alike than this are worth a word."""
-
-EXITS: Mapping[CaseStatus, int] = {
-    "ok": EXIT_OK,
-    "failed": EXIT_FAILED,
-    "unavailable": EXIT_UNAVAILABLE,
-    "out-of-memory": EXIT_OUT_OF_MEMORY,
-    "memory-limit": EXIT_MEMORY_LIMIT,
-}
-
-
-class CaseRecord:
-    """The folder of a case while it runs: its state and what is known, written as a whole each time."""
-
-    def __init__(self, folder: Path, spec: CaseSpec) -> None:
-        self.folder, self.begun_ns = folder, time.monotonic_ns()
-        self.doing_now = "start"
-        self._writing = threading.RLock()  # the watchdog has the last word from a thread of its own
-        self.result = CaseResult(
-            case=spec.case, status="failed", reason="it has not come to its end", started_unix_ns=time.time_ns()
-        )
-
-    def doing(self, what: str) -> None:
-        """Say what is being done now."""
-        with self._writing:
-            self.doing_now = what
-            _write(self.folder / STATUS_NAME, CaseState(doing=what, pid=os.getpid()).model_dump_json())
-
-    def keep(self, **fields: Any) -> None:
-        """Something is known."""
-        with self._writing:
-            self.result = self.result.model_copy(update=fields)
-            _write(self.folder / RESULT_NAME, self.result.model_dump_json())
-
-    def keep_part(self, part: str, **fields: Any) -> None:
-        """Something of `memory` or `startup` is known."""
-        self.keep(**{part: getattr(self.result, part).model_copy(update=fields)})
-
-    def because(self, **reasons: str | None) -> None:
-        """Why a field is empty, or what has to be known beside it."""
-        said = {name: reason for name, reason in reasons.items() if reason}
-        if said:
-            self.keep(reasons={**self.result.reasons, **said})
-
-    def keep_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Raw values."""
-        folder = self.folder / ARRAYS_FOLDER
-        folder.mkdir(exist_ok=True)
-        for name, values in arrays.items():
-            np.save(folder / f".{name}.npy", values, allow_pickle=False)
-            (folder / f".{name}.npy").replace(folder / f"{name}.npy")
-
-    def end(self, status: CaseStatus, reason: str | None) -> int:
-        """The last word; the exit code."""
-        with self._writing:
-            seconds = (time.monotonic_ns() - self.begun_ns) / 1e9
-            self.keep(status=status, reason=reason, duration_s=round(seconds, 6))
-            doing = "done" if status == "ok" else self.doing_now
-            state = CaseState(doing=doing, pid=os.getpid(), status=status, reason=reason)
-            _write(self.folder / STATUS_NAME, state.model_dump_json())
-        return EXITS[status]
-
-    def end_at_once(self, status: CaseStatus, reason: str) -> NoReturn:
-        """The last word from another thread, and the end of the process, whatever it is in the middle of."""
-        with self._writing:
-            os._exit(self.end(status, reason))
 
 
 def main(arguments: list[str]) -> int:
@@ -185,6 +113,7 @@ def _run(spec: CaseSpec, record: CaseRecord, stack: ExitStack, begun_unix_ns: in
     if {"instances", "stages"} & set(spec.passes) and spec.file_cache == "cold":
         record.keep_part("startup", file_cache="warm")
     view = _gpu_view(spec, stack)
+    record.free_bytes = view.free_bytes() if view is not None else None
     watchdog = MemoryWatchdog(spec.memory_limit_bytes, _used(spec, view), lambda used: _over(record, spec, used))
     watchdog.start()
     session = stack.enter_context(_loaded(spec, record, view))
@@ -212,6 +141,7 @@ def _loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterato
     model: ModelSource = model_source(spec.model, spec.model_name)
     made.check_model(model)
     record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
+    record.because(model_file_bytes="the model is made by a function" if model.path is None else None)
     record.doing("load")
     gc.collect()
     host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
@@ -277,11 +207,21 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
         latency="; ".join(_latency_notes(timed, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
+    _compare_with_stages(record, stats.mean.value)
     record.doing("device time")
     device_ms = measure_device_time(session, spec.latency)
     record.keep_arrays(as_arrays(warmup, timed, device_ms))
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
     record.because(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
+
+
+def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
+    """How much slower the engine was inside the traced pipeline: its tracer, its cold caches, its preprocessing."""
+    traced = record.result.stages_ms.get("engine")
+    if traced is not None:
+        apart = 100 * (traced - engine_ms) / engine_ms
+        said = f"in the traced pipeline the engine takes {traced:.4g} ms, alone {engine_ms:.4g} ms ({apart:+.1f} %)"
+        record.because(stages_ms=said)
 
 
 def _latency_notes(timed: Timed, record: CaseRecord) -> Iterator[str]:
@@ -414,11 +354,11 @@ def _hold_limit(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     """Whatever can hold the limit, from here on; libraries and weights are there, and were watched."""
     if spec.memory_limit_bytes is None:
         return
-    holders = ["the framework's allocator"] if session.enforces_memory_limit else []
+    holders = [ALLOCATOR] if session.enforces_memory_limit else []
     if spec.case.device == "cpu":
         problem = limit_host_memory(spec.memory_limit_bytes)
         record.because(limit_held_by=problem)
-        holders += [] if problem else ["RLIMIT_DATA"]
+        holders += [] if problem else [RLIMIT]
     record.keep_part("memory", limit_held_by=", ".join([*holders, "a watchdog outside of the timed rounds"]))
 
 
@@ -450,27 +390,28 @@ def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
     if isinstance(error, MemoryLimitError):
         return "memory-limit", told
     if isinstance(error, OutOfMemoryError | MemoryError):
-        memory = record.result.memory
-        held = (memory.limit_held_by or "").split(", ")
-        if {"the framework's allocator", "RLIMIT_DATA"} & set(held):
-            return "memory-limit", f"no room within the limit of {(memory.limit_bytes or 0) / 1e9:.3f} GB: {told}"
+        limit = record.result.memory.limit_bytes
+        if limit is not None and _is_limits_doing(record, limit):
+            return "memory-limit", f"no room within the limit of {limit / 1e9:.3f} GB: {told}"
         return "out-of-memory", told
-    if isinstance(error, UsageError | PerfHarnessError):
+    if isinstance(error, PerfHarnessError):
         return "failed", told
     return "failed", f"{type(error).__name__} while in {record.doing_now}: {told}"
+
+
+def _is_limits_doing(record: CaseRecord, limit_bytes: int) -> bool:
+    """Whether it was the limit that left no room, and not the device, which may have had less to begin with."""
+    if record.free_bytes is not None:
+        return record.free_bytes >= limit_bytes
+    held = (record.result.memory.limit_held_by or "").split(", ")
+    return bool({ALLOCATOR, RLIMIT} & set(held))
 
 
 def _keep_files(folder: Path) -> None:
     """What this process has mapped or open, so that a parent can put it out of the file cache."""
     from perfharness_launcher.page_cache import files_of
 
-    _write(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))
-
-
-def _write(path: Path, text: str) -> None:
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_text(text)
-    hidden.replace(path)
+    write_whole(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))
 
 
 def _ms(nanoseconds: int) -> float:

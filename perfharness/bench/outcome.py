@@ -16,6 +16,9 @@ from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
 
 TAIL_LINES = 5
 
+NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA out of memory", "Out of memory")
+"""What libraries write to stderr before they abort for lack of memory, instead of raising."""
+
 
 def case_outcome(
     folder: Path, case: BenchCase, return_code: int | None, *, timed_out_s: float | None = None, stderr: str = ""
@@ -40,6 +43,8 @@ def case_outcome(
     if state is not None and state.status is not None:
         return result.model_copy(update={"status": state.status, "reason": state.reason})
     status, reason = _crash(return_code, state, stderr)
+    if status == "out-of-memory" and result.memory.limit_held_by is not None and case.device == "cpu":
+        status = "memory-limit"
     return result.model_copy(update={"status": status, "reason": reason})
 
 
@@ -69,8 +74,9 @@ def _state(folder: Path) -> CaseState | None:
 def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[CaseStatus, str]:
     tail = " | ".join(line.strip() for line in stderr.strip().splitlines()[-TAIL_LINES:])
     said = f": {tail}" if tail else ""
+    status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if return_code >= 0:
-        return "failed", f"its process ended with exit code {return_code}{_while(state)}{said}"
+        return status, f"its process ended with exit code {return_code}{_while(state)}{said}"
     number = -return_code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     hint = (
@@ -78,7 +84,7 @@ def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[Case
         if name == "SIGKILL"
         else ""
     )
-    return "failed", f"its process was ended by {name}{_while(state)}{hint}{said}"
+    return status, f"its process was ended by {name}{_while(state)}{hint}{said}"
 
 
 def _while(state: CaseState | None) -> str:
