@@ -1,0 +1,136 @@
+"""Shapes and values of a case's inputs; what became of processes that did not come to their end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.bench.cold import make_cold
+from perfharness.bench.inputs import input_arrays, input_shapes
+from perfharness.bench.outcome import case_outcome, read_arrays
+from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
+from perfharness.errors import UsageError
+from perfharness.model.bench import BenchCase, CaseResult, MemoryUse, TensorSpec
+
+IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")
+IDS = TensorSpec(name="ids", shape=(None, None), dtype="int64")
+SCALE = TensorSpec(name="scale", shape=(), dtype="float32")
+CASE = BenchCase(
+    case_id="c", model="m", backend="fake", mode="", precision="fp32", device="cpu", batch_size=5
+)  # fmt: skip
+
+
+def spec(**fields: Any) -> CaseSpec:
+    return CaseSpec.model_validate({"case": CASE, "model": "m", **fields})
+
+
+def test_the_first_open_dimension_is_the_batch() -> None:
+    assert input_shapes([IMAGE, SCALE], spec()) == {"image": (5, 3, 8, 8), "scale": ()}
+
+
+def test_named_dimensions() -> None:
+    told = spec(inputs={"ids": ("batch", "sequence")}, dimensions={"sequence": 128}, tokens_dimension="sequence")
+    assert input_shapes([IDS], told) == {"ids": (5, 128)}
+    assert tokens_per_item(told) == 128
+    assert tokens_per_item(spec(tokens_per_item=7.5)) == 7.5
+    assert tokens_per_item(spec()) is None
+
+
+@pytest.mark.parametrize(
+    ("specs", "fields", "says"),
+    [
+        ([IDS], {}, "say what the other open dimensions are, as ids=batch,?"),
+        ([IDS], {"inputs": {"ids": ("batch", "sequence")}}, "dimension 'sequence' of input 'ids' has no size"),
+        ([IMAGE], {"inputs": {"image": ("batch", 1, 8, 8)}}, "cannot be (5, 1, 8, 8)"),
+        ([IMAGE], {"inputs": {"image": ("batch", 3)}}, "cannot be (5, 3)"),
+        ([IMAGE], {"inputs": {"other": ("batch",)}}, "no input 'other'; it has: image"),
+        ([TensorSpec(name="x", shape=(1, 3), dtype="float32")], {}, "made for batches of 1"),
+    ],
+)
+def test_what_cannot_be_is_told(specs: list[TensorSpec], fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        input_shapes(specs, spec(**fields))
+    assert says in str(raised.value)
+
+
+def test_values_are_seeded_and_of_the_right_kind() -> None:
+    mask = TensorSpec(name="mask", shape=(None,), dtype="bool")
+    shapes = {"image": (5, 3, 8, 8), "ids": (5, 9), "mask": (5,)}
+    first, second, other = (input_arrays([IMAGE, IDS, mask], shapes, spec(seed=seed)) for seed in (1, 1, 2))
+    assert (first["image"] == second["image"]).all()
+    assert (first["image"] != other["image"]).any()
+    assert {name: str(array.dtype) for name, array in first.items()} == {
+        "image": "float32", "ids": "int64", "mask": "bool",
+    }  # fmt: skip
+    assert set(np.unique(first["ids"])) <= {0, 1}
+
+
+def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
+    item = np.arange(3 * 8 * 8, dtype=np.float32).reshape(3, 8, 8)
+    np.savez(tmp_path / "one.npz", image=item)
+    found = input_arrays([IMAGE], {"image": (5, 3, 8, 8)}, spec(input_file=tmp_path / "one.npz"))
+    assert (found["image"] == item).all()
+    np.savez(tmp_path / "two.npz", image=np.stack([item, item + 1]))
+    found = input_arrays([IMAGE], {"image": (5, 3, 8, 8)}, spec(input_file=tmp_path / "two.npz"))
+    assert [float((array - item).mean()) for array in found["image"]] == [0, 1, 0, 1, 0]
+    np.savez(tmp_path / "bad.npz", image=np.zeros((2, 2)))
+    for name, says in (("bad", "is wanted"), ("none", "cannot be read")):
+        with pytest.raises(UsageError, match=says):
+            input_arrays([IMAGE], {"image": (5, 3, 8, 8)}, spec(input_file=tmp_path / f"{name}.npz"))
+
+
+def leave(folder: Path, *, doing: str = "latency", status: Any = None, limit: str | None = None) -> None:
+    (folder / STATUS_NAME).write_text(CaseState(doing=doing, pid=1, status=status, reason="why").model_dump_json())
+    result = CaseResult(case=CASE, status="failed", versions={"a": "1"}, memory=MemoryUse(limit_held_by=limit))
+    (folder / RESULT_NAME).write_text(result.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "limit", "status", "says"),
+    [
+        (-9, "", None, "failed", "SIGKILL while in latency; the kernel"),
+        (-6, "terminate called\nwhat(): std::bad_alloc", None, "out-of-memory", "SIGABRT while in latency"),
+        (-6, "what(): std::bad_alloc", "RLIMIT_DATA", "memory-limit", "bad_alloc"),
+        (3, "boom", None, "failed", "exit code 3 while in latency: boom"),
+        (-64, "", None, "failed", "SIGRTMAX"),
+    ],
+)
+def test_a_process_that_did_not_come_to_its_end(
+    tmp_path: Path, code: int, stderr: str, limit: str | None, status: str, says: str
+) -> None:
+    leave(tmp_path, limit=limit)
+    found = case_outcome(tmp_path, CASE, code, stderr=stderr)
+    assert found.status == status
+    assert found.reason is not None
+    assert says in found.reason
+    assert found.versions == {"a": "1"}, "what was known is kept"
+
+
+def test_its_own_word_counts_more_than_its_exit_code(tmp_path: Path) -> None:
+    leave(tmp_path, status="memory-limit")
+    assert case_outcome(tmp_path, CASE, -9).status == "memory-limit"
+
+
+def test_other_ends(tmp_path: Path) -> None:
+    assert case_outcome(tmp_path, CASE, None).status == "not-run"
+    leave(tmp_path)
+    late = case_outcome(tmp_path, CASE, -9, timed_out_s=5)
+    assert late.status == "timeout"
+    assert late.reason == "it had not ended after 5 s while in latency; allow more, or ask for less"
+    (tmp_path / RESULT_NAME).write_text("{")
+    (tmp_path / STATUS_NAME).write_text("")
+    broken = case_outcome(tmp_path, CASE, 1)
+    assert (broken.status, broken.reason) == ("failed", "its process ended with exit code 1")
+    assert read_arrays(tmp_path) == {}
+
+
+def test_a_cold_start_needs_to_know_the_files(tmp_path: Path) -> None:
+    assert "run the case once" in (make_cold(tmp_path).reason or "")
+    model = tmp_path / "model.bin"
+    model.write_bytes(b"x" * 5000)
+    (tmp_path / FILES_NAME).write_text("[]")
+    found = make_cold(tmp_path, model)
+    assert (found.files, found.bytes) == (1, 5000) if found.method else found.reason is not None

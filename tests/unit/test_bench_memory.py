@@ -1,0 +1,139 @@
+"""A memory limit holds: watchdog, kernel, and what NVML says of this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfharness.bench.memory import (
+    GpuView,
+    MemoryLimitError,
+    MemoryWatchdog,
+    host_bytes,
+    host_peak_bytes,
+    size_on_disk,
+)
+from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
+
+UUID = "GPU-1"
+
+
+class FakeNvml:
+    """Three functions of `pynvml`."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        value = 3
+
+    def __init__(self, used: list[int], processes: dict[int, int | None]) -> None:
+        self.used, self.processes = used, processes
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: Any) -> Any:  # noqa: N802
+        used = self.used.pop(0) if len(self.used) > 1 else self.used[0]
+        return SimpleNamespace(used=used, free=100 - used)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: Any) -> Any:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes.items()]
+
+    def nvmlDeviceGetClockInfo(self, _handle: Any, kind: int) -> int:  # noqa: N802
+        assert kind == self.NVML_CLOCK_SM
+        return 1980
+
+
+def view(used: list[int], processes: dict[int, int | None]) -> GpuView:
+    module = FakeNvml(used, processes)
+    return GpuView(Nvml(module, Answer(None), (Device(module, "handle", UUID, 0),)), UUID)
+
+
+def test_nvmls_figure_of_this_process_comes_first() -> None:
+    seen = view([10], {os.getpid(): 7, os.getpid() + 1: 50})
+    assert seen.used_bytes() == 7
+    assert seen.memory_source == "NVML, of this process"
+    assert (seen.free_bytes(), seen.sm_clock_mhz(), seen.problem) == (90, 1980.0, None)
+
+
+def test_where_the_process_is_not_listed_the_gpus_growth_stands_for_it() -> None:
+    seen = view([10, 35], {1: 50})
+    assert seen.used_bytes() == 25
+    assert "whole GPU" in seen.memory_source
+    assert view([10, 35], {os.getpid(): None}).used_bytes() == 25, "listed, but without a size"
+
+
+def test_without_nvml_nothing_is_known() -> None:
+    closed = GpuView(Nvml(FakeNvml([1], {}), Answer(None, Refusal.FAILED, "no driver")), UUID)
+    assert (closed.used_bytes(), closed.free_bytes(), closed.sm_clock_mhz()) == (None, None, None)
+    assert closed.problem == "no driver"
+    assert closed.memory_source == ""
+
+
+def test_the_watchdog_sees_the_limit_crossed() -> None:
+    used, seen, crossed = [10], list[int](), threading.Event()
+
+    def exceeded(size: int) -> None:
+        seen.append(size)
+        crossed.set()
+
+    watchdog = MemoryWatchdog(100, lambda: used[0], exceeded, period_s=0.001)
+    watchdog.start()
+    used[0] = 101
+    assert crossed.wait(10)
+    assert seen == [101]
+    with pytest.raises(MemoryLimitError, match="more than the limit"):
+        watchdog.stop()
+    used[0] = 100
+    watchdog.check()
+
+
+def test_nothing_runs_beside_the_timed_rounds() -> None:
+    before = threading.active_count()
+    watchdog = MemoryWatchdog(100, lambda: 1, lambda _: None)
+    watchdog.start()
+    assert threading.active_count() == before + 1
+    watchdog.stop()
+    assert threading.active_count() == before
+    without = MemoryWatchdog(None, lambda: 1, lambda _: None)
+    without.start()
+    assert threading.active_count() == before
+    without.stop()
+
+
+def test_the_kernel_refuses_what_is_over_the_limit() -> None:
+    """200 MB more are refused under a limit of 150 MB beyond what is in use, and 100 MB are not."""
+    program = """
+import numpy as np
+from perfharness.bench.memory import host_bytes, limit_host_memory
+assert limit_host_memory(host_bytes() + 150_000_000) is None
+kept = np.ones(100_000_000, np.uint8)
+del kept
+try:
+    np.ones(200_000_000, np.uint8)
+except MemoryError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
+
+
+def test_host_memory_is_that_of_this_process() -> None:
+    before = host_bytes()
+    block = bytearray(os.urandom(1)) * (64 << 20)
+    assert host_bytes() - before > 50 << 20
+    assert host_peak_bytes() >= host_bytes() - (1 << 20)
+    del block
+
+
+def test_size_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "saved" / "variables").mkdir(parents=True)
+    (tmp_path / "saved" / "saved_model.pb").write_bytes(b"x" * 10)
+    (tmp_path / "saved" / "variables" / "data").write_bytes(b"x" * 5)
+    assert size_on_disk(tmp_path / "saved") == 15
+    assert size_on_disk(tmp_path / "saved" / "saved_model.pb") == 10
+    assert size_on_disk(None) is None
