@@ -78,6 +78,22 @@ def test_updates_are_placed_better_than_they_are_read() -> None:
     assert steps.edge_error_ns < 3 * MS
 
 
+@pytest.mark.parametrize("poll_ms", [20, 47, 70, 77])
+@pytest.mark.parametrize("rough", [0.985, 1.0, 1.003])
+def test_updates_are_placed_as_well_as_is_said_however_rarely_they_are_read(poll_ms: float, rough: float) -> None:
+    """Readings every 77 ms once passed for the rhythm of updates every 100 ms, 22 ms off and said to be 1 ms off."""
+    sensor = Sensor(phase_ns=13 * MS, jitter_ns=MS)
+    random = np.random.default_rng(7)
+    times = polls(40, poll_ms)
+    times = times + random.integers(0, 2 * MS, len(times))
+    values = sensor.counter_mj(step_load((10, 100), (30, 300)), times)
+    steps = counter_steps(Readings(times, values, np.r_[True, np.diff(values) != 0], rough * sensor.period_ns))
+    assert isinstance(steps, Steps)
+    phase = (steps.edge_ns - steps.edge_ns[0] + sensor.period_ns // 2) % sensor.period_ns - sensor.period_ns // 2
+    assert phase.std() < 2.5 * MS
+    assert steps.edge_error_ns < 3 * MS
+
+
 def test_shorter_than_the_sensor_can_tell_is_null() -> None:
     steps = counter_of(step_load((10, 100)), Sensor(), 10)
     found = energy_within(steps, T0 + 2 * S, T0 + 3 * S)

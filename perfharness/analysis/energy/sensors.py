@@ -139,13 +139,39 @@ def _rhythm(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64,
         return None
     middle = (lower + upper) // 2
     elapsed = (middle - middle[0]).astype(np.float64)
-    number = np.r_[0, np.cumsum(np.maximum(np.round(np.diff(elapsed) / period_ns), 1))]
-    slope, start = np.polyfit(number, elapsed, 1)
-    fitted = start + slope * number
+    start, slope = _line(elapsed, period_ns)
+    fitted = start + slope * np.round((elapsed - start) / slope)
     outside = np.abs(fitted - elapsed) - (upper - lower) / 2
     if (outside < GRID_SLACK_NS).mean() <= 0.98:
         return None
     return np.round(fitted).astype(np.int64) + middle[0], float(slope)
+
+
+FIRST_UPDATES = 64
+OFF = 0.04
+"""How far the rough figure of a period may be off."""
+
+
+def _line(elapsed: Float64, period_ns: float) -> tuple[float, float]:
+    """First update and period of a line through the updates, each of which is known to half a reading or so only.
+
+    Counting from one to the next goes wrong where readings are more than three quarters of a period apart. So the first
+    updates are numbered by the period under which their phases agree best (the peak of their periodogram), and the
+    line through them numbers twice as many, until there are no more.
+    """
+    count = min(FIRST_UPDATES, len(elapsed))
+    first = elapsed[:count]
+    periods = 1 / np.linspace((1 - OFF) / period_ns, (1 + OFF) / period_ns, 8 * count + 1)
+    phases = np.exp(2j * np.pi * first / periods[:, None]).mean(axis=1)
+    best = int(np.abs(phases).argmax())
+    slope = float(periods[best])
+    start = float(np.angle(phases[best])) / (2 * np.pi) * slope
+    while True:
+        number = np.round((elapsed[:count] - start) / slope)
+        slope, start = (float(value) for value in np.polyfit(number, elapsed[:count], 1))
+        if count == len(elapsed):
+            return start, slope
+        count = min(2 * count, len(elapsed))
 
 
 def rhythm_ns(readings: Readings) -> float | None:
