@@ -60,13 +60,17 @@ class StageEnergy:
 
 @dataclass(frozen=True)
 class JointEnergy:
-    """What stages spent together that the sensor cannot tell apart."""
+    """What stages spent together that the sensor cannot tell apart.
+
+    `energy_above_awake_j` leaves out what the GPU draws between kernels; None where that is not known.
+    """
 
     stages: list[str]
     busy_s: float
     energy_j: float
     energy_j_low: float
     energy_j_high: float
+    energy_above_awake_j: float | None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from rich.console import Console
 
 from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
+from perfharness.report.machine_lines import _stage_table
 from perfharness.report.run_folder import RunSummary, analyze_run
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
@@ -384,3 +386,22 @@ def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path, poll_ms: 
     assert energy["energy_j"] is not None
     assert energy["gpus"][0]["attribution"]["stages"] == []
     assert "in step with the power sensor" in energy["gpus"][0]["attribution"]["reason"]
+
+
+def test_a_table_of_energies_holds_no_number_where_only_bounds_are_known() -> None:
+    def stage(name: str, method: str, joules: float | None, low: float, high: float) -> dict[str, Any]:
+        return {"stage": f"toy/batch/{name}" if name != "waiting" else name, "method": method, "energy_j": joules,
+                "energy_j_low": low, "energy_j_high": high, "busy_s": 0.2, "power_mean_w": joules and joules / 0.2,
+                "energy_per_batch_j": joules and joules / 100}  # fmt: skip
+
+    stages = [stage("preprocess", "busy_time", 71.5, 46.4, 90.6), stage("inference", "bounds", None, 7.1, 40.6),
+              stage("waiting", "awake", 1187.3, 1185.2, 1189.4)]  # fmt: skip
+    joint = {"stages": ["toy/batch/preprocess", "toy/batch/inference"], "busy_s": 0.25, "energy_j": 92.8,
+             "energy_j_low": 87.8, "energy_j_high": 97.9}  # fmt: skip
+    console = Console(width=100, record=True)
+    console.print(_stage_table(stages, [joint]))
+    rows = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "preprocess 0.200 71.5 46.4 to 90.6 357.5 0.715 by busy time" in rows
+    assert "inference 0.200 - 7.1 to 40.6 - - only bounds known" in rows
+    assert "waiting 0.200 1187.3 1185.2 to 1189.4 5936.5 11.873 at awake power" in rows
+    assert "preprocess + inference 0.250 92.8 87.8 to 97.9 371.2 together" in rows

@@ -135,7 +135,11 @@ def _attribution(
         joint=[
             JointEnergy(
                 list(joint.names),
-                *(round(value, 6) for value in (joint.busy_s, joint.joules, joint.low_j, joint.high_j)),
+                round(joint.busy_s, 6),
+                round(joint.joules, 6),
+                round(joint.low_j, 6),
+                round(joint.high_j, 6),
+                _above(joint.joules, joint.busy_s, found.awake.mean_power_w),
             )
             for joint in found.joint
         ],
@@ -200,9 +204,6 @@ def _counts(processes: list[MeasuredProcess]) -> tuple[int, float | None]:
 def _stage(
     one: ClassEnergy, idle_w: float | None, awake_w: float | None, batches: int, items: float | None
 ) -> StageEnergy:
-    def above(watts: float | None) -> float | None:
-        return None if one.joules is None or watts is None else rounded(one.joules - watts * one.busy_s)
-
     return StageEnergy(
         stage=one.name,
         busy_s=round(one.busy_s, 6),
@@ -210,14 +211,19 @@ def _stage(
         energy_j=rounded(one.joules),
         energy_j_low=rounded(one.low_j),
         energy_j_high=rounded(one.high_j),
-        energy_above_idle_j=above(idle_w),
-        energy_above_awake_j=above(awake_w),
+        energy_above_idle_j=_above(one.joules, one.busy_s, idle_w),
+        energy_above_awake_j=_above(one.joules, one.busy_s, awake_w),
         power_mean_w=rounded(one.joules / one.busy_s) if one.joules is not None and one.busy_s else None,
         energy_per_batch_j=rounded(one.joules / batches) if one.joules is not None and batches else None,
         energy_per_item_j=rounded(one.joules / items) if one.joules is not None and items else None,
         together=[name for name in one.together if name != one.name],
         reason=one.reason,
     )
+
+
+def _above(joules: float | None, seconds: float, watts: float | None) -> float | None:
+    """What is left of an energy without a power over that time."""
+    return None if joules is None or watts is None else rounded(joules - watts * seconds)
 
 
 def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnergy:
