@@ -1,0 +1,90 @@
+"""The pass beside the sampler: figures by hand of made-up readings, and of an NVML as an H100 has it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from perfharness.bench.beside import conclude, measure_beside
+from perfharness.bench.spec import TelemetrySettings
+from perfharness.model.environment import NVML_REPLAY
+from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
+from perfharness.telemetry.store import read_sample_log
+from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.sample_builder import SampleBuilder
+
+GPU = "GPU-0"
+MS, S = 1_000_000, 1_000_000_000
+START = 1_700_000_000 * S
+WINDOW = (START + 1 * S, START + 5 * S)
+
+
+def readings() -> SampleBuilder:
+    """Ten seconds at 300 W; 1980 MHz, from the fifth second on 1800."""
+    made = SampleBuilder(period_ns=50 * MS)
+    end = START + 10 * S
+
+    def joules(moment: int) -> float:
+        return 300_000.0 * (moment - START) / S
+
+    made.polled(GPU, "energy_total_mj", joules, START, end, update_period_ns=100 * MS)
+    made.polled(GPU, "gpu_utilization_percent", lambda _: 87.0, START, end, update_period_ns=200 * MS)
+    made.polled(
+        GPU, "sm_clock_mhz", lambda t: 1980.0 if t < START + 4 * S else 1782.0, START, end, update_period_ns=100 * MS
+    )
+    made.subject(process_subject("case"), "process")
+    made.polled(process_subject("case"), "process_memory_bytes", lambda _: 3e9, START, end, update_period_ns=100 * MS)
+    made.polled(process_subject("case"), "rss_bytes", lambda _: 1e9, START, end, update_period_ns=50 * MS)
+    return made
+
+
+def test_energy_is_the_counters_over_the_window_per_item() -> None:
+    found = conclude(readings().build(), (GPU,), WINDOW, items=600)
+    assert found.energy_per_item_j is not None
+    assert found.energy_per_item_j.value == pytest.approx(300 * 4 / 600, rel=0.06), "1200 J of 600 items"
+    assert found.energy_per_item_j.low is not None
+    assert found.energy_per_item_j.high is not None
+    assert found.energy_per_item_j.low <= 2.0 <= found.energy_per_item_j.high
+    assert found.power_mean_w == pytest.approx(300, rel=0.06)
+    assert found.utilization_percent == 87
+    assert found.clock_drop_percent == pytest.approx(10.0)
+    assert (found.device_peak_bytes, found.host_peak_bytes) == (3_000_000_000, 1_000_000_000)
+    assert found.reasons == {}
+
+
+def test_what_was_not_read_has_a_reason() -> None:
+    found = conclude(SampleBuilder().subject(GPU).build(), (GPU,), WINDOW, items=10)
+    for name in ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent"):
+        assert getattr(found, name) is None
+        assert "it was not sampled" in found.reasons[name] or "not sampled" in found.reasons[name]
+    without = conclude(readings().build(), (), WINDOW, items=10)
+    assert without.energy_per_item_j is None
+    assert set(without.reasons.values()) == {"the case has no GPU"}
+    assert without.host_peak_bytes == 1_000_000_000
+
+
+def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvml.json").write_text(h100_machine().model_dump_json())
+    monkeypatch.setenv(NVML_REPLAY, str(tmp_path / "nvml.json"))
+    folder = tmp_path / "case"
+    folder.mkdir()
+
+    def work() -> int:
+        time.sleep(1.5)
+        return 30
+
+    found = measure_beside(folder, TelemetrySettings(gpu_uuids=(gpu_uuid(0),)), 4, work)
+    log = read_sample_log(folder / TELEMETRY_NAME)
+    assert "sm_clock_mhz" in log.metrics(gpu_uuid(0))
+    assert found.energy_per_item_j is not None
+    assert found.power_mean_w is not None
+    assert found.energy_per_item_j.value == pytest.approx(found.power_mean_w * 1.5 / 120, rel=0.1)
+    assert found.host_peak_bytes
+
+
+def test_a_sampler_that_does_not_start_costs_its_figures_only(tmp_path: Path) -> None:
+    found = measure_beside(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: 1)
+    assert found.energy_per_item_j is None
+    assert all(found.reasons.values())
