@@ -1,0 +1,120 @@
+"""A case of the benchmark on a real GPU: every pass has its figures, and a memory limit ends it.
+
+`python3 -m pytest tests/gpu/test_bench_gpu.py -m gpu -s -q`; needs PyTorch with CUDA and NVML. About three minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.bench.outcome import case_outcome, read_arrays
+from perfharness.bench.spec import SPEC_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.sweep import doubling_sizes, largest_batch, sweep
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.telemetry.nvml import open_nvml
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "samples.mobilenet_v3.factory:create"
+QUICK = LatencySettings(warmup=50, iterations=300, device_iterations=300)
+
+
+def gpu_uuid() -> str:
+    with open_nvml() as nvml:
+        if not nvml.gpus:
+            pytest.skip("NVML knows no GPU")
+        return nvml.gpus[0].uuid
+
+
+def run(folder: Path, batch: int, mode: str = "eager", **fields: Any) -> CaseResult:
+    """One case of MobileNetV3 in PyTorch, in a process of its own that sees one GPU."""
+    folder.mkdir()
+    uuid = gpu_uuid()
+    case = BenchCase(
+        case_id=folder.name, model="mobilenet_v3", backend="torch", mode=mode, precision="fp32", device="cuda",
+        batch_size=batch,
+    )  # fmt: skip
+    told: dict[str, Any] = {
+        "case": case, "model": MODEL, "latency": QUICK, "spawned_unix_ns": time.time_ns(),
+        "telemetry": TelemetrySettings(seconds=4, gpu_uuids=(uuid,)), **fields,
+    }  # fmt: skip
+    spec = CaseSpec.model_validate(told)
+    (folder / SPEC_NAME).write_text(spec.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness.bench.case", str(folder / SPEC_NAME)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
+        timeout=600,
+    )
+    return case_outcome(folder, case, done.returncode, stderr=done.stderr)
+
+
+def test_every_pass_has_its_figures(tmp_path: Path) -> None:
+    found = run(
+        tmp_path / "all", 32, passes=("latency", "telemetry", "layers", "instances", "stages", "outputs"), instances=2
+    )
+    assert (found.status, found.reason) == ("ok", None)
+    print(found.model_dump_json(indent=1, exclude={"layers", "inputs", "outputs"}))
+    assert found.latency is not None
+    assert found.execute_latency is not None
+    # The device's part of a round is less than the round, copies apart; a launch-bound model leaves gaps in both.
+    assert 0 < found.execute_latency.median.value < found.latency.median.value * 1.05
+    assert found.energy_per_item_j is not None, found.reasons
+    assert found.power_mean_w is not None
+    assert found.items_per_second is not None
+    # Power over items a second is energy an item, up to the second pass's being another one.
+    assert found.energy_per_item_j.value == pytest.approx(found.power_mean_w / found.items_per_second.value, rel=0.15)
+    assert found.utilization_percent is not None
+    assert 0 < found.utilization_percent <= 100
+    assert found.clock_drop_percent is not None
+    memory = found.memory
+    assert memory.device_allocator_bytes
+    assert memory.device_process_bytes, "of this process, or else of the whole GPU"
+    assert memory.device_process_bytes > memory.device_allocator_bytes * 0.9
+    assert found.layers
+    together = found.instances
+    assert together is not None
+    assert together.reason is None
+    assert together.items_per_second is not None
+    assert together.items_per_second < 2.2 * found.items_per_second.value
+    assert {"batch", "engine", "engine/execute"} <= set(found.stages_ms)
+    assert len(read_arrays(tmp_path / "all")["device_ms"]) == 300
+
+
+def test_a_sweep_ends_at_the_memory_limit(tmp_path: Path) -> None:
+    def measure(batch: int) -> CaseResult:
+        few = LatencySettings(warmup=5, iterations=50, device_iterations=10)
+        return run(tmp_path / f"b{batch}", batch, latency=few, memory_limit_bytes=2_000_000_000)
+
+    found = sweep(measure, [64, *doubling_sizes(2048, 256)])
+    for case in found.cases:
+        rate = None if case.items_per_second is None else round(case.items_per_second.value)
+        print(case.case.batch_size, case.status, rate, case.memory.device_allocator_bytes, case.reason)
+    assert found.cases[0].status == "ok"
+    assert found.ended_by == "memory-limit"
+    assert all((case.memory.device_peak_bytes or 0) <= 2_000_000_000 for case in found.cases if case.status == "ok")
+
+
+def test_the_largest_batch_within_a_target(tmp_path: Path) -> None:
+    base = run(tmp_path / "base", 32)
+    assert base.latency is not None
+
+    def measure(batch: int) -> CaseResult:
+        return run(tmp_path / f"t{batch}", batch)
+
+    found = largest_batch(measure, 2 * base.latency.median.value, figure="p50", smallest=16, largest=256, most=10)
+    print(found.model_dump_json(indent=1))
+    assert found.batch_size is not None
+    assert found.batch_size >= 32

@@ -1,0 +1,75 @@
+"""A case of ONNX Runtime on the CPU in a real process: its figures hang together, and its outputs are right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfharness.bench.outcome import case_outcome, read_arrays
+from perfharness.bench.spec import OUTPUTS_NAME, SPEC_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.model.bench import BenchCase
+from tests.contract import tiny_models
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    features = np.linspace(-1, 1, 3 * 6, dtype=np.float32).reshape(3, 6)
+    shift = np.asarray([[0.5], [0.0], [-0.5]], np.float32)
+    np.savez(tmp_path / "inputs.npz", features=features, shift=shift)
+    spec = CaseSpec(
+        case=BenchCase(
+            case_id="tiny", model="tiny", backend="onnxruntime", mode="", precision="fp32", device="cpu", batch_size=3
+        ),
+        model="tests.contract.tiny_models:create",
+        threads=1,
+        input_file=tmp_path / "inputs.npz",
+        passes=("latency", "telemetry", "layers", "instances", "stages", "outputs"),
+        instances=2,
+        latency=LatencySettings(warmup=20, iterations=500, max_iterations=5000),
+        telemetry=TelemetrySettings(seconds=0.3),
+        spawned_unix_ns=time.time_ns(),
+    )
+    (tmp_path / SPEC_NAME).write_text(spec.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness.bench.case", str(tmp_path / SPEC_NAME)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=300,
+    )
+    found = case_outcome(tmp_path, spec.case, done.returncode, stderr=done.stderr)
+    assert (found.status, found.reason) == ("ok", None), done.stderr
+    assert "onnxruntime" in found.versions
+    assert found.settings["provider"] == "CPUExecutionProvider"
+    assert [one.name for one in found.inputs] == ["features", "shift"]
+    wall_ms = read_arrays(tmp_path)["wall_ns"] / 1e6
+    latency = found.latency
+    assert latency is not None
+    assert latency.p99 is not None
+    assert (latency.iterations, latency.warmup_iterations) == (500, 20)
+    assert latency.mean.value == pytest.approx(wall_ms.mean())
+    assert latency.p99.value == pytest.approx(np.percentile(wall_ms, 99))
+    assert latency.median.low is not None
+    assert latency.median.high is not None
+    assert latency.min <= latency.median.low <= latency.median.value <= latency.median.high <= latency.max
+    assert found.startup.first_inference_ms is not None
+    assert found.startup.import_ms is not None
+    assert found.layers
+    assert all(layer.milliseconds >= 0 for layer in found.layers)
+    assert found.instances is not None
+    assert found.instances.reason is None
+    assert {"preprocess", "engine", "postprocess"} <= set(found.stages_ms)
+    assert "in the traced pipeline the engine takes" in found.reasons["stages_ms"]
+    expected = tiny_models.reference(features, shift)
+    with np.load(tmp_path / OUTPUTS_NAME) as outputs:
+        for name, array in expected.items():
+            np.testing.assert_allclose(outputs[name], array, atol=1e-5)
