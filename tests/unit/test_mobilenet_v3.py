@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.backends import BACKENDS, BackendOptions, backend, model_source
 from perfharness.errors import BackendError
 from samples.mobilenet_v3 import reference, weights
-from samples.mobilenet_v3.factory import BUILDERS, create
-from samples.mobilenet_v3.structure import BLOCKS, EPSILON, INPUT, OUTPUT, divisible, shapes, torchvision_names
+from samples.mobilenet_v3.factory import create
+from samples.mobilenet_v3.structure import BLOCKS, EPSILON, divisible, shapes, torchvision_names
 
 
 def test_as_many_parameters_as_torchvision_documents() -> None:
@@ -120,22 +119,23 @@ def test_a_framework_that_it_is_not_written_for() -> None:
         create("caffe", "fp32")
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if name in BACKENDS])
-def test_in_each_framework_it_is_the_network_of_numpy(name: str) -> None:
-    """Logits of about 2: 1e-4 is some hundred roundings of fp32 in a row of sixty layers."""
-    made = backend(name)
-    if (problem := made.problem(BackendOptions())) is not None:
-        pytest.skip(f"{name}: {problem}")
-    images = weights.example_images(2)
-    with made.load(model_source("samples.mobilenet_v3.factory:create"), BackendOptions()) as session:
-        session.allocate({INPUT: images.shape})
-        session.write_inputs({INPUT: images})
-        session.copy_in()
-        session.execute()
-        session.copy_out()
-        session.synchronize()
-        logits = session.read_outputs()[OUTPUT]
-    np.testing.assert_allclose(logits, reference.forward(weights.seeded(), images), rtol=0, atol=1e-4)
+def test_the_onnx_file_is_checked_and_has_an_open_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx = pytest.importorskip("onnx")
+    from samples.mobilenet_v3 import onnx_model
+
+    kinds = {}
+    for precision in ("fp32", "fp16"):
+        path = tmp_path / f"{precision}.onnx"
+        monkeypatch.setattr("sys.argv", ["onnx_model", str(path), "--precision", precision])
+        onnx_model.main()
+        model = onnx.load(path)
+        onnx.checker.check_model(model, full_check=True)
+        (image,), (logits,) = model.graph.input, model.graph.output
+        assert [each.dim_param or each.dim_value for each in image.type.tensor_type.shape.dim] == ["batch", 3, 224, 224]
+        assert [each.dim_param or each.dim_value for each in logits.type.tensor_type.shape.dim] == ["batch", 1000]
+        kinds[precision] = {tensor.data_type for tensor in model.graph.initializer}
+        assert {tensor.name for tensor in model.graph.initializer} == set(shapes())
+    assert kinds == {"fp32": {onnx.TensorProto.FLOAT}, "fp16": {onnx.TensorProto.FLOAT16}}
 
 
 def test_in_pytorch_it_is_the_network_of_numpy() -> None:

@@ -1,0 +1,76 @@
+"""MobileNetV3-Large through every backend on the CPU: the same logits as in NumPy, in every precision that it has.
+
+The figures in `TOLERANCE` are promised in docs/backends.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import BACKENDS, BackendOptions, backend, model_source
+from perfharness.errors import BackendError
+from perfharness.model.bench import TensorSpec
+from samples.mobilenet_v3 import reference, weights
+from samples.mobilenet_v3.factory import BUILDERS
+from samples.mobilenet_v3.structure import CLASSES, IMAGE_SIZE, INPUT, OUTPUT
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
+
+TOLERANCE = {"fp32": 1e-3, "fp16": 0.5, "bf16": 4.0, "int8": 1.0}
+"""Greatest difference of a logit from NumPy in fp32, where logits have a standard deviation of 2."""
+
+COSINE = {"fp32": 0.999999, "fp16": 0.999, "bf16": 0.98, "int8": 0.995}
+
+CASES = [
+    pytest.param(name, mode, precision, id=f"{name}-{mode}-{precision}")
+    for name in BACKENDS
+    if name in BUILDERS
+    for mode in backend(name).modes
+    for precision in backend(name).precisions
+    if precision == "fp32" or mode == backend(name).modes[0]
+    if not mode.startswith("compile")
+]
+"""The default mode in every precision, the others in fp32. torch.compile takes a minute and a half of two cores for
+this network: tests/gpu do that, and the contract test compiles a small one."""
+
+
+@cache
+def images_and_logits() -> tuple[Any, Any]:
+    images = weights.example_images(3)
+    return images, reference.forward(weights.seeded(), images)
+
+
+@pytest.mark.parametrize(("name", "mode", "precision"), CASES)
+def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> None:
+    made, options = backend(name), BackendOptions(precision=precision, mode=mode)
+    if (problem := made.problem(options)) is not None:
+        pytest.skip(f"{name}: {problem}")
+    images, expected = images_and_logits()
+    try:
+        session = made.load(model_source("samples.mobilenet_v3.factory:create"), options)
+    except BackendError as error:
+        if "own precision" in str(error):
+            pytest.skip(str(error))
+        raise
+    with session:
+        image = TensorSpec(name=INPUT, shape=(None, 3, IMAGE_SIZE, IMAGE_SIZE), dtype="float32")
+        assert session.inputs == (image,)
+        assert session.outputs == (TensorSpec(name=OUTPUT, shape=(None, CLASSES), dtype="float32"),)
+        session.allocate({INPUT: images.shape})
+        session.write_inputs({INPUT: images})
+        session.copy_in()
+        session.execute()
+        session.copy_out()
+        session.synchronize()
+        logits = session.read_outputs()[OUTPUT]
+    difference = np.abs(logits - expected)
+    cosine = (logits * expected).sum() / np.linalg.norm(logits) / np.linalg.norm(expected)
+    print(f"{name} {mode} {precision}: max {difference.max():.2e}, mean {difference.mean():.2e}, cosine {cosine:.6f}")
+    assert difference.max() < TOLERANCE[precision]
+    assert cosine > COSINE[precision]
+    if precision == "fp32":
+        np.testing.assert_array_equal(logits.argmax(1), expected.argmax(1))
