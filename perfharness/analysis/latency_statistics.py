@@ -24,6 +24,9 @@ BLOCK_COUNTS = (20, 10)
 MIN_FOR_INTERVAL = 6
 """Fewer values have no 95 % interval of the median: 2 / 2**5 is more than 5 %."""
 
+MIN_BEYOND = 2.0
+"""With less, how the blocks scatter is chance, and an interval found by luck is too narrow."""
+
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -177,7 +180,19 @@ def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | 
         apart = _half_width((values <= value).astype(np.float64)) or 0.0
         low = min(low, int(np.floor(count * (quantile - apart))))
         high = max(high, int(np.ceil(count * (quantile + apart))))
+    if _independent_beyond(values, quantile) < MIN_BEYOND:
+        return None
     return (low, high) if low >= 0 and high < count else None
+
+
+def _independent_beyond(values: Float64, quantile: float) -> float:
+    """So many independent values beyond the quantile, on its thinner side, say as much as these do.
+
+    By the factor (1 + r) / (1 - r) of a process whose neighbours are alike by r and that forgets the rest (Bartlett,
+    1946), which for a share beyond a quantile is more than enough.
+    """
+    alike = max(0.0, autocorrelation(values) or 0.0)
+    return len(values) * min(quantile, 1 - quantile) * (1 - alike) / (1 + alike)
 
 
 def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
