@@ -196,7 +196,8 @@ class JaxSession(FunctionSession):
         inputs = [self._jax.device_put(array, self._device) for array in arrays]
         with self._matmul_precision():
             lowered = self._jax.jit(self._traced).lower(self._parameters, *inputs)
-        self._compiled = lowered.compile(compiler_options=dict(self._flags) or None)
+        flags = {name: _typed(value) for name, value in self._flags.items()}
+        self._compiled = lowered.compile(compiler_options=flags or None)
 
     @contextmanager
     def _matmul_precision(self) -> Iterator[None]:
@@ -237,10 +238,10 @@ def started(jax: Any, options: BackendOptions) -> str | None:
         if options.memory_limit_bytes is not None and options.device == "cuda":
             _limit_memory(options.memory_limit_bytes)
     elif options.device == "cpu" and options.threads is not None:
-        running = os.environ.get(THREADS_VARIABLE, "a number of its own choice")
+        running = os.environ.get(THREADS_VARIABLE, "its own number of")
         if running != str(options.threads):
             return (
-                f"JAX has started with {running} of threads in this process and cannot change it; "
+                f"JAX has started with {running} threads in this process and cannot change it; "
                 f"for {options.threads} use a process of its own"
             )
     try:
@@ -313,3 +314,10 @@ def _flags(text: str) -> dict[str, str]:
             raise BackendError(f"xla_flags: {word!r} is no flag of XLA; write --xla_NAME=VALUE, apart by spaces")
         found[name] = value or "true"
     return found
+
+
+def _typed(value: str) -> bool | int | str:
+    """A flag's value as the type that XLA wants for it."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return int(value) if value.lstrip("-").isdigit() else value

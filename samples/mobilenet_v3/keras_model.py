@@ -31,6 +31,8 @@ from samples.mobilenet_v3.weights import weights as all_weights
 
 ACTIVATIONS = {"relu": "relu", "hardswish": "hard_swish"}
 FORMAT = {"data_format": "channels_last"}
+EMPTY = {"kernel_initializer": "zeros"}
+"""Weights are loaded: random ones would be compiled and drawn first, which takes Keras on JAX a minute."""
 
 
 def build(weights: Weights, precision: str) -> keras.Model:
@@ -50,8 +52,8 @@ def mobilenet_v3_large() -> keras.Model:
         x = _inverted_residual(block, x)
     x = _activation("hardswish", _convolution("head", x, HEAD, 1), "head")
     x = layers.GlobalAveragePooling2D(name="pool", **FORMAT)(x)
-    x = layers.Dense(HIDDEN, "hard_swish", name="hidden")(x)
-    return keras.Model(images, layers.Dense(CLASSES, name=OUTPUT)(x), name="mobilenet_v3_large")
+    x = layers.Dense(HIDDEN, "hard_swish", name="hidden", **EMPTY)(x)
+    return keras.Model(images, layers.Dense(CLASSES, name=OUTPUT, **EMPTY)(x), name="mobilenet_v3_large")
 
 
 def load(model: keras.Model, weights: Weights) -> None:
@@ -89,13 +91,16 @@ def _inverted_residual(block: Block, x: Any) -> Any:
         "same" if block.stride == 1 else "valid",
         use_bias=False,
         name=f"{name}_depthwise",
+        depthwise_initializer="zeros",
         **FORMAT,
     )(y)
     y = _activation(block.activation, _normed(f"{name}_depthwise", y), f"{name}_depthwise")
     if block.squeeze is not None:
         mean = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_mean", **FORMAT)(y)
-        small = layers.Conv2D(block.squeeze, 1, activation="relu", name=f"{name}_squeeze", **FORMAT)(mean)
-        large = layers.Conv2D(block.expanded, 1, activation="hard_sigmoid", name=f"{name}_excite", **FORMAT)(small)
+        small = layers.Conv2D(block.squeeze, 1, activation="relu", name=f"{name}_squeeze", **FORMAT, **EMPTY)(mean)
+        large = layers.Conv2D(block.expanded, 1, activation="hard_sigmoid", name=f"{name}_excite", **FORMAT, **EMPTY)(
+            small
+        )
         y = layers.Multiply(name=f"{name}_excited")([y, large])
     y = _convolution(f"{name}_project", y, block.channels_out, 1)
     return layers.Add(name=f"{name}_sum")([x, y]) if block.residual else y
@@ -104,7 +109,7 @@ def _inverted_residual(block: Block, x: Any) -> Any:
 def _convolution(name: str, x: Any, out: int, kernel: int, stride: int = 1) -> Any:
     x = _padded(name, x, kernel, stride)
     padding = "same" if stride == 1 else "valid"
-    return _normed(name, layers.Conv2D(out, kernel, stride, padding, use_bias=False, name=name, **FORMAT)(x))
+    return _normed(name, layers.Conv2D(out, kernel, stride, padding, use_bias=False, name=name, **FORMAT, **EMPTY)(x))
 
 
 def _padded(name: str, x: Any, kernel: int, stride: int) -> Any:

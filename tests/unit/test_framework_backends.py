@@ -1,0 +1,286 @@
+"""What of JAX, TensorFlow, Keras and OpenVINO differs from the contract: files, precision, threads, refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import SAVED_MODEL, BackendOptions, FactoryModel, ModelSource, backend, model_source
+from perfharness.backends.function_session import aligned_zeros, named_outputs, own_precision_problem, translated
+from perfharness.backends.keras import KerasBackend
+from perfharness.backends.openvino import _mean_after_first
+from perfharness.errors import BackendError, OutOfMemoryError
+from perfharness.model.bench import TensorSpec
+from tests.contract import tiny_models
+
+X = (TensorSpec(name="x", shape=(None, 2), dtype="float32"),)
+HERE = f"{Path(__file__)}"
+
+
+def closing_over_its_weights(backend: str, precision: str) -> FactoryModel:
+    del backend, precision
+    import jax
+
+    weights = jax.numpy.ones((2, 3))
+    return FactoryModel(lambda x: x @ weights, X)
+
+
+def undescribed(backend: str, precision: str) -> Any:
+    del backend, precision
+    return lambda x: x
+
+
+def in_float32(backend: str, precision: str) -> FactoryModel:
+    del backend, precision
+    import tensorflow as tf
+
+    return FactoryModel(_Doubled(tf), X)
+
+
+class _Doubled:
+    def __init__(self, tf: Any) -> None:
+        self.weights = tf.Variable(np.full((2, 2), 2, np.float32))
+
+    def __call__(self, x: Any) -> Any:
+        return x @ self.weights
+
+
+def arrays() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    return {
+        "features": random.uniform(-1, 1, (2, 6)).astype(np.float32),
+        "shift": random.uniform(-1, 1, (2, 1)).astype(np.float32),
+    }
+
+
+def outputs_of(source: ModelSource, name: str, options: BackendOptions) -> dict[str, Any]:
+    given = arrays()
+    with backend(name).load(source, options) as session:
+        session.allocate({key: array.shape for key, array in given.items()})
+        session.write_inputs(given)
+        session.copy_in()
+        session.execute()
+        session.copy_out()
+        session.synchronize()
+        return session.read_outputs()
+
+
+def test_host_arrays_begin_where_frameworks_read_them_in_place() -> None:
+    for shape in [(3, 5), (1,), ()]:
+        array = aligned_zeros(shape, "float32")
+        assert array.ctypes.data % 64 == 0
+        assert array.shape == shape
+        assert array.flags.writeable
+
+
+def test_outputs_are_named() -> None:
+    assert named_outputs(7, ()) == (("output_0",), [7])
+    assert named_outputs([7, 8], ("a", "b")) == (("a", "b"), [7, 8])
+    assert named_outputs({"b": 8, "a": 7}, ("a", "b")) == (("a", "b"), [7, 8])
+    assert named_outputs({"b": 8, "a": 7}, ()) == (("b", "a"), [8, 7])
+    with pytest.raises(BackendError, match="the model returns 2 outputs, and 1 are named: a"):
+        named_outputs((7, 8), ("a",))
+    with pytest.raises(BackendError, match="the model returns b, not a"):
+        named_outputs({"b": 8}, ("a",))
+
+
+def test_the_precision_of_a_model_is_that_of_most_of_its_weights() -> None:
+    assert own_precision_problem("m", "F", {"float32": 100, "float16": 7, "int32": 900}, "fp32") is None
+    assert own_precision_problem("m", "F", {"float32": 100}, "tf32") is None
+    assert own_precision_problem("m", "F", {"int64": 100}, "bf16") is None
+    told = own_precision_problem("m", "F", {"float32": 7, "bfloat16": 100}, "fp32")
+    assert (
+        told == "m is a model in bf16, and F computes in a model's own precision; ask for bf16, or give a model in fp32"
+    )
+
+
+def test_memory_that_ran_out_is_known_by_its_text() -> None:
+    assert isinstance(translated(RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), "x"), OutOfMemoryError)
+    assert isinstance(translated(MemoryError(), "x"), OutOfMemoryError)
+    other = translated(ValueError("bad\n  thing"), "it failed")
+    assert not isinstance(other, OutOfMemoryError)
+    assert str(other) == "it failed: bad thing"
+
+
+def test_jax_refuses_half_precision_for_weights_that_it_cannot_cast() -> None:
+    pytest.importorskip("jax")
+    source = model_source(f"{HERE}:closing_over_its_weights")
+    with backend("jax").load(source, BackendOptions()) as session:
+        assert [(spec.name, spec.shape) for spec in session.outputs] == [("output_0", (None, 3))]
+    with pytest.raises(BackendError, match="is a model in fp32, and JAX computes in a model's own precision"):
+        backend("jax").load(source, BackendOptions(precision="bf16"))
+
+
+@pytest.mark.parametrize("name", ["jax", "tensorflow"])
+def test_a_function_must_be_described(name: str) -> None:
+    pytest.importorskip(name)
+    with pytest.raises(BackendError, match=f"returned a function for {name}; it must return a FactoryModel with"):
+        backend(name).load(model_source(f"{HERE}:undescribed"), BackendOptions())
+
+
+def test_flags_of_xla_are_those_of_one_compilation() -> None:
+    pytest.importorskip("jax")
+    source = model_source("tests.contract.tiny_models:create")
+    options = BackendOptions(extra={"xla_flags": "--xla_cpu_enable_fast_math=true xla_dump_disable_metadata"})
+    with backend("jax").load(source, options) as session:
+        assert session.settings()["--xla_dump_disable_metadata"] == "true"
+    expected = tiny_models.reference(**arrays())
+    found = outputs_of(source, "jax", BackendOptions(extra={"xla_flags": "--xla_cpu_enable_fast_math=true"}))
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    with pytest.raises(BackendError, match=r"could not be compiled for these shapes: .*xla_no_such_flag"):
+        outputs_of(source, "jax", BackendOptions(extra={"xla_flags": "--xla_no_such_flag=1"}))
+    problem = backend("jax").problem(BackendOptions(extra={"xla_flags": "--fast"}))
+    assert problem == "xla_flags: '--fast' is no flag of XLA; write --xla_NAME=VALUE, apart by spaces"
+
+
+def test_threads_of_jax_are_set_when_it_starts_and_not_later() -> None:
+    pytest.importorskip("jax")
+    script = (
+        "import os\n"
+        "from perfharness.backends import BackendOptions, backend\n"
+        "from pathlib import Path\n"
+        "jax = backend('jax')\n"
+        "print(jax.problem(BackendOptions(threads=3)))\n"
+        "names = [(each / 'comm').read_text().strip() for each in Path('/proc/self/task').iterdir()]\n"
+        "print(sum('XLAEigen' in name for name in names))\n"
+        "print(jax.problem(BackendOptions(threads=3)))\n"
+        "print(jax.problem(BackendOptions(threads=1)))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout.splitlines()
+    assert told[:3] == ["None", "3", "None"]
+    assert "has started with 3 threads in this process and cannot change it; for 1 use a process of its own" in told[3]
+
+
+def test_a_saved_model(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    folder = tmp_path / "tiny"
+    tf.saved_model.save(tiny_models.tensorflow_model("fp32").model, str(folder))
+    source = model_source(str(folder))
+    assert source.suffix == SAVED_MODEL
+    expected = tiny_models.reference(**arrays())
+    for mode in ("tf", "tfxla"):
+        found = outputs_of(source, "tensorflow", BackendOptions(mode=mode))
+        assert set(found) == {"hidden", "logits"}
+        np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    with pytest.raises(BackendError, match="has no signature 'other'; it has: serving_default"):
+        backend("tensorflow").load(source, BackendOptions(extra={"signature": "other"}))
+    with pytest.raises(BackendError, match="tiny is a model in fp32, and TensorFlow computes in a model's own"):
+        backend("tensorflow").load(source, BackendOptions(precision="fp16"))
+
+
+def test_a_broken_saved_model(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    (tmp_path / "saved_model.pb").write_bytes(b"this is no model")
+    with pytest.raises(BackendError, match="cannot be loaded: ") as caught:
+        backend("tensorflow").load(model_source(str(tmp_path)), BackendOptions())
+    assert "\n" not in str(caught.value)
+
+
+def test_tensorflow_does_not_pass_fp32_off_as_bf16() -> None:
+    pytest.importorskip("tensorflow")
+    source = model_source(f"{HERE}:in_float32")
+    with backend("tensorflow").load(source, BackendOptions()):
+        pass
+    with pytest.raises(BackendError, match="in_float32 is a model in fp32"):
+        backend("tensorflow").load(source, BackendOptions(precision="bf16"))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of TensorFlow, in Keras's save
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_keras_file(tmp_path: Path, precision: Any) -> None:
+    """In bf16 the layers compute in it: results are off by its rounding, and by more than that of fp32."""
+    made = backend("keras")
+    options = BackendOptions(precision=precision)
+    if (problem := made.problem(options)) is not None:
+        pytest.skip(problem)
+    made.load(model_source("tests.contract.tiny_models:create"), options).close()  # imports keras on this framework
+    tiny_models.keras_model("fp32").save(tmp_path / "tiny.keras")
+    found = outputs_of(model_source(str(tmp_path / "tiny.keras")), "keras", options)
+    expected = tiny_models.reference(**arrays())
+    difference = max(float(np.abs(found[name] - array).max()) for name, array in expected.items())
+    assert difference < (1e-5 if precision == "fp32" else 6e-2)
+    assert (difference > 1e-4) == (precision == "bf16")
+
+
+def test_keras_is_on_one_framework_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loaded:
+        class backend:  # noqa: N801
+            @staticmethod
+            def backend() -> str:
+                return "jax"
+
+    pytest.importorskip("tensorflow")
+    monkeypatch.setitem(sys.modules, "keras", Loaded)
+    problem = KerasBackend().problem(BackendOptions(mode="kerasxla"))
+    assert problem == (
+        "Keras was imported with its jax backend in this process, and cannot change to tensorflow; run it in a process "
+        "of its own, as perfharness bench does"
+    )
+
+
+def test_openvino_reads_its_own_files(tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    model = openvino.Core().read_model(tiny_models.onnx_model("fp32"))
+    openvino.save_model(model, tmp_path / "tiny.xml", compress_to_fp16=False)
+    found = outputs_of(model_source(str(tmp_path / "tiny.xml")), "openvino", BackendOptions())
+    np.testing.assert_allclose(found["logits"], tiny_models.reference(**arrays())["logits"], atol=1e-5)
+
+
+def test_openvino_takes_a_quantised_model_as_int8_only(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+        ],
+        "quantised",
+        [helper.make_tensor_value_info("x", kind, ["n", 2])],
+        [helper.make_tensor_value_info("y", kind, ["n", 2])],
+        [
+            onnx.numpy_helper.from_array(np.float32(0.1), "scale"),
+            onnx.numpy_helper.from_array(np.zeros((), np.int8), "zero"),
+        ],
+    )
+    path = tmp_path / "quantised.onnx"
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(BackendError, match=r"quantised is a model in int8, .* own precision"):
+        backend("openvino").load(model_source(str(path)), BackendOptions())
+    options = BackendOptions(precision="int8")
+    if (problem := backend("openvino").problem(options)) is not None:
+        pytest.skip(problem)
+    with backend("openvino").load(model_source(str(path)), options) as session:
+        session.allocate({"x": (1, 2)})
+        session.write_inputs({"x": np.array([[0.44, -0.16]], np.float32)})
+        session.execute()
+        np.testing.assert_allclose(session.read_outputs()["y"], [[0.4, -0.2]], atol=1e-6)
+
+
+def test_openvino_sends_nothing() -> None:
+    pytest.importorskip("openvino")
+    script = (
+        "import os, sys\n"
+        "os.register_at_fork(before=lambda: print('forked'))\n"
+        "from perfharness.backends import BackendOptions, backend, model_source\n"
+        "made = backend('openvino')\n"
+        "made.load(model_source('tests.contract.tiny_models:create'), BackendOptions()).close()\n"
+        "print(sys.modules['openvino_telemetry'])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["None"]
+
+
+def test_the_first_inference_is_taken_out_of_openvinos_means() -> None:
+    """Of 9 ms, then 1, 2 and 3: the counters' mean is 3.75 after four."""
+    assert _mean_after_first(9.0, 15 / 4, rounds=3) == pytest.approx(2.0)
