@@ -94,8 +94,7 @@ class Network:
         settings = self._configure(config)
         for profile in profiles:
             self._add(config, profile)
-        cache = config.create_timing_cache(timing_cache or b"")
-        has_cache = cache is not None and config.set_timing_cache(cache, False)
+        has_cache = library.set_timing_cache(config, timing_cache)
         messages.clear()
         start_ns = clock_ns()
         plan = self._builder.build_serialized_network(self._network, config)
@@ -155,10 +154,11 @@ class Network:
         return whole
 
     def _parse_errors(self) -> str:
-        errors = [self._parser.get_error(index) for index in range(self._parser.num_errors)]
-        told = " ".join(str(errors[0].desc()).split())[:300] if errors else "it does not say why"
-        node = errors[0].node_name() if errors and hasattr(errors[0], "node_name") else ""
-        return f"{told} (node {node!r})" if node else told
+        if self._parser.num_errors == 0:
+            return "it does not say why"
+        error = self._parser.get_error(0)
+        told = " ".join(str(error.desc()).split())[:300]
+        return f"{told} (node {error.node_name()!r}, operator {error.node_operator()!r})" if error.node_name() else told
 
 
 def tensor_spec(tensor: Any) -> TensorSpec:

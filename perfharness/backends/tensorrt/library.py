@@ -7,6 +7,8 @@ is told in NVIDIA's "Migrating from TensorRT 10.x to 11.x" and in the documentat
   asked for. TensorRT 11 and RTX have no such flags: a network is always strongly typed, and computes in the types that
   stand in the ONNX file.
 - Memory of a context. `device_memory_size` in TensorRT 10, `device_memory_size_v2` from 10.1 on, alone since 11.
+- Timing cache. A file of what the builder timed; RTX times nothing when it builds (its calls warn that they do nothing
+  since 1.2).
 - RTX builds without a GPU, for the compute capabilities that are named (none: 8.0 and later), and compiles for the one
   at hand when a context runs first; what it compiled is kept in a runtime cache. CUDA graphs are a setting of its
   context; with the others we capture the stream.
@@ -112,6 +114,16 @@ class TensorRTLibrary:
         for name in wanted:
             config.set_flag(getattr(flags, name))
         return wanted
+
+    def set_timing_cache(self, config: Any, kept: bytes | None) -> bool:
+        """Give the builder what was timed earlier, or an empty cache where that does not fit; False: it has none."""
+        if self.is_rtx:
+            return False
+        for data in (kept, b"") if kept else (b"",):
+            cache = config.create_timing_cache(data)
+            if cache is not None and config.set_timing_cache(cache, False):
+                return True
+        return False
 
     def set_compute_capabilities(self, config: Any, names: tuple[str, ...]) -> None:
         """For which GPUs RTX builds, e.g. `SM89`. Raises `BackendError` where the library has not that."""

@@ -333,6 +333,10 @@ class TensorRTSession(Session):
         return self._stream
 
     def _free_buffers(self) -> None:
+        """Free what the rounds used, once nothing runs on it any more."""
+        if self._stream is not None and self._buffers:
+            with suppress(BackendError):  # after an error on the device nothing runs, and all is to be freed
+                self._stream.synchronize()
         if self._graph is not None:
             self._graph.close()
             self._graph = None
