@@ -46,7 +46,7 @@ def images_and_logits() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
 def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> None:
-    made, options = backend(name), BackendOptions(precision=precision, mode=mode)
+    made, options = backend(name), BackendOptions(precision=precision, mode=mode, threads=1)
     if (problem := made.problem(options)) is not None:
         pytest.skip(f"{name}: {problem}")
     images, expected = images_and_logits()
