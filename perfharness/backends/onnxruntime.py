@@ -228,6 +228,8 @@ class OnnxRuntimeSession(Session):
             told["nodes"] = ", ".join(f"{count} on {provider}" for provider, count in self._nodes.items())
         if self._options.threads is not None:
             told["intra_op_num_threads"] = str(self._options.threads)
+        if self._options.precision in ("fp16", "bf16") and not self._on_gpu:
+            told["arithmetic"] = f"fp32, between casts, in operators that have no {self._options.precision} on the CPU"
         if self._left_to_library:
             told["allocated in each round"] = ", ".join(self._left_to_library)
         if self._on_gpu:

@@ -94,6 +94,7 @@ def test_a_model_in_another_precision_is_not_measured_under_its_name(tmp_path: P
         backend("onnxruntime").load(model_source(str(path)), BackendOptions())
     with backend("onnxruntime").load(model_source(str(path)), BackendOptions(precision="fp16")) as session:
         assert {spec.dtype for spec in (*session.inputs, *session.outputs)} == {"float16"}
+        assert session.settings()["arithmetic"] == "fp32, between casts, in operators that have no fp16 on the CPU"
 
 
 def test_a_quantised_model_is_int8(tmp_path: Path) -> None:
