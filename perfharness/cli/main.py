@@ -18,7 +18,18 @@ from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, C
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.version import VERSION
 
-VERBS = ("launch", "analyze", "diagnose", "ranges", "export", "bench", "clocks", "doctor")
+VERBS = (
+    "launch",
+    "analyze",
+    "diagnose",
+    "ranges",
+    "export",
+    "bench",
+    "compare-engines",
+    "compare-layers",
+    "clocks",
+    "doctor",
+)
 """In the order of the help; each is a module here with a function `register(app)`, imported when it is needed."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
@@ -46,7 +57,7 @@ def build_app(verbs: Sequence[str] = VERBS) -> typer.Typer:
             _say(line)
 
     for verb in verbs:
-        import_module(f"perfharness.cli.{verb}").register(app)
+        import_module(f"perfharness.cli.{verb.replace('-', '_')}").register(app)
     return app
 
 

@@ -178,7 +178,8 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             with loaded as archive:
                 return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
-        raise SampleError(f"{path} cannot be read: {error}") from error
+        told = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error)
+        raise SampleError(f"{path} cannot be read: {told}") from error
     except Exception as error:  # a damaged archive raises what zipfile and zlib have
         raise SampleError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 

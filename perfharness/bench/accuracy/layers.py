@@ -1,0 +1,265 @@
+"""Where the outputs of two ONNX models begin to differ: the tensors inside, in the order in which they are computed.
+
+Both graphs run in ONNX Runtime on the CPU, a part of their tensors exposed as outputs at a time, so that memory is
+bounded; graph optimisation is off, since fused operators have no tensors between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from math import sqrt
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.bench.accuracy.difference import DifferenceAccumulator
+from perfharness.bench.accuracy.figure import SampleError
+from perfharness.bench.accuracy.onnx_graph import (
+    INSTALL,
+    Alignment,
+    GraphTensor,
+    align,
+    graph_inputs,
+    graph_tensors,
+    load_graph,
+    with_outputs,
+)
+from perfharness.errors import BackendError, BackendUnavailableError, UsageError
+
+DEFAULT_TOLERANCE = 1e-2
+DEFAULT_MEMORY_BYTES = 512 << 20
+UNKNOWN_SHARE = 8
+"""A tensor of unknown size is taken for this part of the memory."""
+
+Pair = tuple[GraphTensor, GraphTensor]
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LayerRow(_Model):
+    """One tensor in both models.
+
+    Args:
+        position: of its node in the first model.
+        relative_error: root of the sum of squared differences over that of the first model's squared values; None
+            with a reason.
+        beyond: whether that is more than the tolerance, or values are NaN or infinite in one model only.
+    """
+
+    position: int
+    op_type: str
+    first: str
+    second: str
+    shape: tuple[int, ...] | None
+    relative_error: float | None
+    cosine: float | None = None
+    max_absolute: float | None = None
+    max_value: float | None = None
+    """The largest magnitude in the first model, to judge the differences by."""
+
+    nan_count: int = 0
+    inf_count: int = 0
+    beyond: bool = False
+    reason: str | None = None
+
+
+class LayerComparison(_Model):
+    """All tensors that are in both; `first_beyond` is the place in `rows` of the first one beyond the tolerance."""
+
+    first: str
+    second: str
+    tolerance: float
+    aligned_by: Literal["name", "position"]
+    rows: list[LayerRow]
+    first_beyond: int | None
+    compared: int
+    only_first: list[str] = Field(default_factory=list)
+    only_second: list[str] = Field(default_factory=list)
+    parts: int = 0
+    """Runs of each model."""
+
+
+def compare_layers(
+    first: Path,
+    second: Path,
+    inputs: Arrays,
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> LayerComparison:
+    """Run both on the same inputs and compare what is inside.
+
+    Args:
+        first: what differences are relative to.
+        inputs: by the first model's names; the second's are found by name, else by order, and cast to its types.
+        memory_bytes: for the exposed tensors of both models together; one tensor may be larger.
+
+    Raises `BackendError` where a model cannot be loaded or run, `UsageError` where inputs do not fit.
+    """
+    models = [load_graph(path) for path in (first, second)]
+    feeds = [_feeds(model, inputs, path) for model, path in zip(models, (first, second), strict=True)]
+    tensors = [
+        graph_tensors(model, {name: array.shape for name, array in feed.items()})
+        for model, feed in zip(models, feeds, strict=True)
+    ]
+    alignment = align(*tensors)
+    if not alignment.pairs:
+        raise UsageError(f"{first} and {second} have no tensor in common, neither by name nor by position and shape")
+    rows: list[LayerRow] = []
+    parts = 0
+    for part in split_parts(alignment.pairs, memory_bytes):
+        parts += 1
+        ours = _run(models[0], [one.name for one, _ in part], feeds[0], first)
+        theirs = _run(models[1], [two.name for _, two in part], feeds[1], second)
+        rows += [compare_tensor(pair, ours[pair[0].name], theirs[pair[1].name], tolerance) for pair in part]
+    return _concluded(first, second, tolerance, alignment, rows, parts)
+
+
+def _concluded(
+    first: Path, second: Path, tolerance: float, alignment: Alignment, rows: list[LayerRow], parts: int
+) -> LayerComparison:
+    return LayerComparison(
+        first=str(first),
+        second=str(second),
+        tolerance=tolerance,
+        aligned_by=alignment.by,
+        rows=rows,
+        first_beyond=next((place for place, row in enumerate(rows) if row.beyond), None),
+        compared=sum(row.relative_error is not None for row in rows),
+        only_first=list(alignment.only_first),
+        only_second=list(alignment.only_second),
+        parts=parts,
+    )
+
+
+def split_parts(pairs: Sequence[Pair], memory_bytes: int) -> Iterator[list[Pair]]:
+    """Pairs in order, as many together as fit; one that does not fit is alone."""
+    part: list[Pair] = []
+    used = 0
+    for pair in pairs:
+        sizes = [one.bytes for one in pair]
+        size = sum(memory_bytes // UNKNOWN_SHARE if one is None else one for one in sizes)
+        if part and used + size > memory_bytes:
+            yield part
+            part, used = [], 0
+        part.append(pair)
+        used += size
+    if part:
+        yield part
+
+
+def compare_tensor(pair: Pair, ours: Any, theirs: Any, tolerance: float) -> LayerRow:
+    """One tensor; what cannot be compared says why, and is not beyond the tolerance unless values are missing."""
+    one, two = pair
+    row = LayerRow(
+        position=one.position,
+        op_type=one.op_type,
+        first=one.name,
+        second=two.name,
+        shape=one.shape,
+        relative_error=None,
+    )
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return row.model_copy(update={"reason": ours if isinstance(ours, str) else theirs})
+    a, b = np.asarray(ours), np.asarray(theirs)
+    row = row.model_copy(update={"shape": a.shape})
+    if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
+        return row.model_copy(update={"reason": f"{a.dtype} in one model and {b.dtype} in the other"})
+    seen = DifferenceAccumulator()
+    try:
+        seen.update(b, a)
+    except SampleError as error:
+        return row.model_copy(update={"reason": str(error), "beyond": a.shape != b.shape})
+    figures = seen.figures()
+    counts = {"nan_count": seen.nan, "inf_count": seen.inf}
+    if seen.unlike or not seen.compared:
+        return row.model_copy(update={**counts, "beyond": bool(seen.unlike), "reason": figures["mse"].reason})
+    finite = a[np.isfinite(a)] if a.dtype.kind == "f" else a
+    found = {
+        **counts,
+        "cosine": figures["cosine"].value,
+        "max_absolute": figures["max_absolute"].value,
+        "max_value": float(np.abs(finite.astype(np.float64)).max()) if finite.size else None,
+    }
+    if seen.baseline_square == 0:
+        reason = "all values of the first model are 0" if seen.error_square else None
+        error_free = None if seen.error_square else 0.0
+        return row.model_copy(
+            update={**found, "relative_error": error_free, "reason": reason, "beyond": error_free is None}
+        )
+    relative = sqrt(seen.error_square / seen.baseline_square)
+    return row.model_copy(update={**found, "relative_error": relative, "beyond": relative > tolerance})
+
+
+def _feeds(model: Any, inputs: Arrays, path: Path) -> Arrays:
+    wanted = graph_inputs(model)
+    if not set(wanted) <= set(inputs):
+        if len(wanted) != len(inputs):
+            raise UsageError(f"{path} takes the inputs {', '.join(wanted)}; given are {', '.join(inputs)}")
+        inputs = dict(zip(wanted, inputs.values(), strict=True))
+    found = {}
+    for name, (shape, kind) in wanted.items():
+        array = inputs[name]
+        fits = array.ndim == len(shape) and all(
+            size == have or not isinstance(size, int) for size, have in zip(shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise UsageError(f"input {name!r} of {path} is {shape}, and cannot be {array.shape}")
+        found[name] = np.ascontiguousarray(array, dtype=np.dtype(kind))
+    return found
+
+
+def _run(model: Any, names: Sequence[str], feeds: Arrays, path: Path) -> Mapping[str, Any]:
+    """Arrays by name, or why there is none."""
+    try:
+        library = import_module("onnxruntime")
+    except ImportError:
+        raise BackendUnavailableError(f"onnxruntime is not installed: {INSTALL}") from None
+    options = library.SessionOptions()
+    options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    folder = str(path.absolute().parent)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    wanted = list(dict.fromkeys(names))
+    try:
+        session = library.InferenceSession(with_outputs(model, wanted), options, providers=["CPUExecutionProvider"])
+        readable = [one.name for one in session.get_outputs() if "bfloat16" not in one.type and "tensor" in one.type]
+        values = session.run(readable, feeds) if readable else []
+    except Exception as error:
+        raise BackendError(f"{path} could not be run with its tensors exposed: {error}") from error
+    found: dict[str, Any] = dict.fromkeys(wanted, "NumPy has no type for its values")
+    found |= dict(zip(readable, values, strict=True))
+    return found
+
+
+def layer_inputs(path: Path, given: Mapping[str, tuple[int, ...]], seed: int = 0) -> Arrays:
+    """Seeded inputs of a model: floats standard normal, integers 0 or 1; open first dimensions are 1.
+
+    Args:
+        given: shapes by name, for inputs that leave other dimensions open. Raises `UsageError` where one is missing.
+    """
+    random = np.random.default_rng(seed)
+    found: Arrays = {}
+    wanted = graph_inputs(load_graph(path))
+    if unknown := sorted(set(given) - set(wanted)):
+        raise UsageError(f"{path} has no input {unknown[0]!r}; it has: {', '.join(wanted)}")
+    for name, (shape, kind) in wanted.items():
+        first = [1 if shape and not isinstance(shape[0], int) else size for size in shape[:1]]
+        sizes: tuple[int | str | None, ...] = given.get(name) or (*first, *shape[1:])
+        if open_sizes := [size for size in sizes if not isinstance(size, int)]:
+            example = ",".join(str(size) if isinstance(size, int) else "?" for size in sizes)
+            raise UsageError(
+                f"input {name!r} of {path} leaves {open_sizes[0] or 'a dimension'} open; say --shape {name}={example}"
+            )
+        whole = tuple(int(size) for size in sizes if isinstance(size, int))
+        is_float = np.dtype(kind).kind == "f"
+        values = random.standard_normal(whole) if is_float else random.integers(0, 2, whole)
+        found[name] = values.astype(np.dtype(kind))
+    return found

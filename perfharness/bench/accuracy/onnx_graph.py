@@ -1,0 +1,175 @@
+"""The tensors inside of an ONNX graph, and which of two graphs' tensors are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+from perfharness.errors import BackendError, BackendUnavailableError
+
+INSTALL = "pip install 'perfharness[onnxruntime]'"
+PLUMBING = ("Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Constant")
+"""Operators that a change of precision adds or takes away."""
+
+ENOUGH_NAMES = 0.5
+"""Of the smaller graph's tensors; where fewer have the same name in both, positions are compared."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GraphTensor:
+    """An output of a node.
+
+    Args:
+        position: of its node, in topological order.
+        shape: for the inputs that were given; None where it does not follow from them.
+        kind: NumPy's name of its type; None where it is not known; `bfloat16` has no NumPy type.
+    """
+
+    name: str
+    position: int
+    op_type: str
+    shape: Shape | None
+    kind: str | None
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size, where shape and type are known."""
+        if self.shape is None or self.kind is None:
+            return None
+        sizes = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+        return prod(self.shape) * sizes.get(self.kind, 4)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Pairs of tensors in the first graph's order, and those that are in one graph only."""
+
+    by: Literal["name", "position"]
+    pairs: tuple[tuple[GraphTensor, GraphTensor], ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+
+def load_graph(path: Path) -> Any:
+    """The model without weights that lie in other files. Raises `BackendError`, `BackendUnavailableError`."""
+    try:
+        import onnx
+    except ImportError:
+        raise BackendUnavailableError(f"layers are exposed by onnx, which is not installed: {INSTALL}") from None
+    try:
+        return onnx.load_model(path, load_external_data=False)
+    except Exception as error:
+        raise BackendError(f"{path} is no ONNX model: {type(error).__name__}: {error}") from error
+
+
+def graph_inputs(model: Any) -> dict[str, tuple[tuple[int | str | None, ...], str]]:
+    """Shape (names where open) and NumPy type of each input, weights apart."""
+    import onnx
+
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found = {}
+    for value in model.graph.input:
+        if value.name not in weights:
+            kind = value.type.tensor_type
+            shape = tuple(
+                one.dim_value if one.HasField("dim_value") else (one.dim_param or None) for one in kind.shape.dim
+            )
+            found[value.name] = (shape, str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    return found
+
+
+def graph_tensors(model: Any, shapes: Mapping[str, Shape]) -> list[GraphTensor]:
+    """All outputs of nodes for these input shapes; those of nodes inside of If and Loop are not among them."""
+    import onnx
+
+    sized = onnx.ModelProto()
+    sized.CopyFrom(model)
+    for value in sized.graph.input:
+        if value.name in shapes:
+            dims = value.type.tensor_type.shape.dim
+            for dim, size in zip(dims, shapes[value.name], strict=True):
+                dim.dim_value = size
+    try:
+        inferred = onnx.shape_inference.infer_shapes(sized, data_prop=True)
+    except Exception:  # operators that onnx does not know
+        inferred = sized
+    known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.output)}
+    found = []
+    for position, node in enumerate(model.graph.node):
+        found += [
+            GraphTensor(name, position, node.op_type, *_described(known.get(name))) for name in node.output if name
+        ]
+    return found
+
+
+def _described(value: Any) -> tuple[Shape | None, str | None]:
+    """Shape and type, as far as they are known."""
+    import onnx
+
+    if value is None or not value.type.HasField("tensor_type"):
+        return None, None
+    tensor = value.type.tensor_type
+    shape: Shape | None = None
+    if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+    if tensor.elem_type == onnx.TensorProto.BFLOAT16:
+        return shape, "bfloat16"
+    try:
+        return shape, str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    except (KeyError, ValueError):
+        return shape, None
+
+
+def align(first: Sequence[GraphTensor], second: Sequence[GraphTensor]) -> Alignment:
+    """Tensors of one name where at least half have one, else those at like places with like operators and shapes."""
+    own = {tensor.name: tensor for tensor in second}
+    real = [[tensor for tensor in graph if tensor.op_type not in PLUMBING] for graph in (first, second)]
+    common = [tensor for tensor in real[0] if tensor.name in own]
+    if len(common) >= ENOUGH_NAMES * max(1, min(map(len, real))):
+        pairs = [(tensor, own[tensor.name]) for tensor in first if tensor.name in own and tensor.op_type != "Constant"]
+        return _alignment("name", pairs, *real)
+    matcher = SequenceMatcher(None, [_key(one) for one in real[0]], [_key(one) for one in real[1]], autojunk=False)
+    pairs = [
+        (real[0][block.a + place], real[1][block.b + place])
+        for block in matcher.get_matching_blocks()
+        for place in range(block.size)
+    ]
+    return _alignment("position", pairs, *real)
+
+
+def _alignment(
+    by: Literal["name", "position"],
+    pairs: Sequence[tuple[GraphTensor, GraphTensor]],
+    first: Sequence[GraphTensor],
+    second: Sequence[GraphTensor],
+) -> Alignment:
+    ours, theirs = {one.name for one, _ in pairs}, {two.name for _, two in pairs}
+    return Alignment(
+        by,
+        tuple(pairs),
+        tuple(one.name for one in first if one.name not in ours),
+        tuple(two.name for two in second if two.name not in theirs),
+    )
+
+
+def _key(tensor: GraphTensor) -> tuple[str, Shape | None]:
+    """What tensors at like places have in common: QLinearConv is a Conv."""
+    return tensor.op_type.removeprefix("QLinear").removesuffix("Integer"), tensor.shape
+
+
+def with_outputs(model: Any, names: Sequence[str]) -> bytes:
+    """The same graph with these tensors as its only outputs."""
+    import onnx
+
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    del exposed.graph.output[:]
+    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    made: bytes = exposed.SerializeToString()
+    return made

@@ -1,0 +1,143 @@
+"""`perfharness compare-layers`: where the outputs of two ONNX models begin to differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
+from perfharness.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfharness.bench.accuracy.layers import LayerComparison, LayerRow
+
+MAX_ROWS = 40
+BEFORE, AFTER = 5, 15
+"""Rows around the first one beyond the tolerance, where there are more."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("compare-layers", context_settings=CONTEXT)(compare_layers_verb)
+
+
+def compare_layers_verb(
+    first: Annotated[Path, typer.Argument(metavar="FIRST.onnx", help="What differences are relative to.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND.onnx", help="The other model.")],
+    input_file: Annotated[
+        Path | None, typer.Option("--input", help=".npz by input name, or .npy. [default: seeded random values]")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="NAME=N,…", help="Of an input that leaves dimensions open.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of random values.")] = 0,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Largest relative error: norm of the difference over that of FIRST.")
+    ] = 1e-2,
+    memory: Annotated[int, typer.Option("--memory-mib", min=1, help="For the exposed tensors at a time.")] = 512,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all rows as JSON.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print all rows.")] = False,
+) -> None:
+    """Run two ONNX models on the same input and compare every tensor inside: the first that differs, and by how much.
+
+    Tensors are matched by name (one graph in two precisions), else by position, operator and shape. Runs on the CPU.
+
+    Exit codes: 0 all within the tolerance; 3 a tensor is beyond it, or none could be compared.
+    """
+    from perfharness.bench.accuracy.layers import compare_layers, layer_inputs
+    from perfharness.bench.accuracy.onnx_graph import graph_inputs, load_graph
+    from perfharness.bench.accuracy.samples import read_arrays
+    from perfharness.report.files import write_text
+
+    for path in (first, second, *((input_file,) if input_file else ())):
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}")
+    if not tolerance >= 0:
+        raise UsageError(f"--tolerance {tolerance:g} must not be less than 0")
+    if input_file is None:
+        inputs = layer_inputs(first, parse_shapes(shape or ()), seed)
+    else:
+        inputs = read_arrays(input_file)
+        if list(inputs) == [""]:
+            inputs = {next(iter(graph_inputs(load_graph(first)))): inputs[""]}
+    found = compare_layers(first, second, inputs, tolerance=tolerance, memory_bytes=memory << 20)
+    if json_file is not None:
+        write_text(json_file, lambda file: print(found.model_dump_json(indent=2), file=file))
+    print_layers(Console(), found, every=every)
+    failed = found.first_beyond is not None or not found.compared
+    raise typer.Exit(EXIT_CHECK_FAILED if failed else EXIT_OK)
+
+
+def parse_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """`image=1,3,224,224`. Raises `UsageError`."""
+    found = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split(",")]
+        if not equals or not name or not all(part.isdigit() for part in parts):
+            raise UsageError(f"--shape {text}: must be NAME=N,N,…, as in image=1,3,224,224")
+        found[name] = tuple(int(part) for part in parts)
+    return found
+
+
+def print_layers(console: Console, found: LayerComparison, *, every: bool = False) -> None:
+    """The verdict, and the tensors around it."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    rows, begin = _shown_rows(found, every)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("", "tensor", "operator", "rel. error", "cosine", "max abs", "max value", ""):
+        table.add_column(name, justify="left" if name in ("", "tensor", "operator") else "right", overflow="fold")
+    for place, row in enumerate(rows, begin):
+        mark = ">" if place == found.first_beyond else "*" if row.beyond else ""
+        name = row.first if row.first == row.second else f"{row.first} / {row.second}"
+        numbers = (
+            _shown(row.relative_error),
+            _shown(row.cosine, ".6f"),
+            _shown(row.max_absolute),
+            _shown(row.max_value),
+        )
+        table.add_row(mark, escape(name), row.op_type, *numbers, escape(row.reason or ""))
+    console.print(table)
+    if len(rows) < len(found.rows):
+        say(f"{len(rows)} of {len(found.rows)} tensors are shown; --all shows all, --json FILE writes them")
+    say(f"{found.compared} tensors compared, matched by {found.aligned_by}, in {found.parts} parts")
+    for name, only in ((found.first, found.only_first), (found.second, found.only_second)):
+        if only:
+            more = f" and {len(only) - 3} more" if len(only) > 3 else ""
+            say(f"only in {name}: {', '.join(only[:3])}{more}")
+    say(verdict(found))
+
+
+def verdict(found: LayerComparison) -> str:
+    """One sentence."""
+    if found.first_beyond is None:
+        errors = [row.relative_error for row in found.rows if row.relative_error is not None]
+        if not errors:
+            return "no tensor could be compared"
+        return (
+            f"no tensor is beyond the tolerance of {found.tolerance:g}; the largest relative error is {max(errors):.3g}"
+        )
+    row = found.rows[found.first_beyond]
+    what = f"its relative error is {row.relative_error:.3g}" if row.relative_error is not None else row.reason
+    return f"the first tensor beyond the tolerance of {found.tolerance:g} is {row.first} ({row.op_type}): {what}"
+
+
+def _shown_rows(found: LayerComparison, every: bool) -> tuple[list[LayerRow], int]:
+    if every or len(found.rows) <= MAX_ROWS:
+        return found.rows, 0
+    middle = found.first_beyond if found.first_beyond is not None else len(found.rows)
+    begin = max(0, middle - BEFORE)
+    return found.rows[begin : middle + AFTER], begin
+
+
+def _shown(value: float | None, form: str = ".3g") -> str:
+    return "-" if value is None else format(value, form)

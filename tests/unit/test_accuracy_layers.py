@@ -1,0 +1,174 @@
+"""Where two ONNX models begin to differ, on graphs whose first difference is known."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from perfharness.bench.accuracy.layers import (  # noqa: E402
+    compare_layers,
+    compare_tensor,
+    layer_inputs,
+    split_parts,
+)
+from perfharness.bench.accuracy.onnx_graph import GraphTensor, align  # noqa: E402
+from perfharness.cli.main import run  # noqa: E402
+from perfharness.errors import BackendError, UsageError  # noqa: E402
+from tests.unit.depth_models import random_net  # noqa: E402
+
+
+def chain(path: Path, factors: list[float], prefix: str = "t", casts: bool = False, kind: int = 1) -> Path:
+    """`x` times each factor, one after another; with casts to fp16 and back in between."""
+    helper, numbers = onnx.helper, onnx.numpy_helper
+    nodes, stored, last = [], [], f"{prefix}_in"
+    for place, factor in enumerate(factors):
+        stored.append(numbers.from_array(np.asarray(factor, np.float16 if kind == 10 else np.float32), f"f{place}"))
+        out = f"{prefix}{place}"
+        nodes.append(helper.make_node("Mul", [last, f"f{place}"], [out]))
+        last = out
+        if casts:
+            nodes.append(helper.make_node("Cast", [last], [f"{out}_half"], to=10))
+            nodes.append(helper.make_node("Cast", [f"{out}_half"], [f"{out}_back"], to=1))
+            last = f"{out}_back"
+    given = helper.make_tensor_value_info(f"{prefix}_in", kind, ["n", 4])
+    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info(last, kind, ["n", 4])], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+ONES = {"t_in": np.ones((2, 4), np.float32)}
+
+
+def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    """Factors 2, 3, 5 and 2, 3.3, 5: by hand the second and all after it are wrong by a tenth."""
+    one, two = chain(tmp_path / "a.onnx", [2, 3, 5]), chain(tmp_path / "b.onnx", [2, 3.3, 5])
+    found = compare_layers(one, two, ONES, tolerance=0.01)
+    assert found.aligned_by == "name"
+    assert [row.relative_error for row in found.rows] == pytest.approx([0, 0.1, 0.1], rel=1e-5)
+    assert [row.beyond for row in found.rows] == [False, True, True]
+    assert found.first_beyond == 1
+    assert (found.rows[1].first, found.rows[1].max_value) == ("t1", 6)
+    assert found.rows[1].max_absolute == pytest.approx(0.6)
+    assert compare_layers(one, two, ONES, tolerance=0.2).first_beyond is None
+
+
+def test_the_parts_do_not_change_the_figures(tmp_path: Path) -> None:
+    one, two = random_net(tmp_path / "a.onnx"), random_net(tmp_path / "b.onnx", "int8")
+    inputs = layer_inputs(one, {"image": (1, 3, 16, 16)})
+    whole = compare_layers(one, two, inputs)
+    split = compare_layers(one, two, inputs, memory_bytes=1)
+    assert (whole.parts, split.parts, len(whole.rows)) == (1, 5, 5)
+    assert split.rows == whole.rows
+    assert whole.rows[0].relative_error is not None
+    assert whole.rows[0].relative_error > 1e-4
+
+
+def test_parts_hold_what_fits() -> None:
+    def tensor(shape: tuple[int, ...] | None) -> GraphTensor:
+        return GraphTensor("t", 0, "Conv", shape, "float32")
+
+    pairs = [(tensor(shape), tensor(shape)) for shape in ((10,), (10,), (1000,), (10,), None)]
+    assert [len(part) for part in split_parts(pairs, 200)] == [2, 1, 2]
+
+
+def test_a_graph_with_other_names_is_matched_by_position(tmp_path: Path) -> None:
+    one = chain(tmp_path / "a.onnx", [2, 3, 5])
+    two = chain(tmp_path / "b.onnx", [2, 3, 6], prefix="other", casts=True)
+    found = compare_layers(one, two, ONES)
+    assert found.aligned_by == "position"
+    assert [(row.first, row.second) for row in found.rows] == [("t0", "other0"), ("t1", "other1"), ("t2", "other2")]
+    assert found.first_beyond == 2
+    assert found.only_first == found.only_second == []
+
+
+def test_a_missing_layer_is_told_and_the_rest_is_matched() -> None:
+    def graph(prefix: str, ops: str) -> list[GraphTensor]:
+        return [GraphTensor(f"{prefix}{n}", n, op, (1, n), "float32") for n, op in enumerate(ops)]
+
+    one, two = graph("a", "CRBM"), [tensor for tensor in graph("b", "CRBM") if tensor.op_type != "B"]
+    found = align(one, two)
+    assert [(a.name, b.name) for a, b in found.pairs] == [("a0", "b0"), ("a1", "b1"), ("a3", "b3")]
+    assert (found.only_first, found.only_second) == (("a2",), ())
+
+
+def test_an_overflow_in_half_precision_is_the_first_difference(tmp_path: Path) -> None:
+    """300 * 300 is more than fp16 holds; the one before it, 300, is exact."""
+    one = chain(tmp_path / "a.onnx", [300, 300, 0.5])
+    two = chain(tmp_path / "b.onnx", [300, 300, 0.5], kind=10)
+    found = compare_layers(one, two, ONES)
+    assert found.first_beyond == 1
+    row = found.rows[1]
+    assert (row.relative_error, row.inf_count) == (None, 8)
+    assert row.reason == "none of 8 values is finite on both sides"
+
+
+def pair() -> tuple[GraphTensor, GraphTensor]:
+    tensor = GraphTensor("t", 0, "Conv", None, None)
+    return tensor, tensor
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "beyond", "says"),
+    [
+        (np.ones(2), np.ones(3), True, r"the output is \(3,\), the baseline's \(2,\)"),
+        (np.ones(2), np.ones(2, np.int8), False, "float64 in one model and int8 in the other"),
+        (np.zeros(2), np.ones(2), True, "all values of the first model are 0"),
+        (np.ones(2), "no type", False, "no type"),
+    ],
+)
+def test_tensors_that_have_no_error(ours: Any, theirs: Any, beyond: bool, says: str) -> None:
+    row = compare_tensor(pair(), ours, theirs, 0.1)
+    assert (row.relative_error, row.beyond) == (None, beyond)
+    assert row.reason is not None
+    assert re.search(says, row.reason)
+
+
+def test_zeros_are_alike() -> None:
+    assert compare_tensor(pair(), np.zeros(2), np.zeros(2), 0).relative_error == 0
+
+
+def test_weights_in_another_file_are_found(tmp_path: Path) -> None:
+    one = random_net(tmp_path / "a.onnx")
+    (tmp_path / "sub").mkdir()
+    onnx.save_model(
+        onnx.load(one), tmp_path / "sub" / "b.onnx", save_as_external_data=True, location="b.bin", size_threshold=0
+    )
+    found = compare_layers(one, tmp_path / "sub" / "b.onnx", layer_inputs(one, {"image": (1, 3, 8, 8)}))
+    assert (found.compared, found.first_beyond) == (5, None)
+
+
+def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
+    one = chain(tmp_path / "a.onnx", [2])
+    net = random_net(tmp_path / "net.onnx")
+    with pytest.raises(UsageError, match=r"leaves height open; say --shape image=1,3,\?,\?"):
+        layer_inputs(net, {})
+    with pytest.raises(UsageError, match="has no input 'x'; it has: image"):
+        layer_inputs(net, {"x": (1,)})
+    with pytest.raises(UsageError, match=r"and cannot be \(2, 5\)"):
+        compare_layers(one, one, {"t_in": np.ones((2, 5))})
+    (tmp_path / "text.onnx").write_text("text")
+    with pytest.raises(BackendError, match=r"text.onnx is no ONNX model"):
+        compare_layers(tmp_path / "text.onnx", one, ONES)
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = chain(tmp_path / "a.onnx", [2, 3, 5]), chain(tmp_path / "b.onnx", [2, 3.3, 5])
+    np.savez(tmp_path / "in.npz", t_in=np.ones((1, 4), np.float32))
+    given = [str(one), str(two), "--input", str(tmp_path / "in.npz"), "--json", str(tmp_path / "out.json")]
+    assert run(["compare-layers", *given]) == 3
+    shown = capsys.readouterr().out
+    assert "the first tensor beyond the tolerance of 0.01 is t1 (Mul): its relative error is 0.1" in shown
+    assert json.loads((tmp_path / "out.json").read_text())["first_beyond"] == 1
+    assert run(["compare-layers", str(one), str(one)]) == 0
+    assert "no tensor is beyond the tolerance" in capsys.readouterr().out
+    assert run(["compare-layers", str(one), str(two), "--shape", "t_in"]) == 2
+    assert "must be NAME=N,N" in capsys.readouterr().err
