@@ -1,0 +1,254 @@
+"""All engines, one after another, each in its own process; then their maps pair by pair."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.backends import BACKENDS, backend, model_source, spelled
+from perfharness.bench.accuracy.depth import MapAccumulator
+from perfharness.bench.accuracy.figure import SampleError
+from perfharness.bench.accuracy.of_case import read_outputs
+from perfharness.bench.accuracy.samples import as_map, resized_map
+from perfharness.bench.compare_engines.model import (
+    COMPARISON_NAME,
+    IMAGE_FOLDER,
+    MAPS_FOLDER,
+    CompareSettings,
+    Device,
+    EngineComparison,
+    EngineJob,
+    EngineResult,
+    PairResult,
+)
+from perfharness.bench.compare_engines.process import run_job
+from perfharness.errors import UsageError
+from perfharness.model.bench import MachineRecord, Precision
+from perfharness.report.files import replacing
+from perfharness_launcher.gpus import GpuFacts
+
+MAX_CLOCK_DROP_PERCENT = 5.0
+Map = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine as the command line has it."""
+
+    name: str
+    engine: str
+    backend: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """Where the engines run; `reason` says why not on a GPU."""
+
+    device: Device
+    index: int | None = None
+    uuid: str | None = None
+    reason: str | None = None
+
+
+def choose_gpu(facts: GpuFacts, wanted: int, device: str, *, named: bool) -> GpuChoice:
+    """The GPU of NVML's index, by its UUID, or the CPU.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+        named: whether the user gave the index.
+
+    Raises `UsageError` where a GPU is asked for that is not there.
+    """
+    if device == "cpu":
+        return GpuChoice("cpu", reason="the engines ran on the CPU, as --device cpu says")
+    found = [gpu for gpu in facts.gpus if gpu.index == wanted]
+    if found:
+        return GpuChoice("cuda", wanted, found[0].uuid)
+    if facts.gpus and (named or device == "cuda"):
+        there = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in facts.gpus)
+        raise UsageError(f"--gpu-id {wanted}: NVML has no GPU of that index; there are: {there}")
+    problem = facts.problem or f"NVML has no GPU of index {wanted}"
+    if device == "cuda":
+        raise UsageError(f"--device cuda: there is no GPU ({problem})")
+    return GpuChoice("cpu", reason=f"the engines ran on the CPU: there is no GPU ({problem})")
+
+
+def engines_of(texts: Sequence[str], backends: Sequence[str] = ()) -> list[Engine]:
+    """Engines with their backends, by file kind where none is named. Raises `UsageError`.
+
+    Args:
+        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file kind.
+    """
+    if len(backends) not in (0, 1, len(texts)):
+        raise UsageError(
+            f"--backends names {len(backends)}, and there are {len(texts)} engines: name one, or one for each"
+        )
+    found: list[Engine] = []
+    for place, text in enumerate(texts):
+        source = model_source(text)
+        named = backends[place % len(backends)] if backends else _backend_of(source.suffix, text)
+        chosen, mode = spelled(named)
+        found.append(Engine(_unique(source.name, [one.name for one in found]), text, chosen, mode))
+    return found
+
+
+def _backend_of(suffix: str, text: str) -> str:
+    if not suffix:
+        raise UsageError(f"{text} is a function, so its backend must be named: --backends NAME")
+    for name in BACKENDS:
+        if suffix in backend(name).suffixes:
+            return name
+    raise UsageError(f"no backend takes {text}; name one by --backends")
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    """A file name of its own for each engine."""
+    plain = re.sub(r"[^\w.-]+", "_", name) or "engine"
+    number, found = 1, plain
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    return found
+
+
+def compare_engines(
+    engines: Sequence[Engine],
+    settings: CompareSettings,
+    gpu: GpuChoice,
+    output_dir: Path,
+    machine: MachineRecord,
+    *,
+    precision: Precision | None = None,
+    timeout_s: float | None = None,
+    keep_maps: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> EngineComparison:
+    """Run all, compare, and write `compare_engines.json`.
+
+    Args:
+        say: told what is done now.
+    """
+    output_dir.mkdir(parents=True, exist_ok=True)
+    environment = {} if gpu.uuid is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    results = []
+    for number, engine in enumerate(engines, 1):
+        say(f"{number} of {len(engines)}: {engine.name} ({engine.backend} on {gpu.device})")
+        job = EngineJob(
+            name=engine.name, engine=engine.engine, backend=engine.backend, mode=engine.mode, precision=precision,
+            device=gpu.device, gpu_uuid=gpu.uuid, settings=settings,
+        )  # fmt: skip
+        results.append(run_job(job, output_dir / engine.name, environment, timeout_s))
+        if results[-1].reason:
+            say(f"  {results[-1].status}: {results[-1].reason}")
+    comparison = EngineComparison(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=["perfharness", *sys.argv[1:]],
+        machine=machine,
+        gpu_index=gpu.index,
+        gpu_uuid=gpu.uuid,
+        gpu_reason=gpu.reason,
+        settings=settings,
+        engines=_with_speedups(results),
+        pairs=compare_maps(results, settings, output_dir),
+        remarks=_remarks(results),
+    )
+    if not keep_maps:
+        for result in results:
+            _remove_maps(output_dir / result.name / MAPS_FOLDER)
+    with replacing(output_dir / COMPARISON_NAME) as path:
+        path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return comparison
+
+
+def _with_speedups(results: Sequence[EngineResult]) -> list[EngineResult]:
+    first = results[0].latency
+    return [
+        one.model_copy(update={"speedup": first.mean.value / one.latency.mean.value}) if first and one.latency else one
+        for one in results
+    ]
+
+
+def _remarks(results: Sequence[EngineResult]) -> list[str]:
+    """What may make the comparison unfair."""
+    found = []
+    for one in results:
+        drop = one.gpu.clock_drop_percent
+        if drop is not None and drop > MAX_CLOCK_DROP_PERCENT:
+            found.append(
+                f"{one.name}: the SM clock fell by {drop:.1f} % while it ran, so its times are not those of a GPU that "
+                "holds its clock; let it cool down, or lock clocks (`perfharness clocks max`)"
+            )
+        found += [f"{one.name}: {remark}" for remark in one.remarks]
+    sizes = {one.input.shape for one in results if one.input is not None}
+    if len(sizes) > 1:
+        found.append(f"engines were given images of different sizes: {', '.join(map(str, sorted(sizes)))}")
+    return found
+
+
+def compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
+    """Every pair of engines that have maps, over the data set where there is one, else over the one image."""
+    is_set = settings.metric_images is not None
+    place = MAPS_FOLDER if is_set else IMAGE_FOLDER
+    made = [one for one in results if one.output is not None and (folder / one.name / place).is_dir()]
+    return [_pair(first, second, folder, place, is_set) for first, second in combinations(made, 2)]
+
+
+def _pair(first: EngineResult, second: EngineResult, folder: Path, place: str, is_set: bool) -> PairResult:
+    seen, failed = MapAccumulator(), list[str]()
+    one, two = folder / first.name / place, folder / second.name / place
+    names = [str(path.relative_to(one).with_suffix("")) for path in sorted(one.rglob("*.npz"))]
+    for name in names:
+        _try_pair(seen, failed, name, (one, first), (two, second))
+    figures = seen.figures()
+    reason = figures["mae"].reason
+    if failed:
+        reason = f"{len(failed)} of {len(names)} images could not be compared: {failed[0]}"
+    return PairResult(
+        first=first.name,
+        second=second.name,
+        images=seen.samples,
+        over="data set" if is_set else "image",
+        mae=figures["mae"].value,
+        rmse=figures["rmse"].value,
+        max=figures["max"].value,
+        reason=reason,
+    )
+
+
+def _try_pair(
+    seen: MapAccumulator,
+    failed: list[str],
+    name: str,
+    first: tuple[Path, EngineResult],
+    second: tuple[Path, EngineResult],
+) -> None:
+    try:
+        one, two = engine_map(first[0], name, first[1]), engine_map(second[0], name, second[1])
+        seen.update(one, resized_map(two, (one.shape[0], one.shape[1])))
+    except SampleError as error:
+        failed.append(f"{name}: {error}")
+
+
+def engine_map(folder: Path, name: str, result: EngineResult) -> Map:
+    """The map that an engine made. Raises `SampleError`."""
+    outputs = read_outputs(folder, name)
+    return np.asarray(as_map(outputs[result.output.name if result.output else next(iter(outputs))]), dtype=np.float64)
+
+
+def _remove_maps(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+    if folder.is_dir():
+        folder.rmdir()

@@ -1,0 +1,156 @@
+"""What the process of one engine is told and leaves behind, and the comparison of all. Files, so validated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.bench.accuracy.depth import DepthSettings
+from perfharness.bench.accuracy.preprocess import PreprocessSettings
+from perfharness.model.bench import AccuracyRecord, LatencyStats, MachineRecord, Precision, TensorSpec
+
+COMPARISON_NAME = "compare_engines.json"
+COMPARISON_VERSION = 1
+JOB_NAME, RESULT_NAME = "job.json", "result.json"
+WALL_NAME = "wall_ns.npy"
+IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
+"""Outputs of the one image, and of the data set, as `bench.accuracy.of_case` keeps them."""
+
+DEPTH_PICTURE, SPEED_PICTURE, GPU_PICTURE = "depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"
+
+EngineStatus = Literal["ok", "unavailable", "out-of-memory", "failed", "timeout"]
+Device = Literal["cpu", "cuda"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CompareSettings(_Model):
+    """What is done with every engine.
+
+    Args:
+        image: shown in the picture, and the input of the timed rounds.
+        truth: of the image.
+        metric_images, metric_truth: folders that are matched by name.
+        input_size: height and width where the model leaves them open.
+        max_seconds: of the timed rounds, at most; likewise of the warm-up.
+        sample_interval_s, sample_seconds: of the second pass, beside which the sampler runs.
+    """
+
+    image: Path
+    truth: Path | None = None
+    metric_images: Path | None = None
+    metric_truth: Path | None = None
+    metric_limit: int | None = Field(default=None, ge=1)
+    truth_scale: float = Field(default=1.0, gt=0)
+    depth: DepthSettings = DepthSettings()
+    preprocess: PreprocessSettings = PreprocessSettings()
+    metrics: tuple[str, ...] = ()
+    output_name: str | None = None
+    input_size: tuple[int, int] = (518, 518)
+    warmup: int = Field(default=50, ge=0)
+    iterations: int = Field(default=1000, ge=1)
+    max_seconds: float = Field(default=600.0, gt=0)
+    sample_interval_s: float = Field(default=0.1, gt=0)
+    sample_seconds: float = Field(default=5.0, gt=0)
+    threads: int | None = Field(default=None, ge=1)
+
+
+class EngineJob(_Model):
+    """One engine: `job.json`.
+
+    Args:
+        name: unique in the comparison, and of its folder.
+        engine: as the user named it.
+        precision: None: as the file says.
+        gpu_uuid: None on the CPU.
+    """
+
+    name: str
+    engine: str
+    backend: str
+    mode: str = ""
+    precision: Precision | None = None
+    device: Device = "cpu"
+    gpu_uuid: str | None = None
+    settings: CompareSettings
+
+
+class GpuUse(_Model):
+    """What the sampler saw of the GPU in the second pass; None with a reason in the engine's `reasons`."""
+
+    utilization_percent: float | None = None
+    power_mean_w: float | None = None
+    energy_per_inference_j: float | None = None
+    memory_peak_bytes: int | None = None
+    clock_drop_percent: float | None = None
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+    inferences: int | None = None
+
+
+class EngineResult(_Model):
+    """What became of an engine: `result.json`, written after each step.
+
+    Args:
+        reasons: field -> why it is None.
+        remarks: what a reader must know of its numbers.
+        image_accuracy: of the one image; `accuracy` of the data set.
+    """
+
+    name: str
+    engine: str
+    backend: str
+    device: Device
+    mode: str = ""
+    precision: Precision | None = None
+    status: EngineStatus = "failed"
+    reason: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    input: TensorSpec | None = None
+    output: TensorSpec | None = None
+    load_ms: float | None = None
+    latency: LatencyStats | None = None
+    device_latency: LatencyStats | None = None
+    images_per_second: float | None = None
+    speedup: float | None = None
+    gpu: GpuUse = GpuUse()
+    image_accuracy: AccuracyRecord | None = None
+    accuracy: AccuracyRecord | None = None
+    reasons: dict[str, str] = Field(default_factory=dict)
+    remarks: list[str] = Field(default_factory=list)
+
+
+class PairResult(_Model):
+    """Maps of two engines, each normalised by itself. `images`: of the data set, or the one image."""
+
+    first: str
+    second: str
+    images: int
+    over: Literal["image", "data set"]
+    mae: float | None
+    rmse: float | None
+    max: float | None
+    reason: str | None = None
+
+
+class EngineComparison(_Model):
+    """`compare_engines.json`. Speed-ups are against the first engine."""
+
+    schema_version: int = COMPARISON_VERSION
+    created: str
+    command: list[str] = Field(default_factory=list)
+    machine: MachineRecord
+    gpu_index: int | None = None
+    gpu_uuid: str | None = None
+    gpu_reason: str | None = None
+    """Why there is nothing of a GPU."""
+
+    settings: CompareSettings
+    engines: list[EngineResult]
+    pairs: list[PairResult] = Field(default_factory=list)
+    remarks: list[str] = Field(default_factory=list)

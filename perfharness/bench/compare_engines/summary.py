@@ -1,0 +1,106 @@
+"""A comparison in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.bench.compare_engines.model import EngineComparison, EngineResult
+from perfharness.bench.compare_engines.pictures import SPEED_COLUMNS, speed_row
+from perfharness.model.bench import AccuracyRecord
+
+DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
+SHOWN_COLUMNS = ("engine", "mean", "p50", "p95", "p99", "max", "images/s", "speed-up")
+"""As many as fit into a terminal; the picture and the JSON have all."""
+
+GPU_COLUMNS = ("engine", "GPU %", "memory GiB", "W", "J/image", "clock drop %")
+
+
+def print_comparison(console: Console, comparison: EngineComparison) -> None:
+    """Speed, GPU, errors, pairs, and what a reader must know."""
+    engines = comparison.engines
+    speeds = [dict(zip(SPEED_COLUMNS, speed_row(one), strict=True)) for one in engines]
+    _table(
+        console, "latency of one image, ms", SHOWN_COLUMNS, [[one[name] for name in SHOWN_COLUMNS] for one in speeds]
+    )
+    if comparison.gpu_uuid is None:
+        _line(console, f"GPU: {comparison.gpu_reason}")
+    else:
+        _table(
+            console, f"GPU {comparison.gpu_index}, beside the sampler", GPU_COLUMNS, [_gpu_row(one) for one in engines]
+        )
+    for title, records in (
+        ("the image against its ground truth", [(one, one.image_accuracy) for one in engines]),
+        ("the data set against its ground truth", [(one, one.accuracy) for one in engines]),
+    ):
+        _print_accuracy(console, title, records)
+    rows = [
+        [f"{one.first} - {one.second}", str(one.images), *(_shown(value) for value in (one.mae, one.rmse, one.max))]
+        for one in comparison.pairs
+    ]
+    if rows:
+        over = comparison.pairs[0].over
+        _table(
+            console, f"maps of two engines, each normalised ({over})", ("engines", "images", "MAE", "RMSE", "max"), rows
+        )
+    for line in _lines(comparison):
+        _line(console, line)
+
+
+def _print_accuracy(
+    console: Console, title: str, records: Sequence[tuple[EngineResult, AccuracyRecord | None]]
+) -> None:
+    if not any(record for _, record in records):
+        return
+    known = [name for _, record in records if record for name in record.metrics]
+    own = [name for name in dict.fromkeys(known) if name not in (*DEPTH_COLUMNS, "rmse_log")]
+    names = (*DEPTH_COLUMNS, *own)
+    rows = []
+    for one, record in records:
+        values = record.metrics if record else {}
+        rows.append([one.name, str(record.samples if record else 0), *(_shown(values.get(name)) for name in names)])
+    _table(console, title, ("engine", "images", *names), rows)
+    for one, record in records:
+        for name, reason in record.reasons.items() if record else ():
+            _line(console, f"{one.name}, {name.replace('_', ' ')}: {reason}")
+
+
+def _gpu_row(engine: EngineResult) -> list[str]:
+    use = engine.gpu
+    memory = None if use.memory_peak_bytes is None else use.memory_peak_bytes / (1 << 30)
+    figures = (use.utilization_percent, memory, use.power_mean_w, use.energy_per_inference_j, use.clock_drop_percent)
+    return [engine.name, *(_shown(value) for value in figures)]
+
+
+def _lines(comparison: EngineComparison) -> list[str]:
+    found = [f"{one.name} is {one.status}: {one.reason}" for one in comparison.engines if one.status != "ok"]
+    if comparison.gpu_uuid is not None:
+        for one in comparison.engines:
+            found += [f"{one.name}, {name}: {reason}" for name, reason in one.reasons.items()]
+    found += [f"{one.first} - {one.second}: {one.reason}" for one in comparison.pairs if one.reason]
+    return found + [f"warning: {remark}" for remark in comparison.remarks]
+
+
+def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    _line(console, f"\n{title}")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, name in enumerate(columns):
+        width = max([len(name), *(len(row[place]) for row in rows)])
+        table.add_column(
+            name, justify="right" if place else "left", min_width=width if place else None, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

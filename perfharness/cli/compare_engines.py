@@ -1,0 +1,282 @@
+"""`perfharness compare-engines`: engines that make a map of an image, side by side."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperCommand
+
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.errors import PerfHarnessError, UsageError
+
+OUTPUT_DIR = "compare_engines"
+
+
+class DeviceOption(str, Enum):
+    """Words of --device."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class ScalingOption(str, Enum):
+    """Words of --scaling."""
+
+    MEDIAN = "median"
+    NONE = "none"
+
+
+class PredictionOption(str, Enum):
+    """Words of --prediction."""
+
+    DEPTH = "depth"
+    DISPARITY = "disparity"
+
+
+class PrecisionOption(str, Enum):
+    """Words of --precision."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+
+
+class ManyValues(TyperCommand):
+    """Options that take all that follows up to the next option: `--engines a b c`."""
+
+    many = ("--engines", "--backends", "--metric")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option's name before each of its values."""
+        parsed: list[str] = super().parse_args(ctx, repeated(args, self.many))
+        return parsed
+
+
+def repeated(arguments: list[str], many: tuple[str, ...]) -> list[str]:
+    """`--engines a b` -> `--engines a --engines b`."""
+    found: list[str] = []
+    option: str | None = None
+    is_first = False
+    for argument in arguments:
+        if argument.startswith("-") and len(argument) > 1:
+            option, is_first = (argument if argument in many else None), True
+            found.append(argument)
+            continue
+        if option is not None and not is_first:
+            found.append(option)
+        found.append(argument)
+        is_first = False
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("compare-engines", cls=ManyValues, context_settings=CONTEXT)(compare_engines_verb)
+
+
+def compare_engines_verb(
+    engines: Annotated[
+        list[str],
+        typer.Option(
+            "--engines",
+            metavar="ENGINE…",
+            help="Files (.onnx, .engine, .plan, .pt2, …) or module:function.",
+            show_default=False,
+        ),
+    ],
+    image: Annotated[
+        Path,
+        typer.Option("--image", help="Image or .npy; its map is drawn, and it is what is timed.", show_default=False),
+    ],
+    gt: Annotated[
+        Path | None, typer.Option("--gt", help="Ground truth of the image: .npy, .npz, or a 16-bit image.")
+    ] = None,
+    metric_images_dir: Annotated[
+        Path | None, typer.Option("--metric-images-dir", help="Images over which metrics are computed.")
+    ] = None,
+    metric_gt_dir: Annotated[
+        Path | None, typer.Option("--metric-gt-dir", help="Their ground truth, matched by the names of the files.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", metavar="FUNCTION…", help="Metrics of your own, module:function.")
+    ] = None,
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backends", metavar="NAME…", help="One for all engines or one for each. [default: by file kind]"
+        ),
+    ] = None,
+    precision: Annotated[
+        PrecisionOption | None, typer.Option("--precision", help="Of all. [default: that of the ONNX file, else fp32]")
+    ] = None,
+    device: Annotated[DeviceOption, typer.Option("--device", help="auto: the GPU where there is one.")] = (
+        DeviceOption.AUTO
+    ),
+    gpu_id: Annotated[int | None, typer.Option("--gpu-id", help="NVML's index of the GPU. [default: 0]")] = None,
+    input_size: Annotated[
+        str, typer.Option("--input-size", metavar="N|HxW", help="Where a model leaves its height and width open.")
+    ] = "518",
+    preprocess: Annotated[
+        str | None,
+        typer.Option("--preprocess", metavar="FUNCTION", help="module:function that makes the input of a path."),
+    ] = None,
+    mean: Annotated[str, typer.Option("--mean", help="Of the channels, 0 to 1.")] = "0.485,0.456,0.406",
+    std: Annotated[str, typer.Option("--std", help="Of the channels, 0 to 1.")] = "0.229,0.224,0.225",
+    output: Annotated[str | None, typer.Option("--output", help="Name of the map. [default: the first output]")] = None,
+    scaling: Annotated[ScalingOption, typer.Option("--scaling", help="Of the map to its ground truth.")] = (
+        ScalingOption.MEDIAN
+    ),
+    prediction: Annotated[
+        PredictionOption, typer.Option("--prediction", help="disparity: larger is nearer, and its inverse is compared.")
+    ] = PredictionOption.DEPTH,
+    min_depth: Annotated[float, typer.Option("--min-depth", help="Ground truth below is not valid.")] = 1e-3,
+    max_depth: Annotated[float, typer.Option("--max-depth", help="Ground truth above is not valid.")] = 80.0,
+    gt_scale: Annotated[
+        float, typer.Option("--gt-scale", help="Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
+    ] = 1.0,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Iterations before the timed ones.")] = 50,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Timed ones.")] = 1000,
+    max_seconds: Annotated[float, typer.Option("--max-seconds", help="Of the timed iterations, at most.")] = 600.0,
+    gpu_sample_interval: Annotated[
+        float, typer.Option("--gpu-sample-interval", metavar="SECONDS", help="Of the sampler in the second pass.")
+    ] = 0.1,
+    sample_seconds: Annotated[float, typer.Option("--sample-seconds", help="Length of the second pass.")] = 5.0,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="On the CPU. [default: the backend's choice]")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="End an engine that takes longer.")
+    ] = None,
+    keep_maps: Annotated[bool, typer.Option("--keep-maps", help="Keep every engine's maps of the data set.")] = False,
+    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = Path(OUTPUT_DIR),
+) -> None:
+    """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and the GPU beside them.
+
+    Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
+    clocks in a second pass. Writes three PNG and compare_engines.json.
+
+    Exit codes: 0 all compared; 3 some engines failed; 1 none could be run.
+    """
+    from perfharness.bench.accuracy.depth import DepthSettings
+    from perfharness.bench.accuracy.functions import user_function
+    from perfharness.bench.accuracy.preprocess import PreprocessSettings
+    from perfharness.bench.compare_engines.compare import choose_gpu, compare_engines, engines_of
+    from perfharness.bench.compare_engines.model import CompareSettings
+    from perfharness.bench.compare_engines.summary import print_comparison
+    from perfharness.report.pictures import require_matplotlib
+    from perfharness_launcher.gpus import find_gpus
+
+    require_matplotlib("compare-engines")
+    _check_files(image, gt, metric_images_dir, metric_gt_dir)
+    for text in (preprocess, *(metric or ())):
+        if text is not None:
+            user_function(text)
+    if not 0 < min_depth < max_depth:
+        raise UsageError(f"--min-depth {min_depth:g} must be more than 0 and less than --max-depth {max_depth:g}")
+    for name, value in (("--gt-scale", gt_scale), ("--gpu-sample-interval", gpu_sample_interval),
+                        ("--sample-seconds", sample_seconds), ("--max-seconds", max_seconds)):  # fmt: skip
+        if not value > 0:
+            raise UsageError(f"{name} {value:g} must be more than 0")
+    settings = CompareSettings(
+        image=image.absolute(),
+        truth=_absolute(gt),
+        metric_images=_absolute(metric_images_dir),
+        metric_truth=_absolute(metric_gt_dir),
+        truth_scale=gt_scale,
+        depth=DepthSettings(
+            min_depth=min_depth, max_depth=max_depth, scaling=scaling.value, prediction=prediction.value
+        ),
+        preprocess=PreprocessSettings(function=preprocess, mean=_three("--mean", mean), std=_three("--std", std)),
+        metrics=tuple(metric or ()),
+        output_name=output,
+        input_size=parse_size(input_size),
+        warmup=warmup,
+        iterations=iterations,
+        max_seconds=max_seconds,
+        sample_interval_s=gpu_sample_interval,
+        sample_seconds=sample_seconds,
+        threads=threads,
+    )
+    facts = find_gpus()
+    gpu = choose_gpu(facts, gpu_id or 0, device.value, named=gpu_id is not None)
+    console = Console()
+    comparison = compare_engines(
+        engines_of(engines, backends or ()), settings, gpu, output_dir, _machine(facts, gpu.uuid),
+        precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
+        say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+    )  # fmt: skip
+    print_comparison(console, comparison)
+    _draw(console, comparison, output_dir)
+    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
+    fine = [one.status == "ok" for one in comparison.engines]
+    raise typer.Exit(EXIT_OK if all(fine) else EXIT_CHECK_FAILED if any(fine) else EXIT_FAILED)
+
+
+def _check_files(image: Path, gt: Path | None, images: Path | None, truth: Path | None) -> None:
+    """Everything that can be known before the first engine is loaded. Raises `UsageError`."""
+    from perfharness.bench.accuracy.samples import find_samples
+
+    for name, path in (("--image", image), ("--gt", gt)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{name}: there is no file {path}")
+    if truth is not None and images is None:
+        raise UsageError("--metric-gt-dir needs --metric-images-dir, the images that the ground truth is of")
+    if images is not None:
+        find_samples(images, truth)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`518` or `392x518` (height, width). Raises `UsageError`."""
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"--input-size {text}: must be a number of pixels, or HEIGHTxWIDTH")
+    return int(parts[0]), int(parts[-1])
+
+
+def _three(name: str, text: str) -> tuple[float, float, float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3:
+        raise UsageError(f"{name} {text}: must be three numbers, as in 0.5,0.5,0.5")
+    return values[0], values[1], values[2]
+
+
+def _machine(facts: Any, uuid: str | None) -> Any:
+    import platform
+    import socket
+
+    from perfharness.model.bench import MachineRecord
+    from perfharness.model.version import VERSION
+    from perfharness_launcher.environment import cpu_model
+
+    return MachineRecord(
+        hostname=socket.gethostname(),
+        cpu=cpu_model(),
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        driver=facts.driver,
+        python=platform.python_version(),
+        perfharness=VERSION,
+    )
+
+
+def _draw(console: Console, comparison: Any, output_dir: Path) -> None:
+    """Pictures that cannot be drawn do not take the numbers with them."""
+    from perfharness.bench.compare_engines.pictures import draw_comparison
+
+    try:
+        draw_comparison(comparison, output_dir)
+    except PerfHarnessError as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)

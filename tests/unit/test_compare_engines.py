@@ -1,0 +1,288 @@
+"""`compare-engines` with real ONNX models in real processes, against figures by hand; pictures of made telemetry."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.bench.compare_engines.compare import GpuChoice, choose_gpu, engines_of
+from perfharness.bench.compare_engines.model import (
+    WALL_NAME,
+    CompareSettings,
+    EngineComparison,
+    EngineJob,
+    EngineResult,
+    GpuUse,
+)
+from perfharness.bench.compare_engines.pictures import draw_gpu, draw_maps, draw_speed
+from perfharness.bench.compare_engines.process import outcome
+from perfharness.cli.compare_engines import parse_size, repeated
+from perfharness.cli.main import run
+from perfharness.errors import UsageError
+from perfharness.model.bench import MachineRecord
+from perfharness.model.manifest import GpuRecord
+from perfharness.telemetry.store import write_sample_log
+from perfharness.testing.sample_builder import SampleBuilder
+from perfharness_launcher.gpus import GpuFacts
+from tests.unit.depth_models import random_net, weighted_sum
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("matplotlib")
+Image = pytest.importorskip("PIL.Image")
+
+PNG = b"\x89PNG\r\n\x1a\n"
+TENTH = 0.0999755859375
+"""0.1 in fp16."""
+
+FAST = ["--warmup", "2", "--iterations", "20", "--threads", "1", "--device", "cpu"]
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "compare_engines.json").read_text())
+    return found
+
+
+def write_data(folder: Path) -> None:
+    """Two images and their truth; the map is channel 0 plus a tenth of channel 1.
+
+    `one`: channel 0 (1, 2; 4, 8), channel 1 (0, 10; 0, 0); truth (1, 2; 4, none). `two`: (2, 2; 2, 2)
+    against (2, 4; 2, 2).
+    """
+    for name in ("in", "gt"):
+        (folder / name).mkdir()
+    one, two = np.zeros((2, 3, 2, 2), np.float32)
+    one[0], one[1, 0, 1] = [[1, 2], [4, 8]], 10
+    two[0], two[0, 0, 0] = 2, 2
+    np.save(folder / "in" / "one.npy", one)
+    np.save(folder / "in" / "two.npy", two)
+    np.save(folder / "in" / "lone.npy", two)
+    np.save(folder / "gt" / "one.npy", np.array([[1, 2], [4, 0]], np.float32))
+    Image.fromarray(np.array([[512, 1024], [512, 512]], np.uint16)).save(folder / "gt" / "two.png")
+
+
+def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fp32: map (1, 3; 4, -), error 1 in one of three pixels. fp16: its tenth is a little less, the error 0.99975...
+
+    Image `two` is the same in both: error 2 of 4 in one of four pixels. Maps normalised: `one` from 1 to 8,
+    differing by (10 * 0.1 - 10 * TENTH) / 7 in one of four pixels; `two` is constant and has no range.
+    """
+    write_data(tmp_path)
+    engines = [str(weighted_sum(tmp_path / f"{kind}.onnx", (1, 0.1, 0), kind)) for kind in ("fp32", "fp16")]
+    code = run(
+        ["compare-engines", "--engines", *engines, "--image", str(tmp_path / "in" / "one.npy"), "--gt",
+         str(tmp_path / "gt" / "one.npy"), "--metric-images-dir", str(tmp_path / "in"), "--metric-gt-dir",
+         str(tmp_path / "gt"), "--gt-scale", "256", "--scaling", "none", "--input-size", "2", *FAST, "--output-dir",
+         str(tmp_path / "out")]
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    found = result_of(tmp_path / "out")
+    for engine, precision, error in zip(found["engines"], ("fp32", "fp16"), (1.0, 10 * TENTH), strict=True):
+        assert (engine["status"], engine["precision"], engine["backend"]) == ("ok", precision, "onnxruntime")
+        image, both = engine["image_accuracy"]["metrics"], engine["accuracy"]["metrics"]
+        assert image["abs_rel"] == pytest.approx(error / 2 / 3, rel=1e-6)
+        assert image["sq_rel"] == pytest.approx(error**2 / 2 / 3, rel=1e-6)
+        assert image["rmse"] == pytest.approx(error / sqrt(3), rel=1e-6)
+        assert [image[f"delta{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1, 1])
+        assert engine["accuracy"]["samples"] == 2
+        assert both["abs_rel"] == pytest.approx((error / 2 / 3 + 2 / 4 / 4) / 2, rel=1e-6)
+        assert both["rmse"] == pytest.approx((error / sqrt(3) + 2 / sqrt(4)) / 2, rel=1e-6)
+        assert "1 file (lone)" in engine["accuracy"]["reasons"]["unmatched_files"]
+        assert engine["latency"]["iterations"] == 20
+        assert np.load(tmp_path / "out" / engine["name"] / WALL_NAME).shape == (20,)
+    (pair,) = found["pairs"]
+    difference = (1.0 - 10 * TENTH) / 7
+    assert pair["max"] == pytest.approx(difference, rel=1e-3)
+    assert (pair["mae"], pair["rmse"]) == pytest.approx((difference / 4, difference / 2), rel=1e-3)
+    assert (pair["images"], pair["over"]) == (1, "data set")
+    assert "1 of 2 images could not be compared: two: all values of the map are 2" in pair["reason"]
+    for name in ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(PNG)
+    assert "GPU: the engines ran on the CPU, as --device cpu says" in shown
+    assert not (tmp_path / "out" / "fp32" / "maps").exists()
+
+
+def test_one_engine_that_cannot_run_is_a_row_and_the_others_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged file, a file that no backend can run here, and a model whose size is fixed."""
+    good = random_net(tmp_path / "good.onnx")
+    (tmp_path / "torn.onnx").write_bytes(good.read_bytes()[:50])
+    Image.fromarray(np.zeros((12, 10, 3), np.uint8)).save(tmp_path / "a.png")
+    engines = [str(tmp_path / "torn.onnx"), str(good)]
+    code = run(
+        ["compare-engines", "--engines", *engines, "--image", str(tmp_path / "a.png"), "--input-size", "16x24", *FAST,
+         "-o", str(tmp_path / "out")]
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == 3, shown
+    torn, fine = result_of(tmp_path / "out")["engines"]
+    assert (torn["status"], fine["status"]) == ("failed", "ok")
+    assert "this is no ONNX model" in torn["reason"]
+    assert fine["output"]["shape"] == [16, 24]
+    assert torn["latency"] is None
+    assert "torn is failed: this is no ONNX model" in shown
+    code = run(["compare-engines", "--engines", engines[0], "--image", str(tmp_path / "a.png"), *FAST, "-o",
+                str(tmp_path / "none")])  # fmt: skip
+    assert code == 1
+
+
+def test_an_own_metric_beside_the_errors_of_depth(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "def bias(outputs, reference, sample):\n"
+        "    valid = reference['truth'] > 0\n"
+        "    return float((outputs['depth'][0] - reference['truth'])[valid].mean())\n"
+    )
+    code = run(
+        ["compare-engines", "--engines", str(weighted_sum(tmp_path / "a.onnx", (1, 0.1, 0))), "--image",
+         str(tmp_path / "in" / "one.npy"), "--gt", str(tmp_path / "gt" / "one.npy"), "--metric",
+         f"{tmp_path / 'own.py'}:bias", "--input-size", "2", *FAST, "-o", str(tmp_path / "out")]
+    )  # fmt: skip
+    assert code == 0
+    assert result_of(tmp_path / "out")["engines"][0]["image_accuracy"]["metrics"]["bias"] == pytest.approx(1 / 3)
+
+
+# ---- what is found before anything runs ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--image", "none.png"], "--image: there is no file none.png"),
+        (["--metric-gt-dir", "."], "--metric-gt-dir needs --metric-images-dir"),
+        (["--input-size", "0"], "--input-size 0: must be a number of pixels, or HEIGHTxWIDTH"),
+        (["--mean", "1,2"], "--mean 1,2: must be three numbers"),
+        (["--min-depth", "5", "--max-depth", "4"], "must be more than 0 and less than --max-depth 4"),
+        (["--gpu-sample-interval", "0"], "--gpu-sample-interval 0 must be more than 0"),
+        (["--metric", "nothing"], "'nothing' names no function"),
+        (["--backends", "onnxruntime", "torch"], "--backends names 2, and there are 1 engines"),
+        (["--engines", "none.onnx"], "there is no model file none.onnx"),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    image = tmp_path / "a.png"
+    image.write_bytes(b"")
+    engine = random_net(tmp_path / "a.onnx")
+    given = ["--image", str(image), "--device", "cpu", "-o", str(tmp_path / "out"), *arguments]
+    if "--engines" not in arguments:
+        given += ["--engines", str(engine)]
+    assert run(["compare-engines", *given]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_many_values_after_one_option() -> None:
+    given = ["--engines", "a", "b", "c", "--image", "x", "-o", "y", "--metric", "m", "n"]
+    many = ("--engines", "--metric")
+    assert repeated(given, many) == [
+        "--engines", "a", "--engines", "b", "--engines", "c", "--image", "x", "-o", "y",
+        "--metric", "m", "--metric", "n",
+    ]  # fmt: skip
+    assert repeated(["--engines", "a", "--engines", "b"], many) == ["--engines", "a", "--engines", "b"]
+    assert repeated(["--engines=a"], many) == ["--engines=a"]
+    assert parse_size("518") == (518, 518)
+    assert parse_size("392x518") == (392, 518)
+
+
+def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    paths = [random_net(tmp_path / "net a.onnx"), random_net(tmp_path / "x" / "net a.onnx")]
+    found = engines_of([str(path) for path in paths])
+    assert [(one.name, one.backend) for one in found] == [("net_a", "onnxruntime"), ("net_a_2", "onnxruntime")]
+    (one,) = engines_of(["my.models:create"], ["torch/compile"])
+    assert (one.name, one.backend, one.mode) == ("models", "torch", "compile")
+    with pytest.raises(UsageError, match="its backend must be named"):
+        engines_of(["my.models:create"])
+
+
+def test_the_gpu_is_found_by_its_nvml_index() -> None:
+    facts = GpuFacts(gpus=(GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=2, uuid="GPU-c")))
+    assert choose_gpu(facts, 2, "auto", named=True) == GpuChoice("cuda", 2, "GPU-c")
+    assert choose_gpu(facts, 2, "cpu", named=True).uuid is None
+    with pytest.raises(UsageError, match="NVML has no GPU of that index; there are: 0 = GPU-a, 2 = GPU-c"):
+        choose_gpu(facts, 1, "auto", named=True)
+    none = GpuFacts(problem="no library")
+    assert "there is no GPU (no library)" in str(choose_gpu(none, 0, "auto", named=False).reason)
+    with pytest.raises(UsageError, match=r"--device cuda: there is no GPU \(no library\)"):
+        choose_gpu(none, 0, "cuda", named=False)
+
+
+# ---- what became of a process ----
+
+
+def job(folder: Path) -> EngineJob:
+    return EngineJob(name="a", engine="a.onnx", backend="onnxruntime", settings=CompareSettings(image=folder / "a.png"))
+
+
+def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
+    started = EngineResult(name="a", engine="a.onnx", backend="onnxruntime", device="cpu", load_ms=3,
+                           reason="it has not come to its end")  # fmt: skip
+    (tmp_path / "result.json").write_text(started.model_dump_json())
+    (tmp_path / "stderr.log").write_text("one\nterminate called\n")
+    found = outcome(job(tmp_path), tmp_path, -11, None)
+    assert (found.status, found.load_ms) == ("failed", 3)
+    assert found.reason == "its process was ended by SIGSEGV: one | terminate called"
+    assert outcome(job(tmp_path), tmp_path, -9, 7).status == "timeout"
+    (tmp_path / "result.json").write_text("torn")
+    assert (
+        outcome(job(tmp_path), tmp_path, 2, None).reason == "its process ended with exit code 2: one | terminate called"
+    )
+
+
+# ---- pictures ----
+
+BEGIN, SECOND = 1_700_000_000_000_000_000, 1_000_000_000
+
+
+def comparison(folder: Path, names: tuple[str, ...], uuid: str | None, **more: Any) -> EngineComparison:
+    use = GpuUse(start_unix_ns=BEGIN, end_unix_ns=BEGIN + 5 * SECOND)
+    common = {"backend": "onnxruntime", "device": "cuda", "status": "ok", "gpu": use, **more}
+    engines = [EngineResult(name=name, engine=f"{name}.onnx", **common) for name in names]
+    return EngineComparison(
+        created="2024-01-01", machine=MachineRecord(hostname="h"), gpu_index=0, gpu_uuid=uuid,
+        gpu_reason=None if uuid else "there is no GPU", settings=CompareSettings(image=folder / "a.npy"),
+        engines=engines,
+    )  # fmt: skip
+
+
+def wave(value: float, at_ns: int) -> float:
+    return value * (1 - ((at_ns - BEGIN) // SECOND % 2) / 10)
+
+
+def write_telemetry(folder: Path, busy: float, *, power: bool = True) -> None:
+    folder.mkdir(parents=True)
+    log = SampleBuilder()
+    for metric, value in (
+        ("gpu_utilization_percent", busy),
+        ("memory_used_bytes", busy * 1e8),
+        ("sm_clock_mhz", 1980 - busy),
+        ("power_instant_mw", busy * 5000),
+    ):
+        if power or not metric.startswith("power"):
+            begin, end = BEGIN - SECOND, BEGIN + 6 * SECOND
+            log.polled("GPU-a", metric, partial(wave, value), begin, end, update_period_ns=100_000_000)
+    write_sample_log(folder / "telemetry.parquet", log.build())
+
+
+def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
+    write_telemetry(tmp_path / "fast", 60)
+    write_telemetry(tmp_path / "slow", 95, power=False)
+    path = draw_gpu(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
+    assert path.read_bytes().startswith(PNG)
+
+
+def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
+    found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
+    for draw in (draw_maps, draw_speed, draw_gpu):
+        assert draw(found, tmp_path).read_bytes().startswith(PNG)
