@@ -210,7 +210,9 @@ class TorchSession(Session):
         self._forget()
         self._module = self._call = None
         self._program.release()
-        if self._on_gpu:
+        if self._stream is not None:
+            if self._torch.cuda.current_stream() == self._stream:
+                self._torch.cuda.set_stream(self._torch.cuda.default_stream())
             self._torch.cuda.empty_cache()
         self._flags.restore()
 
@@ -384,7 +386,7 @@ def _translation(torch: Any, error: Exception, what: str, options: BackendOption
         return error
     text = " ".join(str(error).split())
     signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs):
+    if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in signs):
         clear_frames(error.__traceback__)  # what the failed call had allocated is let go of, so that less may be tried
         limit = options.memory_limit_bytes
         within = "" if limit is None or options.device == "cpu" else f" within the limit of {limit} bytes"
