@@ -318,10 +318,7 @@ class ICudaEngine(_Object):
         return self._module.DataType[(self._inputs | self._outputs)[name][2]]
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
-        profiles = self._told["profiles"]
-        if not profiles or name not in profiles[profile_index]:
-            return [self._inputs[name][1]] * 3
-        return list(profiles[profile_index][name])
+        return list(self._told["profiles"][profile_index][name])
 
     def create_engine_inspector(self) -> Any:
         return self._made("EngineInspector", self)
@@ -395,7 +392,11 @@ class IExecutionContext(_Object):
         if self._profile is None:
             self._log("no optimization profile is chosen")
             return False
-        least, _, greatest = self._engine.get_tensor_profile_shape(name, self._profile)
+        fixed = self._engine._inputs[name][1]
+        dynamic = -1 in fixed
+        least, _, greatest = (
+            self._engine.get_tensor_profile_shape(name, self._profile) if dynamic else (fixed, fixed, fixed)
+        )
         if not all(low <= size <= high for low, size, high in zip(least, shape, greatest, strict=True)):
             self._log(f"Static dimension mismatch or out of profile: {name} {shape}")
             return False

@@ -423,8 +423,17 @@ def test_without_a_gpu(fake: Fake) -> None:
 def test_a_tensorrt_that_cannot_be_imported(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(NEW)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    assert backend("tensorrt").problem(BackendOptions(device="cuda")) == (
-        "TensorRT is not installed: pip install 'perfharness[tensorrt]'"
+    wanted = "TensorRT is not installed: pip install 'perfharness[tensorrt]'"
+    assert backend("tensorrt").problem(BackendOptions(device="cuda")) == wanted
+
+
+def test_a_tensorrt_without_its_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tensorrt.py").write_text("import tensorrt_libs_that_are_missing")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    told = str(backend("tensorrt").problem(BackendOptions(device="cuda")))
+    assert told.startswith(
+        "TensorRT cannot be imported (No module named 'tensorrt_libs_that_are_missing'): pip install"
     )
 
 

@@ -216,9 +216,9 @@ def import_library(module: str, name: str, install: str) -> TensorRTLibrary:
     """TensorRT, imported. Raises `BackendUnavailableError` where it is not there or its libraries are missing."""
     try:
         found = import_module(module)
-    except ModuleNotFoundError:
-        raise BackendUnavailableError(f"{name} is not installed: {install}") from None
     except (ImportError, OSError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            raise BackendUnavailableError(f"{name} is not installed: {install}") from None
         raise BackendUnavailableError(f"{name} cannot be imported ({_short(str(error))}): {install}") from error
     return TensorRTLibrary(found, name)
 

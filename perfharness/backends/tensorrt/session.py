@@ -91,11 +91,16 @@ class LoadedEngine:
                 )
 
     def _profile(self, index: int) -> Profile:
-        """Ranges as the engine has them; TensorRT answers with lists of three shapes."""
-        return {
-            name: ShapeRange(*(tuple(map(int, shape)) for shape in self.engine.get_tensor_profile_shape(name, index)))
-            for name in self._input_names
-        }
+        """Ranges of a profile; an input without open dimensions has but one shape, and is not asked for."""
+        ranges = {}
+        for spec in self.inputs:
+            fixed = tuple(size for size in spec.shape if size is not None)
+            if len(fixed) == len(spec.shape):
+                ranges[spec.name] = ShapeRange(fixed, fixed, fixed)
+            else:
+                told = self.engine.get_tensor_profile_shape(spec.name, index)  # least, usual, greatest
+                ranges[spec.name] = ShapeRange(*(tuple(map(int, shape)) for shape in told))
+        return ranges
 
 
 class TensorRTSession(Session):
