@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.model.bench import CaseResult, CaseStatus, Estimate
+from perfharness.model.bench import CaseResult, CaseStatus, Estimate, Precision
+
+SWEEP_NAME = "sweep.json"
+SWEEP_VERSION = 1
 
 TargetFigure = Literal["mean", "p50", "p95", "p99"]
 """Figures of the latency that have an interval, so that it can be told whether a target is met."""
@@ -63,3 +66,33 @@ class LatencyTarget(_Model):
     points: list[TargetPoint] = Field(default_factory=list)
     reason: str = ""
     """All of it in a sentence."""
+
+
+class CellSweep(_Model):
+    """What a sweep or a search found of one cell: model, backend, mode and precision."""
+
+    model: str
+    backend: str
+    mode: str
+    precision: Precision
+    device: Literal["cpu", "cuda"]
+    batch_sizes: list[int]
+    """In the order in which they were measured."""
+
+    ended_by: CaseStatus | None = None
+    ended_at_batch: int | None = None
+    target: LatencyTarget | None = None
+    """Where a latency target was searched for."""
+
+    reason: str | None = None
+
+
+class SweepFile(_Model):
+    """`sweep.json` of `perfharness bench sweep`."""
+
+    schema_version: int = SWEEP_VERSION
+    command: list[str] = Field(default_factory=list)
+    complete: bool = True
+    cells: list[CellSweep] = Field(default_factory=list)
+    cases: list[CaseResult] = Field(default_factory=list)
+    """Every case that was measured, in order."""
