@@ -39,10 +39,10 @@ MOBILENET = "samples.mobilenet_v3.factory:create"
 TINY = "tests.contract.tiny_models:create"
 BATCH = 8
 
-TOLERANCE = {"fp32": 2e-3, "tf32": 0.5, "fp16": 0.5, "bf16": 4.0}
-"""Greatest difference of a logit (standard deviation 2) from NumPy. Seen on a CPU: fp32 7e-5, fp16 0.16, bf16 1.3."""
+TOLERANCE = {"fp32": 2e-3, "tf32": 1.0, "fp16": 1.0, "bf16": 8.0}
+"""Greatest difference of a logit (standard deviation 2) from NumPy, as in tests/contract/test_backends_mobilenet.py."""
 
-COSINE = {"fp32": 0.99999, "tf32": 0.999, "fp16": 0.999, "bf16": 0.98}
+COSINE = {"fp32": 0.99999, "tf32": 0.998, "fp16": 0.998, "bf16": 0.95}
 COMPILED = {("compile", "fp32"), ("compile", "bf16"), ("compile+channels-last", "fp16")}
 """Of all that could be compiled, half a minute each."""
 
