@@ -13,7 +13,7 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
-from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level
+from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level, rows_of_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64, Integers
@@ -63,25 +63,51 @@ class Columns:
     values: Mapping[str, Float64]
 
 
-@dataclass(frozen=True)
-class Entries:
-    """The entries, and the names of those whose time without warm-up came out below zero (it is NaN there)."""
+def names_of_negative(stages: StageTable, measures: Measures) -> list[str]:
+    """Names of entries whose time without warm-up comes out below zero; it is NaN there.
 
-    table: EntryTable
-    negative: list[str]
+    Only entries around batches have such a time, and they are few: no others are made for it.
+    """
+    rows = _rows_like_holders(stages, measures)
+    node, first, _ = _group(stages, rows)
+    at = np.concatenate([np.empty(0, dtype=np.int32), *rows])
+    sums = {time: sum_by_code(node[at], measures.times[time][at], len(first)) for time in TIMES}
+    _, negative = _around_batches(stages, measures, node, sums)
+    return [stages.names[stages.name[row]] for row in first[negative]]
 
 
-def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Entries:
+def _rows_like_holders(stages: StageTable, measures: Measures) -> list[Integers]:
+    """Of each level, the outermost first, stages around batches, and those that may be of one entry with them."""
+    holds = np.zeros(len(stages), dtype=np.bool_)
+    above = stages.parent[measures.outermost_batches()]
+    while len(above := np.unique(above[above >= 0])):
+        holds[above] = True
+        above = stages.parent[above]
+    found: list[Integers] = []
+    inside = np.ones(1, dtype=np.bool_)  # of those found so far, by row; the last place is for having no parent
+    holders = np.flatnonzero(holds)
+    for depth in range(int(stages.level[holders].max(initial=-1)) + 1):
+        names = np.unique(stages.name[holders[stages.level[holders] == depth]])
+        at = np.concatenate(
+            [rows[np.isin(stages.name[rows], names)] for rows in rows_of_level(stages, depth)],
+        )
+        found.append(at[inside[stages.parent[at]]])
+        inside = np.zeros(len(stages) + 1, dtype=np.bool_)
+        inside[found[-1]] = True
+    return found
+
+
+def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> EntryTable:
     """Group stages into entries and compute the numbers of each. `start_ns` is aligned with the stages."""
-    node, first, parent = _group(stages)
+    node, first, parent = _group(stages, [np.concatenate(list(level)) for level in by_level(stages)])
     count = len(first)
-    sums = {time: sum_by_code(node, values, count) for time, values in measures.times.items()}
+    sums = {time: sum_by_code(node, measures.times[time][:], count) for time in TIMES}
     items, is_inside = _items(measures, node, count)
     is_batch = np.zeros(count, dtype=np.bool_)
     is_batch[node[stages.is_batch]] = True
     warm = np.ones(count)
     warm[node[~measures.only_warmup]] = 0
-    around, negative = _around_batches(stages, measures, node, sums)
+    around, _ = _around_batches(stages, measures, node, sums)
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, start_ns)
     occurrences = count_by_code(node, count)
@@ -102,10 +128,7 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
         reasons = _reasons([measures.throttled[word] for word in words], node, count)
         groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
         groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
-    return Entries(
-        table=_table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures)),
-        negative=[stages.names[stages.name[row]] for row in first[negative]],
-    )
+    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures))
 
 
 def _table(
@@ -207,12 +230,16 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
     return order, depth[order]
 
 
-def _group(stages: StageTable) -> tuple[Integers, Int64, Int64]:
-    """The entry of each stage; the first stage of each entry, and the entry above it."""
+def _group(stages: StageTable, levels: list[Integers]) -> tuple[Integers, Int64, Int64]:
+    """The entry of each stage; the first stage of each entry, and the entry above it.
+
+    Args:
+        levels: rows of each level, the outermost first; all, or some with all that are around them.
+    """
     node = np.zeros(len(stages), dtype=np.int32)
     firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     next_number = 0
-    for at in by_level(stages):
+    for at in levels:
         parent = stages.parent[at]
         above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
         del parent
@@ -264,7 +291,7 @@ def _around_batches(
 def _sums_over_batches_below(stages: StageTable, measures: Measures, node: Integers, count: int) -> dict[str, Float64]:
     """Per entry, sums over the outermost batches anywhere below it; times are those of warm-up batches."""
     totals = {name: np.zeros(count) for name in ("batches", "batches_left", "items", "items_left", *TIMES)}
-    batch = np.flatnonzero(measures.outer_batch == np.arange(len(stages)))
+    batch = measures.outermost_batches()
     above = stages.parent[batch]
     while (some := above >= 0).any():
         batch, above = batch[some], above[some]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest_in_order, outer_first
+from perfharness.analysis.keys import parts_of
 from perfharness.model.trace import Int64, Integers, NvtxRanges
 
 
@@ -56,9 +57,14 @@ class Forest:
         return at
 
     def by_depth(self) -> Iterator[Integers]:
-        """Positions of each level that has a parent, the deepest first; those of one parent follow each other."""
+        """Positions of each level that has a parent, the deepest first, in parts; those of one parent in a part follow
+        each other.
+        """
         for depth in range(int(self.level.max(initial=0)), 0, -1):
-            yield np.flatnonzero(self.level == depth)
+            for part in parts_of(len(self)):
+                at = np.flatnonzero(self.level[part] == depth)
+                if len(at):
+                    yield at + part.start
 
     def to_rows(self, values: Integers, count: int) -> Integers:
         """A column of positions as one of the trace's `count` ranges, 0 for those in no line."""
@@ -88,7 +94,8 @@ def build_forest(ranges: NvtxRanges) -> tuple[Forest, Nesting]:
     if not nested.touching:
         lines = tuple(Line(t, 0, b, s) for t, b, s in zip(threads, begins.tolist(), stops, strict=True))
         return Forest(row, start, end, nested.parent, nested.level, lines), nesting
-    parent, level, lane = nested.parent.copy(), nested.level.copy(), np.zeros(len(start), dtype=np.int32)
+    parent, level = nested.parent.copy(), nested.level.astype(np.int32)
+    lane = np.zeros(len(start), dtype=np.int32)
     for name, begin, stop in zip(threads, begins.tolist(), stops, strict=True):
         if name in nested.touching:
             part = slice(begin, stop)

@@ -50,7 +50,7 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
     order = outer_first(start, end, group)
     nested = nest_in_order(start[order], end[order], group[order])
     place = np.append(order, NO_PARENT)
-    parent, level = np.empty(len(start), dtype=np.int32), np.empty(len(start), dtype=np.int32)
+    parent, level = np.empty(len(start), dtype=np.int32), np.empty(len(start), dtype=nested.level.dtype)
     parent[order], level[order] = place[nested.parent], nested.level
     return Nesting(parent, level)
 
@@ -77,7 +77,8 @@ def outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
 def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
     """The same as `nest` for intervals that are in order of (group, start, -end); a chunk at a time."""
     count = len(start)
-    parent, level = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    parent: Integers = np.empty(count, dtype=np.int32)
+    level: Integers = np.empty(count, dtype=np.int32)
     still_open: Int64 = np.empty(0, dtype=np.int64)  # what began earlier and may enclose what comes
     touching: set[int] = set()
     overlapping: set[int] = set()
@@ -95,6 +96,8 @@ def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
     for value in overlapping:
         members = np.flatnonzero(group == value)
         parent[members], level[members] = _nest_overlapping(start, end, members)
+    if level.max(initial=0) <= np.iinfo(np.int8).max:
+        level = level.astype(np.int8)
     return OrderedNesting(parent, level, frozenset(touching))
 
 

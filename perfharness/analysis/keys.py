@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from perfharness.model.result import Float64
-from perfharness.model.trace import Integers
+from perfharness.model.trace import Bool, Integers
 
 Column = npt.NDArray[Any]
+
+PART = 1 << 20
+"""Rows looked at at a time, where a column in between for all of them would be felt."""
 
 SMALL_TABLE = 1 << 16
 """A table of this many values costs nothing, however few rows there are."""
@@ -27,6 +31,12 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.first)
+
+
+def parts_of(count: int) -> Iterator[slice]:
+    """So many rows, a part at a time."""
+    for begin in range(0, count, PART):
+        yield slice(begin, begin + PART)
 
 
 def group_rows(*columns: Integers) -> Groups:
@@ -71,6 +81,30 @@ def group_pairs(small: Integers, rising: Integers) -> Groups:
     code = np.empty(count, dtype=np.int32)
     code[order] = number[order[fresh]][np.cumsum(fresh, dtype=np.int32) - 1]
     return Groups(code, np.flatnonzero(is_first))
+
+
+def rows_by_code(code: Integers, wanted: Bool) -> tuple[Integers, Integers]:
+    """The wanted rows, those of each code together and in their order; and how many each code has.
+
+    A part at a time: a sort of the whole column would take several times its memory.
+    """
+    size = int(code.max(initial=-1)) + 1
+    parts = list(parts_of(len(code)))
+    counts = np.zeros(size, dtype=np.int64)
+    for part in parts:
+        counts += np.bincount(code[part][wanted[part]], minlength=size)
+    place = np.cumsum(counts) - counts
+    rows = np.empty(int(counts.sum()), dtype=np.int32)
+    for part in parts:
+        at = np.flatnonzero(wanted[part])
+        codes = code[part][at]
+        order = np.argsort(codes.astype(np.int16) if size <= 1 << 15 else codes, kind="stable")
+        codes = codes[order]
+        heads = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]][: len(codes)])
+        lengths = np.diff(np.r_[heads, len(codes)])
+        rows[np.arange(len(codes)) + np.repeat(place[codes[heads]] - heads, lengths)] = at[order] + part.start
+        place[codes[heads]] += lengths
+    return rows, counts
 
 
 def _first_rows(code: Integers, count: int) -> Integers:

@@ -14,7 +14,7 @@ import numpy as np
 from perfharness.analysis.busy import NEVER, BusyTimes, sum_up
 from perfharness.analysis.call_index import CallIndex
 from perfharness.analysis.forest import Forest
-from perfharness.analysis.keys import distinct
+from perfharness.analysis.keys import distinct, parts_of
 from perfharness.model.trace import (
     PROCESS_MASK,
     ApiCalls,
@@ -42,7 +42,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Projection:
-    """GPU side of each range, aligned with the ranges; times count only where `operation_count` is not 0."""
+    """GPU side of each range, aligned with the ranges; all 0 where `operation_count` is."""
 
     start_ns: Int64
     end_ns: Int64
@@ -101,15 +101,10 @@ def project(events: Events, forest: Forest, index: CallIndex) -> tuple[Projectio
     if added is None:
         raise AssertionError("operations asked for in order of start came in another")
     times, tally = added
-    positions = np.zeros(len(forest), dtype=np.int32)
-    for calls in index.processes.values():
-        for around in calls.around:
-            inside = around[calls.started & (around >= 0)]
-            positions += np.bincount(inside, minlength=len(forest)).astype(np.int32)
     count = len(events.ranges)
-    operation_count = sum_up(forest, positions)
-    has_work = operation_count > 0
-    times.first_ns[~has_work] = times.last_ns[~has_work] = 0
+    operation_count = sum_up(forest, _count_started(index, len(forest)))
+    has_no_work = operation_count == 0
+    times.first_ns[has_no_work] = times.last_ns[has_no_work] = 0
     return (
         Projection(
             start_ns=forest.to_rows(times.first_ns, count),
@@ -119,6 +114,19 @@ def project(events: Events, forest: Forest, index: CallIndex) -> tuple[Projectio
         ),
         tally,
     )
+
+
+def _count_started(index: CallIndex, count: int) -> Integers:
+    """How many calls with an operation have each of `count` positions innermost around them."""
+    positions = np.zeros(count, dtype=np.int32)
+    for calls in index.processes.values():
+        for around in calls.around:
+            for part in parts_of(len(around)):
+                inside = around[part][calls.started[part] & (around[part] >= 0)]
+                if len(inside):
+                    low, high = int(inside.min()), int(inside.max())
+                    positions[low : high + 1] += np.bincount(inside - low).astype(np.int32)
+    return positions
 
 
 def _add_all(

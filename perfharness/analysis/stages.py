@@ -212,12 +212,12 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting:
             wanted = np.zeros_like(wanted)
         else:
             wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
-    index: Integers = np.flatnonzero(wanted)
+    is_all = bool(wanted.all())
+    index: Integers = np.arange(len(ranges), dtype=np.int32) if is_all else np.flatnonzero(wanted).astype(np.int32)
     if nesting is None or len(owners) > 1 or len(index) < len(ranges):
         group = group_rows(taken(owner, index), taken(ranges.thread, index)).code
         nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
-    index = index.astype(np.int32)
-    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, index, pattern)
+    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, None if is_all else index, pattern)
     nothing = np.broadcast_to(np.int64(0), len(index))
     table = StageTable(
         index=index, owner=taken(owner, index), lane=nothing, thread=taken(ranges.thread, index),
@@ -237,15 +237,20 @@ def _domain_labels(trace: Events) -> dict[int, str]:
 
 
 def _batches_by_name(
-    names: list[str], ranges: NvtxRanges, index: Integers, pattern: re.Pattern[str]
+    names: list[str], ranges: NvtxRanges, index: Integers | None, pattern: re.Pattern[str]
 ) -> tuple[list[str], Integers, Bool, Integers]:
-    """Names without their batch index, which of them are batches, and the index; without one, they are numbered."""
+    """Names without their batch index, which of them are batches, and the index; without one, they are numbered.
+
+    Args:
+        index: the ranges that count; None: all of them.
+    """
+    code_of = ranges.name if index is None else ranges.name[index]
     plain_names = list(names)
     new_code = np.arange(len(names), dtype=np.int32)
     number = np.full(len(names), NOT_COUNTED, dtype=np.int64)
     matches = np.zeros(len(names), dtype=np.bool_)
     there = np.zeros(len(names), dtype=np.bool_)
-    there[ranges.name[index]] = True
+    there[code_of] = True
     for code in np.flatnonzero(there).tolist():
         match = pattern.match(names[code])
         if match is None:
@@ -262,10 +267,13 @@ def _batches_by_name(
     unified = np.asarray([first_code.setdefault(name, code) for code, name in enumerate(plain_names)], dtype=np.int32)
     if number.max(initial=0) <= np.iinfo(np.int32).max:
         number = number.astype(np.int32)
-    name = unified[new_code[ranges.name[index]]]
-    is_batch, batch_index = matches[ranges.name[index]], number[ranges.name[index]]
+    new_code = unified[new_code]
+    used = np.flatnonzero(there)
+    name = code_of if (new_code[used] == used).all() else new_code[code_of]
+    is_batch, batch_index = matches[code_of], number[code_of]
     unnumbered = np.flatnonzero(is_batch & (batch_index == NOT_COUNTED))
-    in_order = unnumbered[np.argsort(ranges.start_ns[index[unnumbered]], kind="stable")]
+    at = unnumbered if index is None else index[unnumbered]
+    in_order = unnumbered[np.argsort(ranges.start_ns[at], kind="stable")]
     batch_index[in_order] = np.arange(len(in_order))
     batch_index[~is_batch] = 0
     return plain_names, name, is_batch, batch_index
@@ -309,7 +317,8 @@ def _is_ordered(table: StageTable, ranges: NvtxRanges) -> bool:
         return False
     if (table.index[1:] < table.index[:-1]).any():
         return False
-    start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
+    at = table.places(len(ranges))
+    start, end = ranges.start_ns[at], ranges.end_ns[at]
     if not is_outer_first(start, end, table.thread):
         return False
     equal = np.flatnonzero((start[1:] == start[:-1]) & (end[1:] == end[:-1]) & (table.thread[1:] == table.thread[:-1]))

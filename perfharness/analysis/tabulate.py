@@ -6,14 +6,15 @@ the index out. A name that occurs more than once under its parent is one entry w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.entries import divide, entry_key, make_entries, number
+from perfharness.analysis.entries import divide, entry_key, make_entries, names_of_negative, number
 from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
-from perfharness.analysis.keys import count_by_code, distinct, group_pairs, sum_by_code
+from perfharness.analysis.keys import count_by_code, distinct, number_rows, rows_by_code, sum_by_code, taken
 from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
@@ -73,16 +74,16 @@ def tabulate_measured(
         )
         measures = with_throttled(measures, touched, reject=reject_throttled)
     values = _ValuesPerBatch(stages, measures)
-    entries = make_entries(stages, measures, ranges.start_ns[stages.places(len(ranges))])
+    negative = names_of_negative(stages, measures)
     findings = [*range_findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
-    if entries.negative:
-        findings.append(negative_without_warmup(entries.negative))
+    if negative:
+        findings.append(negative_without_warmup(negative))
     utc = trace.meta.session_start_unix_ns
     mean_data, stats_minus_warmup = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
-        entries=entries.table,
+        make_entries=lambda: make_entries(stages, measures, ranges.start_ns[stages.places(len(ranges))]),
         mean_data=mean_data,
         stats_minus_warmup=stats_minus_warmup,
         values_minus_warmup=_WithoutWarmup(values),
@@ -100,27 +101,12 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
 
     def __init__(self, stages: StageTable, measures: Measures) -> None:
         self._stages, self._measures = stages, measures
-        inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
-        path = measures.path[inside]
-        pairs = group_pairs(path, measures.batch[inside])
-        self._row = inside
-        self._sums: dict[str, Float64] | None = None
-        self._occurrences: Float64 | None = None
-        if len(pairs) < len(inside):
-            self._row, path = inside[pairs.first], path[pairs.first]
-            self._occurrences = count_by_code(pairs.code, len(pairs))
-            self._sums = {
-                time: sum_by_code(pairs.code, values[inside], len(pairs)) for time, values in measures.times.items()
-            }
-        del pairs
-        narrow = path.astype(np.int16) if path.max(initial=0) < 1 << 15 else path
-        self._order = np.argsort(narrow, kind="stable").astype(np.int32)
-        counts = np.bincount(path)
+        self._rows, counts = rows_by_code(measures.path, measures.batch >= 0)
         stops = np.cumsum(counts)
         self._slices: dict[Path, slice] = {}
         for code in np.flatnonzero(counts):
             part = slice(int(stops[code] - counts[code]), int(stops[code]))
-            self._slices[path_names(stages, int(self._row[self._order[part.start]]))] = part
+            self._slices[path_names(stages, int(self._rows[part.start]))] = part
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -129,16 +115,48 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
         return iter(self._slices)
 
     def __getitem__(self, path: Path) -> BatchValues:
-        at = self._order[self._slices[path]]
-        row, measures = self._row[at], self._measures
-        sums = {time: measures.times[time][row] if self._sums is None else self._sums[time][at] for time in TIMES}
-        items = measures.items[row]
-        values: dict[str, Float64] = dict(sums)
-        values["count"] = np.ones(len(at)) if self._occurrences is None else self._occurrences[at]
-        if self._stages.is_batch[row[0]]:
-            values["total_items"] = items
-        values |= {f"{time}_per_item": divide(sums[time], items) for time in TIMES}
-        return BatchValues(values, measures.warmup[measures.batch[row]])
+        measures, rows = self._measures, self._rows[self._slices[path]]
+        batch = measures.batch[rows]
+        groups = None if (batch[1:] > batch[:-1]).all() else number_rows(batch)
+        first = rows if groups is None else rows[groups.first]
+        items = taken(measures.items, first)
+
+        def times(time: str) -> Float64:
+            values = measures.times[time][rows]
+            return values if groups is None else sum_by_code(groups.code, values, len(groups))
+
+        def count() -> Float64:
+            return np.ones(len(rows)) if groups is None else count_by_code(groups.code, len(groups))
+
+        columns: dict[str, Callable[[], Float64]] = {time: partial(times, time) for time in TIMES}
+        columns["count"] = count
+        if self._stages.is_batch[rows[0]]:
+            columns["total_items"] = lambda: items
+        for time in TIMES:
+            columns[f"{time}_per_item"] = partial(_per_item, columns[time], items)
+        return BatchValues(_MadeWhenAsked(columns), measures.warmup[measures.batch[first]])
+
+
+def _per_item(times: Callable[[], Float64], items: Float64) -> Float64:
+    if len(items) and items.strides == (0,) and np.isnan(items[0]):
+        return items
+    return divide(times(), items)
+
+
+class _MadeWhenAsked(Mapping[str, Float64]):
+    """Columns by key, each made when it is asked for."""
+
+    def __init__(self, columns: Mapping[str, Callable[[], Float64]]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __getitem__(self, key: str) -> Float64:
+        return self._columns[key]()
 
 
 class _WithoutWarmup(Mapping[Path, dict[str, Float64]]):
@@ -179,9 +197,14 @@ def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree]:
     means: Tree = {}
     statistics: Tree = {}
     for path, entry in values.items():
-        mean = {key: number(column.mean()) for key, column in entry.values.items()}
+        mean: Tree = {}
+        summaries: Tree = {}
+        kept = ~entry.warmup
+        for key, column in entry.values.items():
+            mean[key] = number(column.mean())
+            summaries[key] = summarise(column[kept]).to_json()
         place_at(means, path).update(mean, batches=len(entry.warmup))
-        place_at(statistics, path).update(_statistics(entry.without_warmup()))
+        place_at(statistics, path).update(summaries)
     return means, statistics
 
 
@@ -189,16 +212,12 @@ def statistics_tree(values: Iterable[tuple[Path, dict[str, Float64]]]) -> Tree:
     """A tree with each number as statistics over the batches."""
     tree: Tree = {}
     for path, columns in values:
-        place_at(tree, path).update(_statistics(columns))
+        place_at(tree, path).update({key: summarise(column).to_json() for key, column in columns.items()})
     return tree
 
 
-def _statistics(columns: dict[str, Float64]) -> Tree:
-    return {key: summarise(column).to_json() for key, column in columns.items()}
-
-
 def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns: int) -> list[BatchLoop]:
-    outermost = np.flatnonzero(stages.is_batch & (measures.outer_batch == np.arange(len(stages))))
+    outermost = measures.outermost_batches()
     loops = measures.loop[outermost]
     touched = None
     if measures.throttled is not None:

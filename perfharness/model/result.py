@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -51,7 +51,7 @@ class Statistics:
 class BatchValues:
     """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` tells those set apart."""
 
-    values: dict[str, Float64]
+    values: Mapping[str, Float64]
     warmup: Bool
 
     def without_warmup(self) -> dict[str, Float64]:
@@ -165,13 +165,13 @@ class ProcessResult:
     """The result of one measured process.
 
     `values_minus_warmup` holds, per path and key, one value for each batch that is not set apart: what statistics over
-    several processes are pooled from. `entries` are all ranges, every batch under its own name.
+    several processes are pooled from. `make_entries` makes `entries`.
     """
 
     names: list[str]
     """Recorders, or domains of plain NVTX, that the result is about."""
 
-    entries: EntryTable
+    make_entries: Callable[[], EntryTable]
     mean_data: Tree
     stats_minus_warmup: Tree
     values_minus_warmup: Mapping[Path, dict[str, Float64]]
@@ -187,6 +187,11 @@ class ProcessResult:
 
     gpu_work: GpuWork | None = None
     """None where it was not asked for: it is what joins the trace to the sensors of a run."""
+
+    @cached_property
+    def entries(self) -> EntryTable:
+        """All ranges, every batch under its own name; made when first asked for, for it may be larger than the rest."""
+        return self.make_entries()
 
     @cached_property
     def data(self) -> Tree:

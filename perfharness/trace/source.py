@@ -14,7 +14,7 @@ from perfharness.model.trace import Int64
 MISSING = -(2**62)
 """Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
 
-WINDOW_ROWS = 3 << 18
+WINDOW_ROWS = 1 << 17
 """Rows that are read at a time where a table is not read as a whole."""
 
 MAX_WINDOWS = 1 << 14
