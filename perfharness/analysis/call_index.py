@@ -6,13 +6,13 @@ Of a call no more is kept than its id, the innermost range that holds it, and wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.forest import Forest, Line
+from perfharness.analysis.growing import GrowingColumn
 from perfharness.analysis.keys import distinct
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, Events, Int64, Integers
 
@@ -36,7 +36,7 @@ class _Located:
 
     process: int
     correlation: UInt32
-    unknown: Integers  # places of calls without a correlation id
+    unknown: Int64  # places of calls without a correlation id
     kind: UInt8
     around: list[Integers]  # position of the innermost range, one column a lane
     first_ns: int
@@ -112,18 +112,20 @@ def _index(events: Events, forest: Forest, in_order: bool) -> CallIndex | None:
     def locate(block: ApiCalls) -> list[_Located]:
         return _locate(block, forest, lines, kinds)
 
-    parts: dict[int, list[_Located]] = {}
+    found: dict[int, _Found] = {}
     last_start: int | None
     came_in_order, last_start = True, None
     for located in events.map_calls(locate, in_order=in_order):
         came_in_order &= last_start is None or min(part.first_ns for part in located) >= last_start
         last_start = max(part.last_ns for part in located)
         for part in located:
-            parts.setdefault(part.process, []).append(part)
-    last_ns = {process: max(part.last_ns for part in blocks) for process, blocks in parts.items()}
+            if part.process not in found:
+                found[part.process] = _Found()
+            found[part.process].add(part)
+    last_ns = {process: calls.last_ns for process, calls in found.items()}
     processes = {}
-    for process, blocks in parts.items():
-        calls = _joined(blocks)
+    for process in list(found):
+        calls = found.pop(process).calls()
         if not came_in_order and not in_order and _has_equal_ids(calls):
             return None
         processes[process] = calls
@@ -196,32 +198,39 @@ def _around(
     return columns
 
 
-def _joined(parts: list[_Located]) -> ProcessCalls:
-    """The blocks of one process as one. They are let go of column by column, for they are as large as the answer."""
-    sizes = [len(part.correlation) for part in parts]
-    offsets = np.cumsum([0, *sizes[:-1]])
-    unknown = np.concatenate([part.unknown + offset for part, offset in zip(parts, offsets, strict=True)])
-    kinds, lanes = [part.kind for part in parts], [part.around for part in parts]
-    correlations = [part.correlation for part in parts]
-    parts.clear()
-    correlation = np.concatenate(correlations)
-    correlations.clear()
-    return ProcessCalls(
-        correlation=correlation,
-        kind=np.concatenate(kinds),
-        around=list(_lanes(lanes, sizes)),
-        order=_order(correlation, unknown),
-        started=np.zeros(len(correlation), dtype=np.bool_),
-    )
+class _Found:
+    """The calls of one process so far, one block behind the other."""
 
+    def __init__(self) -> None:
+        self.last_ns = int(np.iinfo(np.int64).min)
+        self._correlation = GrowingColumn(np.dtype(np.uint32))
+        self._kind = GrowingColumn(np.dtype(np.uint8))
+        self._around: list[GrowingColumn] = []
+        self._unknown: list[Int64] = [np.empty(0, dtype=np.int64)]
 
-def _lanes(parts: list[list[Integers]], sizes: list[int]) -> Iterable[Integers]:
-    for _ in range(max(len(lanes) for lanes in parts)):
-        yield np.concatenate(
-            [
-                lanes.pop(0) if lanes else np.full(size, NOT_FOUND, dtype=np.int32)
-                for lanes, size in zip(parts, sizes, strict=True)
-            ]
+    def add(self, part: _Located) -> None:
+        """A block more."""
+        count = len(self._correlation)
+        self.last_ns = max(self.last_ns, part.last_ns)
+        self._unknown.append(part.unknown + count)
+        for column in part.around[len(self._around) :]:
+            self._around.append(GrowingColumn(column.dtype))
+            self._around[-1].add(np.broadcast_to(column.dtype.type(NOT_FOUND), count))
+        for lane, grown in enumerate(self._around):
+            known = lane < len(part.around)
+            grown.add(part.around[lane] if known else np.broadcast_to(np.int32(NOT_FOUND), len(part.correlation)))
+        self._correlation.add(part.correlation)
+        self._kind.add(part.kind)
+
+    def calls(self) -> ProcessCalls:
+        """All of them; nothing can be added any more."""
+        correlation = self._correlation.values()
+        return ProcessCalls(
+            correlation=correlation,
+            kind=self._kind.values(),
+            around=[column.values() for column in self._around],
+            order=_order(correlation, np.concatenate(self._unknown)),
+            started=np.zeros(len(correlation), dtype=np.bool_),
         )
 
 
