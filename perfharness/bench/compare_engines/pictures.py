@@ -229,6 +229,7 @@ def draw_speed(comparison: EngineComparison, folder: Path) -> Path:
     if samples:
         _draw_boxes(top, places, samples)
     else:
+        top.set_yticks([])
         _empty(top, "no engine was timed")
     top.set_xlim(-0.6, len(engines) - 0.4)
     top.set_xticks(range(len(engines)))
@@ -324,7 +325,7 @@ def draw_gpu(comparison: EngineComparison, folder: Path) -> Path:
     logs = [_log(one, folder) for one in comparison.engines]
     for ax, (metric, label, scale) in zip(axes, GPU_PANELS, strict=True):
         ax.set_ylabel(label)
-        ax.set_xlabel("seconds since the engine began")
+        ax.set_xlabel("seconds since its rounds began")
         ax.grid(color="#eeeeee")
         ax.set_axisbelow(True)
         for side in ("top", "right"):
@@ -369,11 +370,11 @@ def _draw_line(
     metric, scale = drawn
     if comparison.gpu_uuid is None:
         return comparison.gpu_reason
-    if isinstance(log, str):
-        return log
     begin, end = engine.gpu.start_unix_ns, engine.gpu.end_unix_ns
     if begin is None or end is None:
-        return engine.reason or "the second pass was not done"
+        return f"the second pass was not done ({engine.status})"
+    if isinstance(log, str):
+        return log
     for name in (metric, INSTEAD.get(metric, metric)):
         series = log.get(comparison.gpu_uuid, name)
         if series is not None and series.is_read.any():
