@@ -425,6 +425,8 @@ class IExecutionContext(_Object):
             self._log("IExecutionContext::enqueueV3: Error Code 3: address or shape not set")
             return False
         if stream.captured is not None:
+            if self._world.refused("capture", self._logger):
+                return False
             assert self._settled_for == self._shapes, "captured before it was executed once with these shapes"
         self._settled_for = dict(self._shapes)
         shapes, addresses = dict(self._shapes), dict(self._addresses)

@@ -17,6 +17,8 @@ pytest.importorskip("cuda.bindings.runtime")
 
 from perfharness.backends import BackendOptions, backend, model_source
 from perfharness.backends.tensorrt.session import TensorRTSession
+from perfharness.bench.latency import measure_device_time, measure_latency, warm_up
+from perfharness.bench.spec import LatencySettings
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
 from tests.contract.test_backends import TINY, assert_equal, inputs, run, shapes_of
@@ -235,6 +237,27 @@ def test_an_engine_is_taken_from_the_cache(fake: Fake, tmp_path: Path) -> None:
     assert [layer["Name"] for layer in layers["Layers"]] == ["first_product", "shifted", "rectified", "second_product"]
 
 
+def test_engines_are_built_for_each_kind_of_gpu_but_those_of_rtx(install: Install, tmp_path: Path) -> None:
+    for version, builds in ((NEW, [1, 1, 0]), (RTX, [1, 0, 0])):
+        seen = []
+        for capability in ((8, 9), (8, 6), (8, 9)):
+            fake = install(version, capability=capability)
+            with fake.load(cache_dir=tmp_path / version) as session:
+                session.allocate(shapes(2))
+            seen.append(fake.world.builds)
+        assert seen == builds
+
+
+def test_the_loop_of_the_benchmark_times_it(fake: Fake) -> None:
+    settings = LatencySettings(warmup=2, iterations=5)
+    with fake.load() as session:
+        session.allocate(shapes(2))
+        session.write_inputs(inputs(2))
+        warm_up(session, settings)
+        assert len(measure_latency(session, settings).milliseconds) == 5
+        assert set(measure_device_time(session, settings)) == {1.5}
+
+
 def test_the_timing_cache_grows_from_build_to_build(install: Install, tmp_path: Path) -> None:
     fake = install(NEW)
     for batch in (1, 2, 3):
@@ -331,7 +354,7 @@ def test_a_failed_capture_ends_it(install: Install) -> None:
     fake = install(NEW)
     with fake.load(mode="cudagraph") as session:
         session.allocate(shapes(2))
-        fake.world.fails["execute_async_v3"] = "operation not permitted when stream is capturing"
+        fake.world.fails["capture"] = "operation not permitted when stream is capturing"
         with pytest.raises(BackendError, match="not permitted"):
             session.allocate(shapes(3))
         fake.world.fails.clear()
