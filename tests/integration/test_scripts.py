@@ -217,14 +217,20 @@ def test_gpu_check_fails_where_a_trace_cannot_tell(
     assert "could not be traced" in failed[0].detail
 
 
-def test_gpu_check_leaves_warm_up_out_of_the_medians(gpu_check: ModuleType) -> None:
+def test_gpu_check_leaves_warm_up_out_of_the_times(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def batch(time_ms: float, warmup: bool) -> dict[str, object]:
-        stages = {stage: {"gpu_time": time_ms} for stage in gpu_check.GPU_STAGES}
+        stages = {stage: {"gpu_time": time_ms, "gpu_busy_time": time_ms / 2} for stage in gpu_check.GPU_STAGES}
         return {**stages, "warmup": warmup, "cpu_time": 1.0}
 
     batches = {"batch_0": batch(9.0, True), "batch_1": batch(1.0, False), "batch_2": batch(2.0, False)}
     result = {"data": {"image_classification": {"pipeline": {**batches, "cpu_time": 3.0}}}}
-    assert gpu_check.stage_medians_ms(result) == dict.fromkeys(gpu_check.GPU_STAGES, 1.5)
+    monkeypatch.setattr(gpu_check, "result_of", lambda folder, index: result)
+    projected = gpu_check.stage_times_ms(tmp_path, 0, "gpu_time")
+    assert projected == dict.fromkeys(gpu_check.GPU_STAGES, [1.0, 2.0])
+    assert gpu_check.stage_times_ms(tmp_path, 0, "gpu_busy_time") == dict.fromkeys(gpu_check.GPU_STAGES, [0.5, 1.0])
+    assert (gpu_check.shortest([1.0, 2.0]), gpu_check.median([1.0, 2.0])) == (1.0, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -233,21 +239,22 @@ def test_gpu_check_leaves_warm_up_out_of_the_medians(gpu_check: ModuleType) -> N
 def test_gpu_check_allows_five_percent(
     gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, embedded_ms: float, passes: bool
 ) -> None:
-    assert verdicts(gpu_check, monkeypatch, 1.0, embedded_ms) == [passes] * 6
+    assert verdicts(gpu_check, monkeypatch, 1.0, embedded_ms) == [passes] * 12
 
 
 @pytest.mark.parametrize(("embedded_ms", "passes"), [(0.049, True), (0.051, False)])
 def test_gpu_check_allows_twenty_microseconds_where_five_percent_are_less(
     gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, embedded_ms: float, passes: bool
 ) -> None:
-    assert verdicts(gpu_check, monkeypatch, 0.030, embedded_ms) == [passes] * 6
+    assert verdicts(gpu_check, monkeypatch, 0.030, embedded_ms) == [passes] * 12
 
 
 def verdicts(gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, nsys_ms: float, embedded_ms: float) -> list[bool]:
-    """What compare_times says of two processes of three GPU stages, with these medians."""
-    medians = {"nsys": nsys_ms, "embedded": embedded_ms}
-    monkeypatch.setattr(gpu_check, "result_of", lambda folder, index: folder.name)
+    """What compare_times says of two processes of three GPU stages and two kinds of times, all of this length."""
+    times = {"nsys": nsys_ms, "embedded": embedded_ms}
     monkeypatch.setattr(
-        gpu_check, "stage_medians_ms", lambda tracer: dict.fromkeys(gpu_check.GPU_STAGES, medians[tracer])
+        gpu_check,
+        "stage_times_ms",
+        lambda folder, index, key: dict.fromkeys(gpu_check.GPU_STAGES, [times[folder.name]]),
     )
-    return [check.passed for check in gpu_check.compare_times({tracer: Path(tracer) for tracer in medians})]
+    return [check.passed for check in gpu_check.compare_times({tracer: Path(tracer) for tracer in times})]
