@@ -228,8 +228,10 @@ def test_gpu_check_leaves_warm_up_out_of_the_times(
     result = {"data": {"image_classification": {"pipeline": {**batches, "cpu_time": 3.0}}}}
     monkeypatch.setattr(gpu_check, "result_of", lambda folder, index: result)
     projected = gpu_check.stage_times_ms(tmp_path, 0, "gpu_time")
-    assert projected == dict.fromkeys(gpu_check.GPU_STAGES, [1.0, 2.0])
-    assert gpu_check.stage_times_ms(tmp_path, 0, "gpu_busy_time") == dict.fromkeys(gpu_check.GPU_STAGES, [0.5, 1.0])
+    assert projected == {stage: [1.0, 2.0] for stage in gpu_check.GPU_STAGES}
+    assert gpu_check.stage_times_ms(tmp_path, 0, "gpu_busy_time") == {
+        stage: [0.5, 1.0] for stage in gpu_check.GPU_STAGES
+    }
     assert (gpu_check.shortest([1.0, 2.0]), gpu_check.median([1.0, 2.0])) == (1.0, 1.5)
 
 
@@ -255,6 +257,6 @@ def verdicts(gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, nsys_ms: fl
     monkeypatch.setattr(
         gpu_check,
         "stage_times_ms",
-        lambda folder, index, key: dict.fromkeys(gpu_check.GPU_STAGES, [times[folder.name]]),
+        lambda folder, index, key: {stage: [times[folder.name]] for stage in gpu_check.GPU_STAGES},
     )
     return [check.passed for check in gpu_check.compare_times({tracer: Path(tracer) for tracer in times})]
