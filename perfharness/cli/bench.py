@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from perfharness.cli.bench_startup import start_up
 from perfharness.cli.bench_sweep import sweep
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
 from perfharness.errors import PerfHarnessError, UsageError
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     )
     verb.command(RUN, context_settings=CONTEXT)(run)
     verb.command("sweep", context_settings=CONTEXT)(sweep)
+    verb.command("start-up", context_settings=CONTEXT)(start_up)
     verb.command("show", context_settings=CONTEXT)(show)
     verb.command("merge", context_settings=CONTEXT)(merge)
     app.add_typer(verb, name="bench")

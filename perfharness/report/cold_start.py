@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,10 @@ def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
     return startup(process.start_unix_ns, journal).to_json()
 
 
-def spreads(rows: Sequence[ColdStartRow], cache: str) -> dict[str, Spread]:
+def spreads(rows: Sequence[ColdStartRow], cache: str, figures: Mapping[str, str] = FIGURES) -> dict[str, Spread]:
     """Median and range of each figure over the processes of one kind that ended well."""
     told = [row.startup for row in rows if row.cache == cache and row.status == "ok" and row.startup is not None]
-    return {name: _spread([one[name] for one in told if one.get(name) is not None]) for name in FIGURES}
+    return {name: _spread([one[name] for one in told if one.get(name) is not None]) for name in figures}
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -64,13 +64,13 @@ def write_cold_start(found: ColdStart, folder: Path) -> Path:
     return path
 
 
-def print_cold_start(console: Console, found: ColdStart) -> None:
+def print_cold_start(console: Console, found: ColdStart, figures: Mapping[str, str] = FIGURES) -> None:
     """The table: each part with a cold and a warm file cache, median and range."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("ms, median (range)", no_wrap=True)
     for kind in ("cold cache", "warm cache"):
         table.add_column(kind, justify="right", no_wrap=True)
-    for name, words in FIGURES.items():
+    for name, words in figures.items():
         table.add_row(words, _shown(found.cold[name]), _shown(found.warm[name]))
     console.print(table)
     if found.cold_reason is not None:

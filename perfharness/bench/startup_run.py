@@ -1,0 +1,103 @@
+"""The start-up of a case in fresh processes, with a cold and a warm file cache in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from perfharness.backends import model_source
+from perfharness.bench.cold import make_cold
+from perfharness.bench.matrix import PlannedCase
+from perfharness.bench.outcome import case_outcome
+from perfharness.bench.process import run_process
+from perfharness.bench.runner import case_environment
+from perfharness.model.bench import CaseResult
+from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
+from perfharness.report.cold_start import spreads
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.outcome import log_tail
+from perfharness_launcher.spawn import STDERR_LOG
+
+FIGURES = {
+    "process_to_first_result_ms": "to the first result",
+    "process_ms": "  interpreter, perfharness",
+    "import_ms": "  import of the framework",
+    "build_ms": "  build",
+    "load_ms": "  load",
+    "allocate_ms": "  allocate",
+    "first_inference_ms": "  first inference",
+}
+
+MakeCold = Callable[[Path, Path | None], CacheState]
+
+
+def startup_figures(result: CaseResult) -> dict[str, float | None]:
+    """The parts, and their sum; a case that built nothing has no part for it."""
+    parts = {name: getattr(result.startup, name) for name in FIGURES if name != "process_to_first_result_ms"}
+    known = [value for value in parts.values() if value is not None]
+    complete = all(value is not None for name, value in parts.items() if name != "build_ms")
+    return {"process_to_first_result_ms": round(sum(known), 6) if complete else None, **parts}
+
+
+def measure_startup(
+    planned: PlannedCase,
+    out: Path,
+    count: int,
+    *,
+    timeout_s: float,
+    interrupts: Interrupts,
+    command: Sequence[str] = (),
+    done: Callable[[ColdStartRow], None] = lambda _: None,
+    cold: MakeCold = make_cold,
+) -> ColdStart:
+    """A first process, which shows what files are read, then so many cold ones and warm ones in turn.
+
+    Args:
+        planned: the case; its passes are left out.
+        out: every process has a folder in it.
+    """
+    model = model_source(planned.spec.model, planned.spec.model_name).path
+    rows: list[ColdStartRow] = []
+    cold_reason = None
+    names = ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
+    for name in names:
+        cache: Cache = "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
+        state = None
+        if cache == "cold":
+            state = cold(out / "first", model)
+            if state.method is None:
+                cold_reason = state.reason
+                rows.append(ColdStartRow(cache=cache, folder=name, status="not_run", reason=state.reason))
+                continue
+        row = _one(planned, out / name, cache, timeout_s, interrupts)
+        if interrupts:
+            break
+        rows.append(row.model_copy(update={"cache_state": state}))
+        done(rows[-1])
+        if name == "first" and row.status != "ok":
+            break
+    return ColdStart(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=list(command),
+        script=planned.case_id,
+        tracer="none",
+        rows=rows,
+        cold=spreads(rows, "cold", FIGURES),
+        warm=spreads(rows, "warm", FIGURES),
+        cold_reason=cold_reason,
+    )
+
+
+def _one(planned: PlannedCase, folder: Path, cache: Cache, timeout_s: float, interrupts: Interrupts) -> ColdStartRow:
+    latency = planned.spec.latency.model_copy(update={"warmup": 0})
+    spec = planned.spec.model_copy(update={"passes": (), "latency": latency, "file_cache": cache})
+    end = run_process(
+        spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec), look=lambda: None
+    )
+    late = timeout_s if end.timed_out else None
+    stderr = log_tail(folder / STDERR_LOG)
+    result = case_outcome(folder, spec.case, end.return_code, timed_out_s=late, stderr=stderr)
+    if result.status != "ok":
+        return ColdStartRow(cache=cache, folder=folder.name, status="failed", reason=end.reason or result.reason)
+    return ColdStartRow(cache=cache, folder=folder.name, status="ok", startup=startup_figures(result))
