@@ -136,7 +136,8 @@ class OnnxRuntimeSession(Session):
         except BaseException:
             self.close()
             raise
-        self.enforces_memory_limit = options.memory_limit_bytes is not None and self._on_gpu
+        # The TensorRT provider is limited in its workspace only.
+        self.enforces_memory_limit = options.memory_limit_bytes is not None and self._provider == PROVIDERS["cuda"]
         self._run_options: Any = None  # options of one's own cost 27 microseconds a run on the CPU (ONNX Runtime 1.31)
         if self._on_gpu:  # we wait for the stream, once a round
             self._run_options = library.RunOptions()
