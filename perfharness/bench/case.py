@@ -47,6 +47,7 @@ from perfharness.bench.record import CaseRecord, write_whole
 from perfharness.bench.spec import (
     EXIT_USAGE,
     FILES_NAME,
+    OUTPUTS_FOLDER,
     OUTPUTS_NAME,
     CaseSpec,
     tokens_per_item,
@@ -123,7 +124,12 @@ def _run(spec: CaseSpec, record: CaseRecord, stack: ExitStack, begun_unix_ns: in
         _latency(spec, record, session, view, warmup)
     _memory(spec, record, session, view)
     watchdog.check()
-    for name, measure in (("telemetry", _telemetry), ("layers", _layers), ("outputs", _outputs)):
+    for name, measure in (
+        ("telemetry", _telemetry),
+        ("layers", _layers),
+        ("outputs", _outputs),
+        ("accuracy", _accuracy),
+    ):
         if name in spec.passes:
             with _not_fatal(record, name):
                 measure(spec, record, session)
@@ -305,6 +311,27 @@ def _outputs(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     outputs: dict[str, Any] = session.read_outputs()
     np.savez(hidden, **outputs)
     hidden.replace(record.folder / OUTPUTS_NAME)
+
+
+def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    from perfharness.bench.accuracy.of_case import measure_accuracy
+
+    if spec.accuracy is None:
+        record.because(accuracy="the suite has no [accuracy], which says on what data")
+        return
+    record.doing("accuracy")
+    given = spec.accuracy
+    store = record.folder / OUTPUTS_FOLDER if given.store else None
+    found = measure_accuracy(
+        session,
+        input_shapes(session.inputs, spec),
+        given.settings,
+        against=given.against,
+        baseline=given.baseline,
+        store=store,
+        details=record.folder,
+    )
+    record.keep(accuracy=found)
 
 
 def _instances(spec: CaseSpec, record: CaseRecord) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perfharness.analysis.recommendation import recommend
+from perfharness.bench.accuracy_step import AccuracyStep
 from perfharness.bench.equality_step import EqualityStep
 from perfharness.bench.matrix import PlannedCase, shuffled
 from perfharness.bench.outcome import case_outcome
@@ -71,6 +72,7 @@ class SuiteRun:
     patience: Patience | None = None
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     results: dict[str, CaseResult] = field(default_factory=dict, init=False)
+    _accuracy: AccuracyStep = field(init=False)
     remarks: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> BenchSuiteResult:
@@ -82,6 +84,8 @@ class SuiteRun:
         self._write()
         step = EqualityStep(self.suite, self.planned, self.out, self.baseline)
         step.run(self._process)
+        self._accuracy = AccuracyStep(self.suite, self.planned, self.out, self.baseline)
+        self._accuracy.run(self._process)
         self._compare_kept(step)
         for case in order:
             if self.interrupts:
@@ -97,9 +101,10 @@ class SuiteRun:
     def _compare_kept(self, step: EqualityStep) -> None:
         """Results of an earlier run, whose suite may have had no or another `[equality]`."""
         for case_id, result in self.results.items():
-            record = step.record(result.case)
-            if record is not None and record != result.equality:
-                self.results[case_id] = result.model_copy(update={"equality": record})
+            found = {"equality": step.record(result.case), "accuracy": self._accuracy.record(result.case)}
+            changed = {name: one for name, one in found.items() if one is not None and one != getattr(result, name)}
+            if changed:
+                self.results[case_id] = result.model_copy(update=changed)
                 update_result(self.out / CASES / case_id, self.results[case_id])
 
     def _order(self) -> list[PlannedCase]:
@@ -147,6 +152,7 @@ class SuiteRun:
             update={
                 "case": planned.case,
                 "equality": step.record(planned.case),
+                "accuracy": self._accuracy.record(planned.case),
                 "spec_sha256": planned.sha256,
                 "started_unix_ns": end.started_unix_ns,
                 "duration_s": end.duration_s,

@@ -6,6 +6,7 @@
 - `result.json` (`CaseResult`): what is known so far, after each pass;
 - `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
 - `outputs.npz`: outputs of one round by name, where the pass `outputs` was asked for;
+- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter where they are to be kept;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 
 `perfharness.bench.outcome.case_outcome` makes one `CaseResult` of them, whatever became of the process.
@@ -18,6 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.model.bench import BenchCase, CaseStatus
 
 SPEC_NAME = "spec.json"
@@ -26,8 +28,9 @@ RESULT_NAME = "result.json"
 ARRAYS_FOLDER = "arrays"
 FILES_NAME = "files.json"
 OUTPUTS_NAME = "outputs.npz"
+OUTPUTS_FOLDER = "outputs"
 
-Pass = Literal["latency", "telemetry", "layers", "instances", "stages", "outputs"]
+Pass = Literal["latency", "telemetry", "layers", "instances", "stages", "outputs", "accuracy"]
 """What may be asked for beside start-up, in the order in which they are done."""
 
 ARRAYS = {
@@ -121,6 +124,7 @@ class CaseSpec(_Model):
     telemetry: TelemetrySettings = TelemetrySettings()
     layer_rounds: int = 20
     instances: int = Field(default=1, ge=1)
+    accuracy: AccuracyPass | None = None
     pipeline: str | None = None
     pipeline_arguments: tuple[str, ...] = ()
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"

@@ -4,6 +4,7 @@ OUT/bench.json, OUT/bench.parquet                          after every case
 OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   put in place by one rename when the case is over
 OUT/cases/.CASE_ID.running/                                a case while it runs; what a killed suite left is removed
 OUT/equality/CELL/outputs.npz, result.json                 outputs on the same inputs
+OUT/accuracy/CELL/accuracy.json, result.json, outputs/     what each gets right; outputs of the baseline only
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from perfharness.report.files import replacing, write_text
 
 CASES = "cases"
 EQUALITY = "equality"
+ACCURACY = "accuracy"
 ITERATIONS_NAME = "iterations.parquet"
 
 
@@ -37,7 +39,7 @@ def prepare(out: Path, *, resume: bool) -> None:
         raise UsageError(f"{out} is no folder; name another with -o")
     try:
         (out / CASES).mkdir(parents=True, exist_ok=True)
-        for left in (*(out / CASES).glob(".*.running"), *(out / EQUALITY).glob(".*.running")):
+        for left in [left for kind in (CASES, EQUALITY, ACCURACY) for left in (out / kind).glob(".*.running")]:
             shutil.rmtree(left)
     except OSError as error:
         raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfharness.backends import Backend, ModelSource, backend, model_source
+from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.errors import UsageError
@@ -161,6 +162,18 @@ class EqualityTable(_Table):
         return Tolerance(absolute=max(low.absolute, self.absolute), relative=max(low.relative, self.relative))
 
 
+class AccuracyTable(AccuracySettings):
+    """`[accuracy]`: samples that every cell is run on, before any speed is measured.
+
+    Args:
+        baseline: `backend[/mode][/precision]` whose outputs the others are compared with; None: the suite's.
+        batch_size: None: the smallest of the cell.
+    """
+
+    baseline: str | None = None
+    batch_size: int | None = Field(default=None, ge=1)
+
+
 class ConstraintsTable(_Table):
     """`[constraints]`; sizes as people write them."""
 
@@ -195,6 +208,7 @@ class Suite(_Table):
     telemetry: TelemetrySettings = TelemetrySettings()
     run: RunTable = RunTable()
     equality: EqualityTable | None = None
+    accuracy: AccuracyTable | None = None
     constraints: ConstraintsTable = ConstraintsTable()
     folder: Path = Path()
 
@@ -233,6 +247,24 @@ def model_text(suite: Suite, text: str) -> str:
     if colon and file.endswith(".py") and (suite.folder / file).is_file():
         return f"{(suite.folder / file).absolute()}:{function}"
     return text
+
+
+def accuracy_settings(suite: Suite) -> AccuracySettings:
+    """Those of `[accuracy]`, which is there, with the suite's folder before relative paths."""
+    assert suite.accuracy is not None
+    given = suite.accuracy
+    found = AccuracySettings.model_validate(given.model_dump(exclude={"baseline", "batch_size"}))
+    paths = {
+        name: (suite.folder / path).absolute()
+        for name in ("inputs", "labels", "class_names", "truth")
+        if (path := getattr(given, name)) is not None
+    }
+    function = given.preprocess.function
+    prepare = found.preprocess.model_copy(
+        update={"function": None if function is None else model_text(suite, function)}
+    )
+    metrics = tuple(model_text(suite, text) for text in given.metrics)
+    return found.model_copy(update={**paths, "preprocess": prepare, "metrics": metrics})
 
 
 def source_of(suite: Suite, model: SuiteModel, backend_name: str) -> ModelSource | None:

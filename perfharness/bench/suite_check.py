@@ -12,6 +12,7 @@ from perfharness.bench.suite import (
     ALL_MODES,
     Suite,
     SuiteModel,
+    accuracy_settings,
     cell_names,
     model_name,
     model_text,
@@ -86,6 +87,7 @@ def problems(suite: Suite) -> Iterator[str]:
     yield from _backend_problems(suite, found)
     yield from _model_problems(suite, found)
     yield from _name_problems(suite)
+    yield from _accuracy_problems(suite)
     if (
         suite.equality is not None
         and suite.equality.batch_size is None
@@ -94,6 +96,16 @@ def problems(suite: Suite) -> Iterator[str]:
         modes = sum(max(1, len(one.modes)) for one in suite.backend)
         if modes < 2:
             yield "[equality] compares backends, modes or precisions, and there is only one"
+
+
+def _accuracy_problems(suite: Suite) -> Iterator[str]:
+    """Data that is not there; the files themselves are read case by case."""
+    if suite.accuracy is None:
+        return
+    try:
+        accuracy_settings(suite).samples()
+    except UsageError as error:
+        yield f"[accuracy] {error}"
 
 
 def _list_problems(suite: Suite) -> Iterator[str]:
@@ -182,6 +194,7 @@ def _name_problems(suite: Suite) -> Iterator[str]:
     for what, name in (
         ("baseline", suite.baseline),
         ("[equality] reference", suite.equality and suite.equality.reference),
+        ("[accuracy] baseline", suite.accuracy and suite.accuracy.baseline),
     ):
         if name is not None and name not in cells:
             whole = sorted(cell for cell in cells if cell.count("/") >= 2) or sorted(cells)

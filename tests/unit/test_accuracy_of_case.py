@@ -12,10 +12,11 @@ import pytest
 from perfharness.backends.base import BackendOptions, ModelSource
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.of_case import AccuracySettings, measure_accuracy, read_outputs
+from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.own_metric import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor, PreprocessSettings
 from perfharness.bench.accuracy.samples import find_samples, read_image, read_map, resized_map
+from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
 from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript

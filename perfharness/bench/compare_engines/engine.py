@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from perfharness.analysis.latency_statistics import drift_percent, latency_stats
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.of_case import AccuracySettings, measure_accuracy, read_outputs
+from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.preprocess import CHANNELS, Preprocessor
 from perfharness.bench.accuracy.samples import as_map
+from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.beside import measure_beside
 from perfharness.bench.compare_engines.model import (
     IMAGE_FOLDER,
