@@ -170,7 +170,8 @@ def run(
     SUITE.toml and its keys: docs/bench.md. Flags go over what the suite says.
 
     `perfharness bench show DIR` prints the results again, under other constraints; `perfharness bench merge A B -o DIR`
-    puts several machines' results side by side.
+    puts several machines' results side by side; `perfharness bench sweep` measures batch sizes until memory ends, or
+    finds the largest within a latency target; `perfharness bench start-up` times cold and warm starts.
 
     Exit codes: 0 every case was measured or cannot run here; 1 interrupted, or none was measured; 2 the suite is wrong;
     3 some failed, or gave wrong answers.
