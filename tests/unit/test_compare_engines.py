@@ -10,8 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from perfharness.bench.compare_engines.compare import GpuChoice, choose_gpu, engines_of
+from perfharness.bench.compare_engines.compare import (
+    GpuChoice,
+    choose_gpu,
+    compare_engines,
+    engines_of,
+    remarks_of,
+)
 from perfharness.bench.compare_engines.model import (
     WALL_NAME,
     CompareSettings,
@@ -22,14 +29,16 @@ from perfharness.bench.compare_engines.model import (
 )
 from perfharness.bench.compare_engines.pictures import draw_gpu, draw_maps, draw_speed
 from perfharness.bench.compare_engines.process import outcome
+from perfharness.bench.compare_engines.summary import print_comparison
 from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord
+from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.store import write_sample_log
+from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
-from perfharness_launcher.gpus import GpuFacts
+from perfharness_launcher.gpus import GpuFacts, find_gpus
 from tests.unit.depth_models import random_net, weighted_sum
 
 pytest.importorskip("onnx")
@@ -286,3 +295,39 @@ def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
     found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
     for draw in (draw_maps, draw_speed, draw_gpu):
         assert draw(found, tmp_path).read_bytes().startswith(PNG)
+
+
+def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real processes and the real sampler on the record of an H200; the engine itself computes on the CPU."""
+    monkeypatch.setenv(NVML_REPLAY, str(Path(__file__).parents[1] / "nvml" / "h200.json.gz"))
+    (gpu,) = find_gpus().gpus
+    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
+    settings = CompareSettings(image=tmp_path / "a.npy", input_size=(8, 8), warmup=1, iterations=10, threads=1,
+                               sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
+    engines = engines_of([str(random_net(tmp_path / "a.onnx"))])
+    chosen = GpuChoice("cpu", gpu.index, gpu.uuid)
+    found = compare_engines(engines, settings, chosen, tmp_path / "out", MachineRecord(hostname="h"))
+    (one,) = found.engines
+    assert (one.status, one.reason) == ("ok", None)
+    log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")
+    clock = log.get(gpu.uuid, "sm_clock_mhz")
+    assert clock is not None
+    assert one.gpu.start_unix_ns is not None
+    assert one.gpu.end_unix_ns is not None
+    assert len(clock.between(one.gpu.start_unix_ns, one.gpu.end_unix_ns)) >= 10
+    assert one.gpu.utilization_percent is not None
+    assert one.gpu.power_mean_w is not None
+    assert one.gpu.power_mean_w > 50
+    assert one.gpu.inferences is not None
+    assert draw_gpu(found, tmp_path / "out").stat().st_size > 10_000
+    print_comparison(Console(), found)
+
+
+def test_a_clock_that_fell_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = comparison(Path("x"), ("held", "fell"), "GPU-a")
+    uses = [GpuUse(clock_drop_percent=drop) for drop in (5.0, 5.1)]
+    engines = [one.model_copy(update={"gpu": use}) for one, use in zip(found.engines, uses, strict=True)]
+    (remark,) = remarks_of(engines)
+    assert remark.startswith("fell: the SM clock fell by 5.1 % while it ran")
+    print_comparison(Console(width=300), found.model_copy(update={"engines": engines, "remarks": [remark]}))
+    assert f"warning: {remark}" in capsys.readouterr().out

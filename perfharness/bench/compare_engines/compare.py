@@ -138,7 +138,7 @@ def compare_engines(
         say: told what is done now.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
-    environment = {} if gpu.uuid is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid or ""}  # by UUID; on the CPU none, so that none is taken
     results = []
     for number, engine in enumerate(engines, 1):
         say(f"{number} of {len(engines)}: {engine.name} ({engine.backend} on {gpu.device})")
@@ -159,7 +159,7 @@ def compare_engines(
         settings=settings,
         engines=_with_speedups(results),
         pairs=compare_maps(results, settings, output_dir),
-        remarks=_remarks(results),
+        remarks=remarks_of(results),
     )
     if not keep_maps:
         for result in results:
@@ -177,7 +177,7 @@ def _with_speedups(results: Sequence[EngineResult]) -> list[EngineResult]:
     ]
 
 
-def _remarks(results: Sequence[EngineResult]) -> list[str]:
+def remarks_of(results: Sequence[EngineResult]) -> list[str]:
     """What may make the comparison unfair."""
     found = []
     for one in results:
