@@ -28,13 +28,16 @@ def concurrency(starts: Sequence[Int64], ends: Sequence[Int64], begin_ns: int, e
     inside = [
         _union(np.clip(s, begin_ns, end_ns), np.clip(e, begin_ns, end_ns)) for s, e in zip(starts, ends, strict=True)
     ]
+    window = end_ns - begin_ns
+    if len(inside) == 1:
+        busy = float((inside[0][1] - inside[0][0]).sum() / window)
+        return Concurrency(mean_processes=busy, all_processes_share=busy)
     # A process's intervals do not touch, so that each border changes the number of processes inside by one.
     times = np.concatenate([border for pair in inside for border in pair])
     steps = np.concatenate([np.full(len(pair[0]), sign) for pair in inside for sign in (1, -1)])
     order = np.argsort(times, kind="stable")
     length = np.diff(times[order])
     count = np.cumsum(steps[order])[:-1]
-    window = end_ns - begin_ns
     return Concurrency(
         mean_processes=float((length * count).sum() / window),
         all_processes_share=float(length[count == len(inside)].sum() / window),
@@ -43,6 +46,8 @@ def concurrency(starts: Sequence[Int64], ends: Sequence[Int64], begin_ns: int, e
 
 def _union(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     """The same stretch of time as intervals that neither overlap nor touch."""
+    if (end > start).all() and (start[1:] > end[:-1]).all():
+        return start, end
     some = end > start
     order = np.argsort(start[some], kind="stable")
     start, end = start[some][order], end[some][order]

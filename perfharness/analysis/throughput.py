@@ -40,10 +40,13 @@ def items_inside(loop: BatchLoop, window: Window) -> float | None:
 
     Whole batches only would be off by up to a batch per process, which is most of a short run.
     """
-    inside = np.minimum(loop.end_ns, window.end_ns) - np.maximum(loop.start_ns, window.begin_ns)
-    some = inside > 0
-    total = float((loop.items[some] * inside[some] / (loop.end_ns - loop.start_ns)[some]).sum())
-    return None if np.isnan(total) else total
+    some = (loop.end_ns > window.begin_ns) & (loop.start_ns < window.end_ns) & (loop.end_ns > loop.start_ns)
+    items = loop.items[some]
+    if np.isnan(items).any():
+        return None
+    start, end = loop.start_ns[some], loop.end_ns[some]
+    inside = np.minimum(end, window.end_ns) - np.maximum(start, window.begin_ns)
+    return float((items * inside / (end - start)).sum())
 
 
 def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dict[str, Any]:
