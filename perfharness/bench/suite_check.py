@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from perfharness.backends import Backend, backend, model_source
+from perfharness.backends import Backend, backend, model_source, spelled
 from perfharness.bench.suite import (
     ALL_MODES,
     Suite,
@@ -60,9 +60,9 @@ def _written_out(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _backend_table(text: str) -> dict[str, Any]:
-    """`torch/compile` -> its name and mode."""
-    name, slash, mode = text.rpartition("/") if ":" not in text or "/" in text.rpartition(":")[2] else (text, "", "")
-    return {"name": name, "modes": [mode]} if slash else {"name": text}
+    """`torch/compile`, `kerasxla` -> its name and mode."""
+    name, mode = spelled(text)
+    return {"name": name, "modes": [mode]} if mode else {"name": name}
 
 
 def in_words(error: Any) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from perfharness.backends import FactoryModel
 from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import channels_last
-from samples.mobilenet_v3.reference import Weights
-from samples.mobilenet_v3.structure import BLOCKS, EPSILON, IMAGE_SIZE, INPUT, OUTPUT, Block
+from samples.mobilenet_v3.reference import Array, Weights
+from samples.mobilenet_v3.structure import BLOCKS, EPSILON, IMAGE_SIZE, INPUT, NORM, OUTPUT, Block
 from samples.mobilenet_v3.weights import weights as all_weights
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -45,10 +44,8 @@ class MobileNetV3Large(tf.Module):
                 self._keep(name, channels_last.matrix(weights, owner))
             elif part == "bias":
                 self._keep(name, array)
-            elif part == "gamma":  # a batch norm as the scale and the shift that it comes to
-                scale = array / np.sqrt(weights[f"{owner}.variance"] + np.float32(EPSILON))
-                self._keep(f"{owner}.scale", scale)
-                self._keep(f"{owner}.shift", weights[f"{owner}.beta"] - weights[f"{owner}.mean"] * scale)
+            elif part in NORM:
+                self._keep(name, array, "float32")
 
     @tf.function(input_signature=[tf.TensorSpec(SHAPE, "float32", INPUT)])
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
@@ -69,8 +66,10 @@ class MobileNetV3Large(tf.Module):
             y = activate(self._normed(f"{name}.expand", self._convolution(f"{name}.expand", y)))
         y = activate(self._normed(f"{name}.depthwise", self._depthwise(f"{name}.depthwise", y, block.stride)))
         if block.squeeze is not None:
-            mean = tf.reduce_mean(y, (1, 2), keepdims=True)
-            small = tf.nn.relu(self._convolution(f"{name}.squeeze", mean) + p[f"{name}.squeeze.bias"])
+            small = tf.nn.relu(
+                self._convolution(f"{name}.squeeze", tf.reduce_mean(y, (1, 2), keepdims=True))
+                + p[f"{name}.squeeze.bias"]
+            )
             y = y * hard_sigmoid(self._convolution(f"{name}.excite", small) + p[f"{name}.excite.bias"])
         y = self._normed(f"{name}.project", self._convolution(f"{name}.project", y))
         return x + y if block.residual else y
@@ -86,10 +85,13 @@ class MobileNetV3Large(tf.Module):
         return tf.nn.depthwise_conv2d(x, kernel, (1, stride, stride, 1), padding)
 
     def _normed(self, name: str, x: tf.Tensor) -> tf.Tensor:
-        return x * self.p[f"{name}.norm.scale"] + self.p[f"{name}.norm.shift"]
+        """In float32 inside: a scale and a shift rounded to bfloat16 lose what they leave of the difference."""
+        norm = [self.p[f"{name}.norm.{part}"] for part in NORM]
+        return tf.compat.v1.nn.fused_batch_norm(x, *norm, epsilon=EPSILON, is_training=False)[0]
 
-    def _keep(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
-        self.p[name] = tf.Variable(tf.cast(array, self.dtype), trainable=False, name=name.replace(".", "_"))
+    def _keep(self, name: str, array: Array, dtype: str | None = None) -> None:
+        value = tf.cast(array, dtype or self.dtype)
+        self.p[name] = tf.Variable(value, trainable=False, name=name.replace(".", "_"))
 
 
 def padded(x: tf.Tensor, kernel: int, stride: int) -> tuple[tf.Tensor, str]:

@@ -20,11 +20,14 @@ from samples.mobilenet_v3.structure import CLASSES, IMAGE_SIZE, INPUT, OUTPUT
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
 
-TOLERANCE = {"fp32": 1e-3, "fp16": 1.0, "bf16": 8.0, "int8": 1.0}
-"""Greatest difference of a logit from NumPy in fp32, where logits have a standard deviation of 2. Frameworks that fuse
-layers round less often: bf16 was 1.1 in OpenVINO and 5.7 in TensorFlow, which rounds after each operation."""
+TOLERANCE = {"fp32": 1e-3, "fp16": 0.75, "bf16": 4.0, "int8": 1.0}
+"""Greatest difference of a logit from NumPy in fp32, where logits have a standard deviation of 2.
 
-COSINE = {"fp32": 0.999999, "fp16": 0.998, "bf16": 0.95, "int8": 0.995}
+TensorFlow sets those of fp16 and bf16 (0.57 and 3.5, cosine 0.973): it rounds after each operation, where the others
+round after several that are fused.
+"""
+
+COSINE = {"fp32": 0.999999, "fp16": 0.998, "bf16": 0.96, "int8": 0.995}
 
 CASES = [
     pytest.param(name, mode, precision, id=f"{name}-{mode}-{precision}")
