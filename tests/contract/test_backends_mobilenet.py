@@ -77,4 +77,5 @@ def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> 
     assert difference.max() < TOLERANCE[precision]
     assert cosine > COSINE[precision]
     if precision == "fp32":
-        np.testing.assert_array_equal(logits.argmax(1), expected.argmax(1))
+        top = np.argsort(-expected)[:, :5]  # neighbours in that order are 0.01 apart
+        np.testing.assert_array_equal(np.argsort(-logits)[:, :5], top)

@@ -1,0 +1,121 @@
+"""JAX on a real GPU: fp32 that is fp32, latency beside a loop by hand, a memory limit that holds.
+
+`python3 -m pytest tests/gpu/test_jax_gpu.py -m gpu -s -q`; needs JAX with CUDA. About a minute. What all backends have
+in common, every precision of MobileNetV3-Large among it, is in test_backends_gpu.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import BackendOptions, Session, backend, model_source
+from perfharness.bench.latency import one_round
+from samples.mobilenet_v3 import reference, weights
+from samples.mobilenet_v3.structure import INPUT, OUTPUT
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
+jax = pytest.importorskip("jax")
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "samples.mobilenet_v3.factory:create"
+BLOCKS, ROUNDS = 12, 50
+AGREE = 0.05
+
+
+def opened(**options: Any) -> Session:
+    made, asked = backend("jax"), BackendOptions(device="cuda", **options)
+    if (problem := made.problem(asked)) is not None:
+        pytest.skip(problem)
+    return made.load(model_source(MODEL), asked)
+
+
+def ready(session: Session, images: Any) -> None:
+    session.allocate({INPUT: images.shape})
+    session.write_inputs({INPUT: images})
+    one_round(session)
+
+
+def test_fp32_is_not_tf32() -> None:
+    """JAX's own default on such a GPU is TF32, whose outputs are a hundred times further from NumPy's."""
+    images = weights.example_images(8)
+    expected = reference.forward(weights.seeded(), images)
+    far = {}
+    for precision in ("fp32", "tf32"):
+        with opened(precision=precision) as session:
+            ready(session, images)
+            logits = session.read_outputs()[OUTPUT]
+        far[precision] = float(np.abs(logits - expected).max())
+        if precision == "fp32":
+            np.testing.assert_array_equal(np.argsort(-logits)[:, :5], np.argsort(-expected)[:, :5])
+    print(f"\ngreatest difference of a logit: {far}")
+    assert far["fp32"] < 2e-3
+    assert 1e-3 < far["tf32"] < 0.5
+    assert far["fp32"] < far["tf32"] / 4
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_latency_is_that_of_a_loop_by_hand(batch: int) -> None:
+    """In turns in one process; the medians of all rounds of both."""
+    from samples.mobilenet_v3 import jax_model
+
+    images = weights.example_images(batch)
+    device = jax.devices("cuda")[0]
+    parameters = jax.device_put(jax_model.parameters(weights.seeded()), device)
+    with jax.default_matmul_precision("float32"):
+        compiled = jax.jit(jax_model.mobilenet_v3_large).lower(parameters, jax.device_put(images, device)).compile()
+
+    def by_hand() -> None:
+        np.asarray(compiled(parameters, jax.device_put(images, device)))
+
+    with opened() as session:
+        ready(session, images)
+        ours, theirs = in_turns(lambda: one_round(session), by_hand)
+        assert session.device_timer() is None
+        assert session.device_memory_bytes() is None or (session.device_memory_bytes() or 0) > images.nbytes
+    print(f"\nbatch {batch}: ours {ours:.4f} ms, by hand {theirs:.4f} ms, {ours / theirs:.3f}")
+    assert ours == pytest.approx(theirs, rel=AGREE)
+
+
+def in_turns(*works: Callable[[], None]) -> list[float]:
+    """Median milliseconds of each, over blocks that follow one another."""
+    taken: list[list[float]] = [[] for _ in works]
+    for block in range(BLOCKS + 2):
+        for work, kept in zip(works, taken, strict=True):
+            for _ in range(ROUNDS):
+                begin = time.perf_counter()
+                work()
+                if block >= 2:
+                    kept.append((time.perf_counter() - begin) * 1000)
+    return [statistics.median(each) for each in taken]
+
+
+def test_a_memory_limit_holds() -> None:
+    """In a process of its own, for JAX takes the limit when it starts: a batch fits, thirty times as many do not."""
+    script = """
+import numpy as np
+from perfharness.backends import BackendOptions, backend, model_source
+from perfharness.errors import OutOfMemoryError
+from samples.mobilenet_v3.structure import INPUT
+options = BackendOptions(device="cuda", memory_limit_bytes=2**30)
+with backend("jax").load(model_source("samples.mobilenet_v3.factory:create"), options) as session:
+    print("held" if session.enforces_memory_limit else "not held")
+    for batch in (8, 2048):
+        try:
+            session.allocate({INPUT: (batch, 3, 224, 224)})
+            session.copy_in(); session.execute(); session.copy_out(); session.synchronize()
+            print("fits", (session.device_memory_bytes() or 0) <= 2**30)
+        except OutOfMemoryError as error:
+            print("out of memory")
+"""
+    opened().close()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines() == ["held", "fits True", "out of memory"], done.stdout + done.stderr[-2000:]
