@@ -212,8 +212,8 @@ def compare_engines_verb(
         precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
         say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )  # fmt: skip
+    _draw(console, comparison, output_dir)  # before what a reader that goes away, as `| head` does, would end
     print_comparison(console, comparison)
-    _draw(console, comparison, output_dir)
     console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
     fine = [one.status == "ok" for one in comparison.engines]
     raise typer.Exit(EXIT_OK if all(fine) else EXIT_CHECK_FAILED if any(fine) else EXIT_FAILED)

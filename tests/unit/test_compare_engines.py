@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.bench.compare_engines.compare import (
     GpuChoice,
     choose_gpu,
@@ -331,3 +332,14 @@ def test_a_clock_that_fell_is_warned_of(capsys: pytest.CaptureFixture[str]) -> N
     assert remark.startswith("fell: the SM clock fell by 5.1 % while it ran")
     print_comparison(Console(width=300), found.model_copy(update={"engines": engines, "remarks": [remark]}))
     assert f"warning: {remark}" in capsys.readouterr().out
+
+
+def timed(name: str, milliseconds: float, noise: float) -> EngineResult:
+    values = milliseconds + noise * np.random.default_rng(len(name)).normal(size=1000)
+    stats = latency_stats(values, 0)
+    return EngineResult(name=name, engine=name, backend="onnxruntime", device="cpu", status="ok", latency=stats)
+
+
+def test_a_speed_up_that_may_be_chance_is_told() -> None:
+    (remark,) = remarks_of([timed("a", 10, 5), timed("bb", 10.1, 5), timed("ccc", 5, 1)])
+    assert remark.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so that the speed-up of ")

@@ -188,10 +188,28 @@ def remarks_of(results: Sequence[EngineResult]) -> list[str]:
                 "holds its clock; let it cool down, or lock clocks (`perfharness clocks max`)"
             )
         found += [f"{one.name}: {remark}" for remark in one.remarks]
+    found += [chance for one in results[1:] if (chance := _by_chance(one, results[0])) is not None]
     sizes = {one.input.shape for one in results if one.input is not None}
     if len(sizes) > 1:
         found.append(f"engines were given images of different sizes: {', '.join(map(str, sorted(sizes)))}")
     return found
+
+
+def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
+    """Whether the two may be equally fast, for all that was measured; None: they are not."""
+    if one.latency is None or first.latency is None:
+        return None
+    mine, base = one.latency.mean, first.latency.mean
+    medians = first.latency.median.value / one.latency.median.value
+    told = f"(the medians' ratio is {medians:.2f}x)"
+    if mine.low is None or mine.high is None or base.low is None or base.high is None:
+        return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {told}"
+    if mine.low <= base.high and base.low <= mine.high:
+        return (
+            f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so that the speed-up of "
+            f"{base.value / mine.value:.2f}x may be chance {told}"
+        )
+    return None
 
 
 def compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:

@@ -344,7 +344,8 @@ def _finish_panel(ax: Any, metric: str, comparison: EngineComparison, told: list
         ax.set_yticks([])
         _empty(ax, comparison.gpu_reason or "; ".join(told))
         return
-    ax.set_ylim(bottom=0, top=104 if metric == "gpu_utilization_percent" else None)
+    highest = max(float(np.nanmax(line.get_ydata())) for line in ax.lines)
+    ax.set_ylim(bottom=0, top=104 if metric == "gpu_utilization_percent" else max(1e-9, highest) * 1.08)
     ax.legend(fontsize=8, frameon=False, loc="lower right")
     if told:
         text = textwrap.fill("; ".join(told), 90)
