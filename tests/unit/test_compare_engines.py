@@ -342,4 +342,4 @@ def timed(name: str, milliseconds: float, noise: float) -> EngineResult:
 
 def test_a_speed_up_that_may_be_chance_is_told() -> None:
     (remark,) = remarks_of([timed("a", 10, 5), timed("bb", 10.1, 5), timed("ccc", 5, 1)])
-    assert remark.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so that the speed-up of ")
+    assert remark.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so the speed-up of ")

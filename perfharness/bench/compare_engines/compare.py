@@ -206,7 +206,7 @@ def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
         return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {told}"
     if mine.low <= base.high and base.low <= mine.high:
         return (
-            f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so that the speed-up of "
+            f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so the speed-up of "
             f"{base.value / mine.value:.2f}x may be chance {told}"
         )
     return None
