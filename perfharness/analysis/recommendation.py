@@ -17,7 +17,8 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     overlap,
 )
-from perfharness.model.bench import CaseResult, Constraints, Estimate, Exclusion, LatencyPercentile, Recommendation
+from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
+from perfharness.model.bench_suite import Constraints, Exclusion, Recommendation
 
 OBJECTIVES = ("items/s", "latency", "memory", "energy per item", "accuracy loss")
 NOT_MEASURED = "was not measured"

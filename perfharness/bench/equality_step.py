@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
@@ -130,4 +131,4 @@ def _outputs_only(suite: Suite, one: PlannedCase, batch_size: int) -> PlannedCas
     spec = one.spec.model_copy(
         update={"case": case, "passes": ("outputs",), "latency": LatencySettings(warmup=0, iterations=1)}
     )
-    return PlannedCase(spec, one.sha256, one.refusal)
+    return replace(one, spec=spec)

@@ -139,7 +139,7 @@ def _planned(
         pipeline=measure.pipeline,
         pipeline_arguments=measure.pipeline_arguments,
     )
-    return PlannedCase(spec, _digest(spec, source, digests), refusal)
+    return PlannedCase(spec, _digest(spec, _model_digest(source, digests)), refusal)
 
 
 def _any_source(suite: Suite, model: SuiteModel) -> ModelSource:
@@ -163,12 +163,17 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
     return None if path is None else (suite.folder / path).absolute()
 
 
-def _digest(spec: CaseSpec, source: ModelSource, digests: dict[str, str]) -> str:
+def _model_digest(source: ModelSource, digests: dict[str, str]) -> str:
     file = source.path or Path(str(source.factory).rpartition(":")[0])
     key = str(file)
     if key not in digests:
         digests[key] = "".join(_file_digest(path) for path in _files(file))
-    text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + digests[key]
+    return digests[key]
+
+
+def _digest(spec: CaseSpec, model_sha256: str) -> str:
+    """Of a spec whose case has no id yet."""
+    text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + model_sha256
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -194,10 +199,14 @@ def _with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
     named = []
     for one, name in zip(cases, plain, strict=True):
         if count[name.lower()] > 1 or len(name) > LONGEST_ID:
-            name = f"{name[: LONGEST_ID - 9]}-{one.sha256[:8]}"
+            name = _long_id(name, one.sha256)
         case = one.case.model_copy(update={"case_id": name})
         named.append(replace(one, spec=one.spec.model_copy(update={"case": case})))
     return named
+
+
+def _long_id(name: str, sha256: str) -> str:
+    return f"{name[: LONGEST_ID - 9]}-{sha256[:8]}"
 
 
 def _plain_id(case: BenchCase) -> str:

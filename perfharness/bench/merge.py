@@ -8,15 +8,14 @@ from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, speedup
 from perfharness.errors import ResultError
-from perfharness.model.bench import (
+from perfharness.model.bench import CaseResult, Precision
+from perfharness.model.bench_suite import (
     BENCH_MERGED_NAME,
     BenchMergedResult,
     BenchSuiteResult,
-    CaseResult,
     MergedCell,
     MergedRow,
     MergedRun,
-    Precision,
 )
 from perfharness.report.files import write_text
 

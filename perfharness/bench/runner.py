@@ -11,13 +11,15 @@ from typing import Protocol
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.accuracy_step import AccuracyStep
 from perfharness.bench.equality_step import EqualityStep
-from perfharness.bench.matrix import PlannedCase, shuffled
+from perfharness.bench.matrix import PlannedCase, cell_id, shuffled
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.process import CaseEnd, run_process
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.store import CASES, put_in_place, results_on_disk, running_folder, update_result, write_suite
 from perfharness.bench.suite import Suite
-from perfharness.model.bench import BenchCase, BenchSuiteResult, CaseProcess, CaseResult, MachineRecord
+from perfharness.bench.sweep import MEMORY_ENDS
+from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus, MachineRecord
+from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
@@ -88,15 +90,37 @@ class SuiteRun:
         self._accuracy.run(self._process)
         self._compare_kept(step)
         for case in order:
-            if self.interrupts:
+            if self.interrupts or self._measured(case, step, on_disk) is None:
                 break
-            result = self._run_case(case, step, on_disk.get(case.case_id))
-            if result is None:
-                break
+        self._name_others(on_disk)
+        return self._write()
+
+    def _measured(self, case: PlannedCase, step: EqualityStep, on_disk: Mapping[str, CaseResult]) -> CaseResult | None:
+        """The result of a case, on disk and told; None where the user ended it."""
+        result = self._run_case(case, step, on_disk.get(case.case_id))
+        if result is not None:
             self.results[case.case_id] = result
             self._write()
             self.observer.done(result)
-        return self._write()
+        return result
+
+    def _name_others(self, on_disk: Mapping[str, CaseResult]) -> None:
+        gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
+        if gone:
+            self._remark(f"in {CASES}/ and no longer in the suite, so not in these results: {', '.join(gone)}")
+
+    def _known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
+        """What is known without a process: a refusal, or what another batch size of the same cell became."""
+        if planned.refusal is not None:
+            return "unavailable", planned.refusal
+        for other in self.results.values():
+            if cell_id(other.case) != cell_id(planned.case):
+                continue
+            if other.status == "unavailable":
+                return "unavailable", other.reason or "as the other batch sizes"
+            if other.status in MEMORY_ENDS and other.case.batch_size < planned.case.batch_size:
+                return other.status, f"not run, for a batch of {other.case.batch_size} is so already: {other.reason}"
+        return None
 
     def _compare_kept(self, step: EqualityStep) -> None:
         """Results of an earlier run, whose suite may have had no or another `[equality]`."""
@@ -124,12 +148,6 @@ class SuiteRun:
                 again[case.case_id] = f"it was {result.status}: {result.reason}"
             else:
                 self.results[case.case_id] = result
-        gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
-        if gone:
-            self.remarks.append(
-                f"{len(gone)} cases in {CASES}/ are no longer in the suite, so they are not in these results:"
-                f" {', '.join(gone)}"
-            )
         return again
 
     def _run_case(self, planned: PlannedCase, step: EqualityStep, before: CaseResult | None) -> CaseResult | None:
@@ -138,9 +156,9 @@ class SuiteRun:
         running = running_folder(folder)
         attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
         self.observer.started(planned.case, "measured")
-        if planned.refusal is not None:
+        if (known := self._known_end(planned)) is not None:
             running.mkdir()
-            result = CaseResult(case=planned.case, status="unavailable", reason=planned.refusal)
+            result = CaseResult(case=planned.case, status=known[0], reason=known[1])
             end = CaseEnd(None)
         else:
             self._cool_down(planned)
@@ -226,7 +244,7 @@ class SuiteRun:
             for planned in self.planned
         ]
         constraints = self.suite.constraints.constraints()
-        whole = BenchSuiteResult(
+        result = BenchSuiteResult(
             created=self.now().isoformat(timespec="seconds"),
             command=list(self.command),
             name=self.suite.name,
@@ -241,8 +259,8 @@ class SuiteRun:
             complete=len(self.results) == len(self.planned),
             remarks=list(self.remarks),
         )
-        write_suite(self.out, whole)
-        return whole
+        write_suite(self.out, result)
+        return result
 
 
 def is_passing(result: CaseResult) -> bool:

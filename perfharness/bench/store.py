@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from perfharness.bench.outcome import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.bench import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult, CaseResult
+from perfharness.model.bench import CaseResult
+from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
 from perfharness.report.bench_rows import write_bench_table
 from perfharness.report.files import replacing, write_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from perfharness.backends import Backend, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
+from perfharness.bench.sweep import doubling_sizes
 from perfharness.errors import UsageError
-from perfharness.model.bench import Constraints, Precision
+from perfharness.model.bench import Precision
+from perfharness.model.bench_suite import Constraints
 from perfharness.model.plan import DEFAULT_COOL_DOWN_LIMIT_S
 
 if sys.version_info >= (3, 11):
@@ -39,8 +42,19 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str | int) else value
 
 
+def _batch_sizes(value: object) -> object:
+    """`"1..64"` is 1, 2, 4, ... 64."""
+    found = re.fullmatch(r"(\d+)\.\.(\d+)", value) if isinstance(value, str) else None
+    if found is None:
+        return _one_or_many(value)
+    try:
+        return doubling_sizes(int(found[2]), int(found[1]))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
 Size = Annotated[int, BeforeValidator(_size)]
-BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_one_or_many)]
+BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
 Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 ALL_MODES = ("all",)

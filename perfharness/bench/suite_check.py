@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from perfharness.backends import Backend, backend, model_source, spelled
+from perfharness.backends import Backend, ModelSource, backend, model_source, spelled
 from perfharness.bench.suite import (
     ALL_MODES,
     Suite,
@@ -88,14 +89,8 @@ def problems(suite: Suite) -> Iterator[str]:
     yield from _model_problems(suite, found)
     yield from _name_problems(suite)
     yield from _accuracy_problems(suite)
-    if (
-        suite.equality is not None
-        and suite.equality.batch_size is None
-        and len(suite.backend) * len(suite.precisions) < 2
-    ):
-        modes = sum(max(1, len(one.modes)) for one in suite.backend)
-        if modes < 2:
-            yield "[equality] compares backends, modes or precisions, and there is only one"
+    if suite.equality is not None and found and len({cell for cell in cell_names(suite) if cell.count("/") == 2}) < 2:
+        yield "[equality] compares backends, modes or precisions, and there is only one of them"
 
 
 def _accuracy_problems(suite: Suite) -> Iterator[str]:
@@ -168,6 +163,7 @@ def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]
         except UsageError as error:
             yield str(error)
             continue
+        yield from _missing_programs(sources)
         names.append(sources[0].name)
         if names.count(sources[0].name) > 1:
             yield f"two models are called {sources[0].name}; give each a `name` of its own"
@@ -177,6 +173,14 @@ def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]
             yield f"there is no input file {suite.folder / model.input_file}"
         if model.tokens_dimension is not None and model.tokens_dimension not in model.dimensions:
             yield f"{model_name(model)}: `dimensions` does not set its tokens_dimension {model.tokens_dimension!r}"
+
+
+def _missing_programs(sources: Sequence[ModelSource]) -> Iterator[str]:
+    """`file.py:function` whose file is not there; a module is looked for by the process that needs it."""
+    for source in sources:
+        file = str(source.factory or "").rpartition(":")[0]
+        if file.endswith(".py") and not Path(file).is_file():
+            yield f"there is no file {file}, which {source.factory} names"
 
 
 def _takes(suite: Suite, model: SuiteModel, name: str, one: Backend) -> bool:

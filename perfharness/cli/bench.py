@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from perfharness.errors import PerfHarnessError, UsageError
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite
-    from perfharness.model.bench import BenchSuiteResult, Constraints
+    from perfharness.model.bench_suite import BenchSuiteResult, Constraints
     from perfharness.model.manifest import GpuRecord
 
 DEFAULT_OUT = Path("bench_out")
@@ -102,7 +103,10 @@ def run(
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="P,…", help="fp32, tf32, fp16, bf16, int8. [default: fp32]")
     ] = None,
-    batch_size: Annotated[str | None, typer.Option("--batch-size", metavar="N,…", help="[default: 1]")] = None,
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N,…", help="As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]"),
+    ] = None,
     device: Annotated[str | None, typer.Option("--device", metavar="auto|cpu|cuda", help="[default: auto]")] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", metavar="GPU", help="UUID or index. [default: the first]")] = None,
     warmup: Annotated[
@@ -180,7 +184,7 @@ def run(
         "models": model,
         "backends": backend,
         "precisions": _list(precision),
-        "batch_sizes": _numbers("--batch-size", batch_size),
+        "batch_sizes": _batch_sizes(batch_size),
         "device": device,
         "baseline": baseline,
         "latency.warmup": warmup,
@@ -270,7 +274,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     _line(console, f"results: {out.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
-        _line(console, f"interrupted with {left} cases left; {RESUME_HINT}: {_resume_command()}")
+        _line(console, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {_resume_command()}")
     return exit_code_of(result)
 
 
@@ -458,10 +462,11 @@ def _list(text: str | None) -> list[str] | None:
     return None if text is None else list(split_commas(text))
 
 
-def _numbers(option: str, text: str | None) -> list[int] | None:
+def _batch_sizes(text: str | None) -> list[int] | str | None:
+    """Numbers, or a range for the suite to read."""
     parts = _list(text)
-    if parts is None:
-        return None
+    if text is None or parts is None or re.fullmatch(r"\d+\.\.\d+", text):
+        return text
     if not parts or not all(part.isdigit() for part in parts):
-        raise UsageError(f"{option} {text}: must be numbers, as in 1,8,32")
+        raise UsageError(f"--batch-size {text}: must be numbers, as in 1,8,32, or a range, as in 1..64")
     return [int(part) for part in parts]

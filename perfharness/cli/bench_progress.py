@@ -76,7 +76,7 @@ class SuiteProgress:
         self._order = [one.case for one in order]
         self._done = list(kept)
         if kept:
-            self.say(f"{len(kept)} cases are done and kept, {len(order)} are left")
+            self.say(f"kept of an earlier run: {len(kept)} of {len(kept) + len(order)} cases")
         for case_id, why in list(again.items())[:SHOWN_AGAIN]:
             self.say(f"again: {case_id}: {first_line(why)}")
         if len(again) > SHOWN_AGAIN:
@@ -86,6 +86,9 @@ class SuiteProgress:
     def started(self, case: BenchCase, what: str) -> None:
         """Show it in the bar."""
         self._started_at = self._clock() if what == "measured" else None
+        if what == "measured" and case not in self._order:  # of a search
+            self._order.append(case)
+            self._bar.update(self._task, total=len(self._order))
         self._bar.update(self._task, description=case.case_id if what == "measured" else f"{case.case_id}: {what}")
 
     def look(self) -> None:

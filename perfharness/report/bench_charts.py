@@ -21,7 +21,8 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.model.bench import BenchMergedResult, BenchSuiteResult, CaseResult, Estimate
+from perfharness.model.bench import CaseResult, Estimate
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
 from perfharness.report.bench_table import first_line, short_cell
 from perfharness.report.files import replacing
 from perfharness.report.pictures import require_matplotlib

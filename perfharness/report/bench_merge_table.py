@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import gives_wrong_answers, latency_of
-from perfharness.model.bench import BenchMergedResult, MergedCell
+from perfharness.model.bench_suite import BenchMergedResult, MergedCell
 from perfharness.report.bench_table import (
     WIDTH,
     WRONG,

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
-from perfharness.model.bench import BenchSuiteResult, CaseResult, Estimate, LatencyStats
+from perfharness.model.bench import CaseResult, Estimate, LatencyStats
+from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.files import replacing
 
 Columns = Mapping[str, tuple[pa.DataType, Any]]

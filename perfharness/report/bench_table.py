@@ -17,7 +17,8 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.model.bench import BenchCase, BenchSuiteResult, CaseResult, Estimate, LatencyPercentile, Recommendation
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
+from perfharness.model.bench_suite import BenchSuiteResult, Recommendation
 
 NOT_MEASURED = "-"
 WIDTH = 160

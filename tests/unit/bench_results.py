@@ -7,10 +7,8 @@ from typing import Any
 from perfharness.model.bench import (
     AccuracyRecord,
     BenchCase,
-    BenchSuiteResult,
     CaseResult,
     CaseStatus,
-    Constraints,
     EqualityRecord,
     Estimate,
     LatencyStats,
@@ -18,6 +16,7 @@ from perfharness.model.bench import (
     MemoryUse,
     Precision,
 )
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 
 
 def estimate(value: float, spread: float = 0.02) -> Estimate:

@@ -1,0 +1,131 @@
+"""A whole suite in data: `bench.json`, what it recommends, and several machines' results side by side.
+
+Read back, so validated; what a case is stands in `model.bench`.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile, MachineRecord, Precision
+
+BENCH_NAME = "bench.json"
+BENCH_TABLE_NAME = "bench.parquet"
+BENCH_MERGED_NAME = "bench_merged.json"
+BENCH_VERSION = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Constraints(_Model):
+    """What a recommended case must keep to; None: anything goes.
+
+    `max_accuracy_loss` is in the metric's own unit (`accuracy_metric`); None for the metric: 1 - cosine of the outputs
+    against the suite's reference.
+    """
+
+    max_latency_ms: float | None = Field(default=None, gt=0)
+    latency_percentile: LatencyPercentile = "p95"
+    memory_limit_bytes: int | None = Field(default=None, gt=0)
+    max_accuracy_loss: float | None = Field(default=None, ge=0)
+    accuracy_metric: str | None = None
+    max_energy_per_item_j: float | None = Field(default=None, gt=0)
+
+
+class Exclusion(_Model):
+    """A case that is not recommended, and the one sentence why."""
+
+    case_id: str
+    reason: str
+
+
+class Recommendation(_Model):
+    """The best case of one model under the constraints.
+
+    Args:
+        best: of the cases that meet all constraints, the one with the most items per second; None: none meets them.
+        ties: cases whose interval of items per second overlaps the best one's.
+        front: those that no other case beats in everything that is known of both.
+        nearest: where none meets the constraints: the case that misses them by the smallest factor.
+        why: sentences for people.
+    """
+
+    model: str
+    best: str | None = None
+    ties: list[str] = Field(default_factory=list)
+    front: list[str] = Field(default_factory=list)
+    excluded: list[Exclusion] = Field(default_factory=list)
+    nearest: str | None = None
+    why: list[str] = Field(default_factory=list)
+
+
+class BenchSuiteResult(_Model):
+    """`bench.json`.
+
+    Args:
+        name: of the suite.
+        suite_sha256: of all that decides what is measured, so that `--resume` can tell a changed suite.
+        seed: of the order of the cases.
+        order: case ids as they were run.
+        baseline: what speed-ups are against: `backend/mode/precision`, at the same model and batch size.
+        complete: whether every case was tried.
+        remarks: what a reader must know of the whole.
+    """
+
+    schema_version: int = BENCH_VERSION
+    created: str
+    command: list[str] = Field(default_factory=list)
+    name: str = "bench"
+    suite_sha256: str | None = None
+    seed: int = 0
+    order: list[str] = Field(default_factory=list)
+    baseline: str | None = None
+    constraints: Constraints = Constraints()
+    machine: MachineRecord
+    settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    cases: list[CaseResult] = Field(default_factory=list)
+    recommendations: list[Recommendation] = Field(default_factory=list)
+    complete: bool = True
+    remarks: list[str] = Field(default_factory=list)
+
+
+class MergedRun(_Model):
+    """One of the runs that are side by side; `name` is the machine's, with a number where it comes twice."""
+
+    name: str
+    path: str
+    created: str
+    machine: MachineRecord
+    baseline: str | None = None
+    complete: bool = True
+
+
+class MergedCell(_Model):
+    """What one run has for a row; `speedup` is against that run's own baseline."""
+
+    run: str
+    result: CaseResult | None
+    speedup: Estimate | None = None
+    reason: str | None = None
+
+
+class MergedRow(_Model):
+    """The same model, backend, mode, precision and batch size on all machines; `cells` in the order of the runs."""
+
+    model: str
+    backend: str
+    mode: str
+    precision: Precision
+    batch_size: int
+    cells: list[MergedCell]
+
+
+class BenchMergedResult(_Model):
+    """`bench_merged.json`. `differences`: what keeps the runs from being comparable, one sentence each."""
+
+    schema_version: int = BENCH_VERSION
+    runs: list[MergedRun]
+    rows: list[MergedRow]
+    differences: list[str] = Field(default_factory=list)

@@ -1,0 +1,256 @@
+"""What is made of results: the table, the flat rows, the charts, several machines side by side, the schemas."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from perfharness.bench.merge import merge_suites
+from perfharness.bench.store import read_suite_result, write_suite
+from perfharness.cli.bench_progress import duration_in_words, time_left_s
+from perfharness.errors import ResultError
+from perfharness.model.bench import CaseResult, Estimate, MachineRecord
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
+from perfharness.report.bench_charts import CHARTS, MAX_NOTES, curves_of, draw_charts, draw_merged
+from perfharness.report.bench_merge_table import print_merged
+from perfharness.report.bench_rows import bench_table
+from perfharness.report.bench_table import bytes_in_words, in_significant_digits, print_suite, speedup_in_words
+from tests.unit.bench_results import made_up, suite_of, whole_suite
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(suite: BenchSuiteResult, width: int = 160) -> str:
+    text = io.StringIO()
+    print_suite(Console(file=text, width=width), suite)
+    return text.getvalue()
+
+
+def row_with(text: str, *words: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if all(word in line for word in words) and "batch" not in line]
+    return line.split()
+
+
+# ---- the table ----
+
+
+def test_a_row_by_hand() -> None:
+    base = made_up("torch", 4, rate=100, memory_bytes=1_500_000_000)
+    fast = made_up("fast", 4, rate=250, memory_bytes=300_000_000)
+    text = printed(suite_of(base, fast))
+    assert row_with(text, "fast/plain")[1:] == ["fp32", "4", "16", "17.6", "20.8", "250", "2.50x", "300", "MB"]
+    assert row_with(text, "torch/plain")[1:] == ["fp32", "4", "40", "44", "52", "100", "base", "1.5", "GB"]
+
+
+def test_cases_that_failed_are_rows_with_their_reasons_together() -> None:
+    gone = [
+        made_up("gone", size, status="unavailable", reason="gone is not installed; pip it\n  log") for size in (1, 4)
+    ]
+    text = printed(suite_of(made_up("torch"), *gone))
+    assert text.count("unavailable") == 3  # two rows, one reason
+    assert "gone/plain fp32, batch 1, 4: unavailable: gone is not installed; pip it\n" in text
+    assert "1 of 3 cases measured on rack1 (NVIDIA H200)" in text
+
+
+def test_the_speed_of_a_wrong_answer_is_marked() -> None:
+    text = printed(suite_of(made_up("torch"), made_up("bad", cosine=0.5, equal=False)))
+    assert "!100" in row_with(text, "bad/plain")
+    assert "wrong answer: output y differs by up to 7 times the tolerance" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_narrow_terminal_loses_columns_by_name_and_no_digits(width: int) -> None:
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=True, color_system=None)
+    print_suite(console, whole_suite())
+    lines = text.getvalue().splitlines()
+    assert any(line.startswith("too narrow for: cosine") for line in lines)
+    assert any("tensorrt/engine" in line and "3.53" in line for line in lines)
+    assert all("…" not in line for line in lines)
+
+
+def test_figures_in_words() -> None:
+    assert [in_significant_digits(Estimate(value=value)) for value in (0.012345, 1.2345, 12.345, 123.4, 12345.6)] == [
+        "0.0123",
+        "1.23",
+        "12.3",
+        "123",
+        "12346",
+    ]
+    assert in_significant_digits(None) == "-"
+    assert [bytes_in_words(size) for size in (None, 999, 1_500_000, 12_000_000_000)] == [
+        "-",
+        "999 B",
+        "1.5 MB",
+        "12 GB",
+    ]
+    assert speedup_in_words(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
+    assert speedup_in_words(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
+
+
+# ---- files ----
+
+
+def test_rows_have_units_and_nulls(tmp_path: Path) -> None:
+    suite = whole_suite()
+    table = bench_table(suite)
+    rows = table.to_pylist()
+    assert len(rows) == len(suite.cases)
+    best = next(row for row in rows if row["case_id"] == "net-tensorrt-engine-fp16-b8")
+    assert best["latency_p95_ms"] == pytest.approx(best["latency_median_ms"] * 1.1)
+    assert best["latency_p95_low_ms"] < best["latency_p95_ms"] < best["latency_p95_high_ms"]
+    assert best["speedup"] == pytest.approx(best["items_per_second"] / 1244.2, rel=1e-3)
+    assert best["accuracy_loss"] == pytest.approx(1 - 0.99989)
+    gone = next(row for row in rows if row["status"] == "unavailable")
+    assert {gone[name] for name in gone if name.endswith(("_ms", "_j", "_w", "_low", "_high"))} == {None}
+    write_suite(tmp_path, suite)
+    assert read_suite_result(tmp_path) == suite
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_results_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="there is no"):
+        read_suite_result(tmp_path)
+    (tmp_path / BENCH_NAME).write_text("{")
+    with pytest.raises(ResultError, match="is no result of perfharness bench"):
+        read_suite_result(tmp_path)
+    newer = suite_of(made_up("torch"), schema_version=99)
+    (tmp_path / BENCH_NAME).write_text(newer.model_dump_json())
+    with pytest.raises(ResultError, match="has version 99"):
+        read_suite_result(tmp_path)
+
+
+def test_schemas_are_those_of_the_models() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "update_bench_schema", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    schema = json.loads((ROOT / "docs" / "schema" / "bench.schema.json").read_text())
+    jsonschema.validate(json.loads(whole_suite().model_dump_json()), schema)
+    wrong = json.loads(whole_suite().model_dump_json())
+    wrong["cases"][0]["status"] = "splendid"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+# ---- charts ----
+
+
+def test_all_charts_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    written = draw_charts(whole_suite(), tmp_path)
+    assert [path.name for path in written] == [f"bench_{name}.png" for name in CHARTS]
+    assert all(path.stat().st_size > 10_000 for path in written)
+
+
+def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    written = draw_charts(suite_of(made_up("torch"), made_up("gone", status="failed", reason="x")), tmp_path)
+    assert [path.name for path in written] == ["bench_throughput.png", "bench_latency.png"]
+    assert draw_charts(suite_of(made_up("gone", status="failed", reason="x")), tmp_path) == []
+
+
+def test_names_that_look_like_formulas_or_paths_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cases = [made_up("a$b_$", model=model) for model in ("$x^{", "../up")]
+    written = draw_charts(suite_of(*cases, baseline=None), tmp_path)
+    assert all(path.parent == tmp_path for path in written)
+    assert len({path.name for path in written}) == 4
+
+
+def test_many_missing_cases_are_named_within_bounds(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    gone = [made_up(f"b{n}", status="failed", reason=f"reason {n}") for n in range(3 * MAX_NOTES)]
+    assert draw_charts(suite_of(made_up("torch"), *gone), tmp_path)
+
+
+def test_no_two_curves_look_the_same() -> None:
+    cases = [made_up(f"b{n}", precision=p) for n in range(12) for p in ("fp32", "fp16")]
+    looks = [(curve.color, curve.style, curve.marker) for curve in curves_of(suite_of(*cases))]
+    assert len(set(looks)) == len(looks)
+
+
+# ---- merge ----
+
+
+def test_the_same_cases_in_one_row_each_against_its_own_baseline(tmp_path: Path) -> None:
+    one = suite_of(made_up("torch", rate=100), made_up("fast", rate=300), made_up("only", rate=7))
+    two = suite_of(
+        made_up("torch", rate=10, device="cpu"),
+        made_up("fast", status="unavailable", reason="no GPU"),
+        machine=MachineRecord(hostname="laptop", cpu="i7", python="3.12"),
+        complete=False,
+    )
+    merged = merge_suites([("a", one), ("b", two)])
+    assert [run.name for run in merged.runs] == ["rack1", "laptop"]
+    cells = {row.backend: row.cells for row in merged.rows}
+    assert cells["fast"][0].speedup is not None
+    assert cells["fast"][0].speedup.value == pytest.approx(3.0)
+    assert cells["fast"][1].reason == "unavailable: no GPU"
+    assert cells["torch"][1].speedup is not None
+    assert cells["torch"][1].speedup.value == pytest.approx(1.0)
+    assert (cells["only"][1].result, cells["only"][1].reason) == (None, "not in this run")
+    assert "the run on laptop is not complete" in merged.differences
+    assert "Python differs: rack1 None, laptop 3.12" in merged.differences
+    text = io.StringIO()
+    print_merged(Console(file=text, width=160), merged)
+    assert "laptop: i7" in text.getvalue()
+    assert "not the same: Python differs" in text.getvalue()
+
+
+def test_versions_and_models_that_differ_are_told() -> None:
+    def suite(version: str, size: int) -> BenchSuiteResult:
+        case = made_up("torch", versions={"torch": version})
+        memory = case.memory.model_copy(update={"model_file_bytes": size})
+        return suite_of(case.model_copy(update={"memory": memory}))
+
+    same = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.4", 10))])
+    assert same.differences == []
+    assert [run.name for run in same.runs] == ["rack1 #1", "rack1 #2"]
+    other = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.5", 11))])
+    assert other.differences == [
+        "version of torch (torch) differs: rack1 #1 2.4, rack1 #2 2.5",
+        "size of the file of net for torch, bytes, differs: rack1 #1 10, rack1 #2 11",
+    ]
+
+
+def test_merged_chart(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    merged = merge_suites([("a", whole_suite()), ("b", whole_suite())])
+    assert [path.name for path in draw_merged(merged, tmp_path)] == ["bench_merged_throughput.png"]
+
+
+# ---- the time left ----
+
+
+def timed(backend: str, size: int, seconds: float | None) -> CaseResult:
+    return made_up(backend, size).model_copy(update={"duration_s": seconds})
+
+
+def test_time_left_by_what_cases_of_the_backend_took() -> None:
+    done = [timed("slow", 1, 100.0), timed("fast", 1, 2.0)]
+    order = [*(one.case for one in done), made_up("slow", 4).case, made_up("fast", 4).case, made_up("new", 4).case]
+    assert time_left_s(order, done, None) == pytest.approx(100 + 2 + 51)
+    assert time_left_s(order, done, 30.0) == pytest.approx(70 + 2 + 51)
+    assert time_left_s(order, done, 300.0) == pytest.approx(0 + 2 + 51)
+    assert time_left_s(order, [], None) is None
+
+
+def test_durations_in_words() -> None:
+    assert [duration_in_words(seconds) for seconds in (4.2, 89, 91, 600, 7500)] == [
+        "4 s",
+        "89 s",
+        "2 min",
+        "10 min",
+        "2 h 5 min",
+    ]

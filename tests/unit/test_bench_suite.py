@@ -1,0 +1,209 @@
+"""Suite files: every mistake is one clear sentence before anything starts; the cases that come of a right one."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.bench.matrix import default_baseline, plan_cases, shuffled
+from perfharness.bench.sizes import parse_bytes
+from perfharness.bench.suite import Suite, read_suite
+from perfharness.bench.suite_check import make_suite
+from perfharness.errors import UsageError
+from perfharness.model.manifest import GpuRecord
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+
+GPU = GpuRecord(index=0, uuid="GPU-1", name="NVIDIA H200")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path / "net.py", FakeScript())
+    return tmp_path
+
+
+def suite_of(folder: Path, text: str) -> Suite:
+    path = folder / "suite.toml"
+    path.write_text(text)
+    return make_suite(read_suite(path), "suite.toml")
+
+
+WHOLE = f"""
+models = ["net.py:create"]
+batch_sizes = [1, 8]
+precisions = ["fp32", "fp16"]
+[[backend]]
+name = "{FAKE_BACKEND}"
+modes = "all"
+"""
+
+
+def test_cases_of_a_suite(folder: Path) -> None:
+    cases = plan_cases(suite_of(folder, WHOLE), None)
+    assert [(one.case.mode, one.case.precision, one.case.batch_size) for one in cases] == [
+        (mode, precision, size) for mode in ("plain", "fast") for precision in ("fp32", "fp16") for size in (1, 8)
+    ]
+    first = cases[0]
+    assert first.case_id == "net-FakeBackend-plain-fp32-cpu-b1"
+    assert first.spec.model == f"{folder / 'net.py'}:create"
+    assert first.refusal is None
+
+
+def test_device_follows_the_machine(folder: Path) -> None:
+    suite = suite_of(folder, WHOLE)
+    on_gpu = plan_cases(suite, GPU)[0]
+    assert (on_gpu.case.device, on_gpu.spec.telemetry.gpu_uuids) == ("cuda", ("GPU-1",))
+    assert plan_cases(suite.model_copy(update={"device": "cpu"}), GPU)[0].spec.telemetry.gpu_uuids == ()
+
+
+def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
+    def digest(text: str) -> str:
+        return plan_cases(suite_of(folder, text), None)[0].sha256
+
+    before = digest(WHOLE)
+    assert digest(f"baseline = 'x'\n{WHOLE}".replace("baseline = 'x'\n", "")) == before
+    assert digest(WHOLE + "[run]\nseed = 7\ntimeout_s = 3\n[constraints]\nmax_latency_ms = 2\n") == before
+    assert digest(WHOLE + "[latency]\niterations = 7\n") != before
+    write_model(folder / "net.py", FakeScript(execute_ms=9))
+    assert digest(WHOLE) != before
+
+
+def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:
+    suite = suite_of(folder, WHOLE.replace('"fp16"', '"int8"'))
+    refused = [one for one in plan_cases(suite, None) if one.refusal]
+    assert {one.case.precision for one in refused} == {"int8"}
+    assert refused[0].refusal == f"{FAKE_BACKEND} does not compute in int8; it does in: fp32, fp16"
+
+
+def test_order_is_the_seeds(folder: Path) -> None:
+    cases = plan_cases(suite_of(folder, WHOLE), None)
+    assert shuffled(cases, 3) == shuffled(cases, 3)
+    assert sorted(one.case_id for one in shuffled(cases, 3)) == sorted(one.case_id for one in cases)
+    assert any(shuffled(cases, seed) != cases for seed in range(3))
+
+
+def test_models_of_a_name_that_differs_in_case_have_ids_of_their_own(folder: Path) -> None:
+    text = WHOLE.replace('models = ["net.py:create"]', "").replace("modes", "extra = {}\nmodes")
+    text += '[[model]]\nname = "Net"\nsource = "net.py:create"\n[[model]]\nname = "net"\nsource = "net.py:create"\n'
+    ids = [one.case_id.lower() for one in plan_cases(suite_of(folder, text), None)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_default_baseline_is_the_first_cell(folder: Path) -> None:
+    assert default_baseline(suite_of(folder, WHOLE)) == f"{FAKE_BACKEND}/plain/fp32"
+
+
+def test_short_backend_with_a_mode(folder: Path) -> None:
+    suite = suite_of(folder, f'models = ["net.py:create"]\nbackends = ["{FAKE_BACKEND}/fast"]\n')
+    assert suite.backend[0].name == FAKE_BACKEND
+    assert suite.backend[0].modes == ("fast",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = [", "suite.toml is no TOML: "),
+        ("", "2 things are wrong, nothing was started\n  there is no model; add models = "),
+        ('models = ["net.py:create"]', 'there is no backend; add backends = ["onnxruntime"] or --backend'),
+        (
+            WHOLE.replace("net.py", "there is no file gone.py, which gone.py:create names"),
+            "there is no file gone.py, which gone.py:create names",
+        ),
+        (WHOLE.replace('"all"', '["plain", "turbo"]'), "has no mode 'turbo'; it has: plain, fast"),
+        (WHOLE + 'precisions = ["bf16"]', "does not compute in bf16; it does in: fp32, fp16"),
+        (WHOLE.replace("fp16", "fp17"), "`precisions.1`: input should be 'fp32', 'tf32', 'fp16', 'bf16' or 'int8'"),
+        (WHOLE.replace("[1, 8]", "[1, 8, 1]"), "batch_sizes has 1 twice"),
+        (WHOLE.replace("[1, 8]", "[0]"), "`batch_sizes.0`: input should be greater than or equal to 1 (it is 0)"),
+        (WHOLE.replace("[1, 8]", "[]"), "`batch_sizes` is empty"),
+        (WHOLE + 'modus = "x"', "there is no key `backend.0.modus`; docs/bench.md lists them"),
+        (WHOLE + "[latency]\niterations = 'many'", "`latency.iterations`: input should be a valid integer"),
+        (WHOLE + "[measure]\nmemory_limit = '12 apples'", "'12 apples' is no size; write it as 12GB"),
+        (WHOLE + "[measure]\npasses = ['telemetry']", "`passes` lacks `latency`"),
+        (WHOLE + "[run]\ntimeout_s = 0", "`run.timeout_s`: input should be greater than 0"),
+        ("baseline = 'torch'\n" + WHOLE, "baseline 'torch' is no cell of the suite; there are: "),
+        (WHOLE + "[equality]\nreference = 'jax'", "[equality] reference 'jax' is no cell of the suite"),
+        (WHOLE.replace(FAKE_BACKEND, "torchh"), "there is no backend 'torchh'; there are: "),
+        ('models = "net.py:create"\n' + WHOLE.replace("models", "# "), "`models` must be a list of names"),
+        (WHOLE + '[[backend]]\nname = "' + FAKE_BACKEND + '"\n', "/plain/fp32 is asked for twice"),
+        (WHOLE.replace('"net.py:create"', '"net.py:create", "net.py:create"'), "two models are called net"),
+        (WHOLE + '[[model]]\nname = "m"\n', "[[model]] m has neither `source` nor `sources`"),
+        ("folder = 'x'\n" + WHOLE, "there is no key `folder`"),
+    ],
+)
+def test_mistakes_are_one_sentence_each(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, text)
+    said = str(caught.value)
+    assert message in said
+    assert "Traceback" not in said
+    assert "pydantic" not in said.lower()
+
+
+def test_all_mistakes_at_once(folder: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, "baseline = 'x'\n" + WHOLE.replace("[1, 8]", "[1, 1]").replace('"all"', '"turbo"'))
+    first, *rest = str(caught.value).splitlines()
+    assert first == "suite.toml: 3 things are wrong, nothing was started"
+    assert len(rest) == 3
+
+
+def test_no_backend_takes_the_file(folder: Path) -> None:
+    (folder / "net.onnx").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"no backend of the suite takes net.onnx; .*module:function"):
+        suite_of(folder, WHOLE.replace("net.py:create", "net.onnx"))
+
+
+def test_no_suite_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no suite"):
+        read_suite(tmp_path / "gone.toml")
+
+
+# ---- sizes ----
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("12GB", 12 * 10**9), ("512 MiB", 512 * 2**20), ("1.5gb", 1_500_000_000), ("7", 7), (7, 7), (" 2kB ", 2000)],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "1e9", "0GB", "12 G B"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_bytes(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_a_usage_error(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert parse_bytes(text) > 0
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_suite_or_a_usage_error(text: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "s.toml"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"s\.toml"):  # no random text is a whole suite
+            make_suite(read_suite(path), "s.toml")
+
+
+def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
+    """Every key of it is known; its models, files and the cell of another backend are not there."""
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, text)
+    assert "key" not in str(caught.value)
+    assert "`" not in str(caught.value).replace("`input_file`", "")
+    for name in ("net.onnx", "models.py", "net.xml"):
+        (folder / name).write_text("")
+    text = text.replace('input_file = "inputs.npz"', "").replace('sources = { openvino = "net.xml" }', "")
+    assert len(plan_cases(suite_of(folder, text), None)) > 1
