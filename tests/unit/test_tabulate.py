@@ -399,3 +399,13 @@ def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_p
     assert "'pipeline'" in note.message
     assert "'around'" in note.message
     assert "'elsewhere'" not in note.message
+
+
+def test_a_holder_whose_warmup_batches_overlap_has_no_time_without_them(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("run", 0, 10 * MS)
+    for index, (start, end) in enumerate([(1, 8), (2, 9), (3, 9.5)]):
+        builder.range(f"batch_{index}", int(start * MS), int(end * MS), start_end=True)
+    result = result_of(builder, tmp_path, warmup=1)
+    assert "negative-without-warmup" in codes(result)
+    assert result.data["nvtx"]["run"]["cpu_time_minus_warmup"] is None
