@@ -60,8 +60,13 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
 
 
 def is_higher_better(metric: str) -> bool:
-    """By the metric's name."""
-    return not metric.rsplit(".", 1)[-1].lower().startswith(LOWER_IS_BETTER)
+    """By the metric's name, its output in front left away."""
+    name = _last_part(metric)
+    return not (name.startswith(LOWER_IS_BETTER) or name.endswith("_count"))
+
+
+def _last_part(metric: str) -> str:
+    return metric.rsplit(".", 1)[-1].lower()
 
 
 def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
@@ -70,7 +75,10 @@ def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
         return None if result.accuracy is None else result.accuracy.metrics.get(metric)
     if result.equality is not None and result.equality.cosine is not None:
         return result.equality.cosine
-    return None if result.accuracy is None else result.accuracy.metrics.get("cosine")
+    metrics = {} if result.accuracy is None else result.accuracy.metrics
+    return min(
+        (value for name, value in metrics.items() if _last_part(name) == "cosine" and value is not None), default=None
+    )
 
 
 def accuracy_loss(result: CaseResult, baseline: CaseResult | None, metric: str | None) -> float | None:
@@ -81,6 +89,8 @@ def accuracy_loss(result: CaseResult, baseline: CaseResult | None, metric: str |
     value = accuracy_of(result, metric)
     if value is None:
         return None
+    if metric is not None and "_difference" in metric:  # it is one to the baseline already, below 0 where worse
+        return -value
     higher = metric is None or is_higher_better(metric)
     base = None if baseline is None else accuracy_of(baseline, metric)
     if base is None:

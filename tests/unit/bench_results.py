@@ -56,6 +56,8 @@ def made_up(
     )
     if status != "ok":
         return CaseResult(case=case, status=status, reason=reason, **more)
+    if top1 is not None:
+        more["accuracy"] = AccuracyRecord(against="labels", samples=1000, metrics={"top1": top1})
     milliseconds = latency_ms if latency_ms is not None else 1e3 * batch_size / (rate or 1)
     return CaseResult(
         case=case,
@@ -87,7 +89,6 @@ def made_up(
             cosine=cosine,
             reason=None if equal else "output y differs by up to 7 times the tolerance",
         ),
-        accuracy=None if top1 is None else AccuracyRecord(against="labels", samples=1000, metrics={"top1": top1}),
         **more,
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
 from perfharness.analysis.recommendation import OBJECTIVES, Candidate, dominates, pareto_front, recommend
-from perfharness.model.bench import CaseResult, Estimate
+from perfharness.model.bench import AccuracyRecord, CaseResult, Estimate
 from perfharness.model.bench_suite import Constraints, Recommendation
 from tests.unit.bench_results import estimate, made_up, suite_of, whole_suite
 
@@ -157,6 +157,33 @@ def test_accuracy_loss_by_hand() -> None:
     assert accuracy_loss(made_up("x", cosine=0.999), None, None) == pytest.approx(0.001)
     assert accuracy_loss(made_up("x"), None, None) is None
     assert suite_of(case).cases[0] is case
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "value", "loss"),
+    [
+        ("top1", 0.75, 0.73, 0.02),
+        ("mean_class_accuracy", 0.75, 0.73, 0.02),
+        ("depth.delta1", 0.9, 0.8, 0.1),
+        ("depth.abs_rel", 0.1, 0.15, 0.05),
+        ("y.rmse", 0.1, 0.15, 0.05),
+        ("y.cosine", None, 0.99, 0.01),
+        ("y.mse", None, 0.02, 0.02),
+        ("y.nan_count", None, 3.0, 3.0),
+        ("top1_difference", None, -0.02, 0.02),
+        ("top1_difference", 0.5, -0.02, 0.02),
+    ],
+)
+def test_which_way_a_metric_is_worse(metric: str, base: float | None, value: float, loss: float) -> None:
+    def case(number: float | None) -> CaseResult:
+        return made_up("x", accuracy=AccuracyRecord(against="labels", samples=9, metrics={metric: number}))
+
+    assert accuracy_loss(case(value), case(base), metric) == pytest.approx(loss)
+
+
+def test_cosine_of_the_worst_output_stands_in() -> None:
+    record = AccuracyRecord(against="torch", samples=9, metrics={"a.cosine": 0.999, "b.cosine": 0.9, "b.mse": 1.0})
+    assert accuracy_loss(made_up("x", accuracy=record), None, None) == pytest.approx(0.1)
 
 
 # ---- the front ----
