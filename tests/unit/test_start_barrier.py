@@ -358,6 +358,8 @@ def child(barrier: StartBarrier, tmp_path: Path, way: str) -> subprocess.Popen[s
         },
         stdout=subprocess.PIPE,
         text=True,
+        # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
