@@ -84,14 +84,17 @@ def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
 def accuracy_loss(result: CaseResult, baseline: CaseResult | None, metric: str | None) -> float | None:
     """How much worse than the baseline the metric is, in its own unit; below 0 it is better.
 
-    Where the baseline has no such metric, against a perfect one: 1 where more is better, 0 where less is.
+    Where the baseline has no such metric, against a perfect one: 1 where more is better, 0 where less is. None for the
+    metric: 1 - cosine with the reference.
     """
     value = accuracy_of(result, metric)
     if value is None:
         return None
-    if metric is not None and "_difference" in metric:  # it is one to the baseline already, below 0 where worse
+    if metric is None:  # of the outputs with the reference's, whoever is the baseline of the speed-ups
+        return 1.0 - value
+    if "_difference" in metric:  # it is one to the baseline already, below 0 where worse
         return -value
-    higher = metric is None or is_higher_better(metric)
+    higher = is_higher_better(metric)
     base = None if baseline is None else accuracy_of(baseline, metric)
     if base is None:
         base = 1.0 if higher else 0.0

@@ -155,6 +155,7 @@ def test_accuracy_loss_by_hand() -> None:
     assert accuracy_loss(case, base, "top1") == pytest.approx(0.02)
     assert accuracy_loss(case, None, "top1") == pytest.approx(0.27)
     assert accuracy_loss(made_up("x", cosine=0.999), None, None) == pytest.approx(0.001)
+    assert accuracy_loss(made_up("x", cosine=0.999), made_up("torch", cosine=0.99), None) == pytest.approx(0.001)
     assert accuracy_loss(made_up("x"), None, None) is None
     assert suite_of(case).cases[0] is case
 
