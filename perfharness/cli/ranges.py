@@ -15,7 +15,7 @@ from perfharness.cli.options import NsysOption, exit_with
 from perfharness.errors import UsageError
 from perfharness.inputs import trace_file
 from perfharness.report.files import write_text
-from perfharness.report.range_rows import range_rows, write_csv, write_json_rows, write_parquet, write_table
+from perfharness.report.range_rows import range_parts, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings
 from perfharness.trace import open_stream
 
@@ -56,11 +56,12 @@ def ranges(
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
     events = open_stream(trace_file(trace, nsys))
     table = build_range_table(events)
+    parts = range_parts(events, table)
     if output_format is RangeFormat.PARQUET and output is not None:
-        write_parquet(events, table, output)
+        write_parquet(parts, output)
     elif output is None:
-        TEXT_WRITERS[output_format](range_rows(events, table), sys.stdout)
+        TEXT_WRITERS[output_format](parts, sys.stdout)
     else:
-        write_text(output, lambda file: TEXT_WRITERS[output_format](range_rows(events, table), file))
+        write_text(output, lambda file: TEXT_WRITERS[output_format](parts, file))
     print_findings(Console(stderr=True), table.findings)
     exit_with(table.findings)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 from rich.console import Console
@@ -71,35 +74,63 @@ def _names(trace: Events, codes: Integers) -> pa.Array:
     )
 
 
-def write_parquet(trace: Events, table: RangeTable, path: Path) -> None:
+def range_parts(trace: Events, table: RangeTable) -> Iterator[pa.Table]:
+    """`range_rows` in parts that need little memory; one without rows where there are no ranges."""
+    for begin in range(0, max(len(table.ranges), 1), ROWS_AT_A_TIME):
+        yield range_rows(trace, table, slice(begin, begin + ROWS_AT_A_TIME))
+
+
+def write_parquet(parts: Iterator[pa.Table], path: Path) -> None:
     """A Parquet file, units in the column names. Raises `ResultError` where it cannot be written."""
     with replacing(path) as temporary:
-        first = range_rows(trace, table, slice(0, ROWS_AT_A_TIME))
+        first = next(parts)
         with pa.parquet.ParquetWriter(temporary, first.schema) as writer:
-            writer.write_table(first)
-            for begin in range(ROWS_AT_A_TIME, len(table.ranges), ROWS_AT_A_TIME):
-                writer.write_table(range_rows(trace, table, slice(begin, begin + ROWS_AT_A_TIME)))
+            for part in itertools.chain([first], parts):
+                writer.write_table(part)
 
 
-def write_csv(rows: pa.Table, file: TextIO) -> None:
+def write_csv(parts: Iterator[pa.Table], file: TextIO) -> None:
     """CSV with a header; NULL is an empty field."""
-    sink = pa.BufferOutputStream()
-    pa.csv.write_csv(rows, sink)
-    file.write(sink.getvalue().to_pybytes().decode("utf-8"))
+    options = pa.csv.WriteOptions()
+    for part in parts:
+        sink = pa.BufferOutputStream()
+        pa.csv.write_csv(part, sink, options)
+        file.write(sink.getvalue().to_pybytes().decode("utf-8"))
+        options = pa.csv.WriteOptions(include_header=False)
 
 
-def write_json_rows(rows: pa.Table, file: TextIO) -> None:
-    """A JSON list, one object a line."""
-    file.write("[")
+def write_json_rows(parts: Iterator[pa.Table], file: TextIO) -> None:
+    """A JSON list, one object a line; the text is put together in Arrow, without a Python object a row."""
     separator = "\n"
-    for batch in rows.to_batches(max_chunksize=ROWS_AT_A_TIME):
-        for row in batch.to_pylist():
-            file.write(separator + json.dumps(row, ensure_ascii=False))
+    file.write("[")
+    for part in parts:
+        if part.num_rows:
+            objects = _json_objects(part.combine_chunks())
+            whole_part = pc.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), ",\n")
+            file.write(separator + whole_part[0].as_py())
             separator = ",\n"
     file.write("\n]\n")
 
 
-def write_table(rows: pa.Table, file: TextIO) -> None:
+def _json_objects(rows: pa.Table) -> pa.Array:
+    """Each row as the text of a JSON object. `rows` have one chunk."""
+    pieces: list[pa.Array | str] = []
+    for name in rows.schema.names:
+        pieces += [f'{", " if pieces else "{"}"{name}": ', _json_texts(rows[name].chunk(0))]
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _json_texts(column: pa.Array) -> pa.Array:
+    """Integers and strings as JSON has them."""
+    if pa.types.is_integer(column.type):
+        return pc.fill_null(column.cast(pa.string()), "null")
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    escaped = [json.dumps(text, ensure_ascii=False) for text in column.dictionary.to_pylist()]
+    return pc.fill_null(pa.array(escaped, pa.string()).take(column.indices), "null")
+
+
+def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
     """A table for people: times in ms, names indented by level."""
     table = Table()
     for name, justify in (
@@ -107,7 +138,7 @@ def write_table(rows: pa.Table, file: TextIO) -> None:
         ("GPU ms", "right"), ("busy ms", "right"), ("GPU ops", "right"), ("payload", "right"),
     ):  # fmt: skip
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows.to_pylist():
+    for row in itertools.chain.from_iterable(part.to_pylist() for part in parts):
         domain = f"{row['domain']}:" if row["domain"] else ""
         times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
         table.add_row(

@@ -7,11 +7,17 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from perfharness.analysis.range_table import build_range_table
 from perfharness.cli.main import run
+from perfharness.report import range_rows
 from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import open_stream
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 
 COLUMNS = [
     "range_id", "parent_id", "name", "domain", "category", "style", "pid", "tid", "level", "start_ns", "duration_ns",
@@ -49,6 +55,31 @@ def test_csv_and_parquet_say_the_same(trace: Path, tmp_path: Path, capsys: pytes
     assert run(["ranges", str(trace), "--format", "parquet", "-o", str(tmp_path / "r.parquet")]) == 0
     table = pyarrow.parquet.read_table(tmp_path / "r.parquet").to_pylist()
     assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in table] == rows
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 2, 1000])
+@pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "cpu"])
+def test_text_made_in_parts_is_what_json_and_csv_make_of_the_whole(
+    name: str, rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_rows, "ROWS_AT_A_TIME", rows_at_a_time)
+    events = open_stream(GOLDEN / f"{name}.sqlite")
+    table = build_range_table(events)
+    rows = range_rows.range_rows(events, table)
+    text = io.StringIO()
+    range_rows.write_json_rows(range_rows.range_parts(events, table), text)
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows.to_pylist())
+    assert text.getvalue() == f"[\n{lines}\n]\n"
+    text = io.StringIO()
+    range_rows.write_csv(range_rows.range_parts(events, table), text)
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(rows, sink)
+    assert text.getvalue() == sink.getvalue().decode()
+
+
+def test_no_ranges_are_an_empty_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ranges", str(TraceBuilder().write(tmp_path / "t.sqlite")), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
 
 
 def test_the_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
