@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> int:
 
         wakeup = _wake_on_child_end()
         tell("ready", recorder_pid=os.getpid())
-        control = os.open(control_path, os.O_RDONLY)
+        control = os.open(control_path, os.O_RDONLY | os.O_NONBLOCK)  # waits for no launcher that has died meanwhile
+        os.set_blocking(control, True)
         if os.read(control, 1) != GO:
             tell("not_started", error="the launch was called off before the process started")
             return EXIT_NOT_STARTED
