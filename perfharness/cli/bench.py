@@ -204,7 +204,7 @@ def run(
         "constraints.accuracy_metric": accuracy_metric,
         "constraints.max_energy_per_item_j": max_energy_per_item_j,
     }
-    made = _suite(suite, flags, equality)
+    made = suite_of(suite, flags, equality)
     if retry_failed and not resume:
         raise UsageError("--retry-failed goes with --resume")
     raise typer.Exit(
@@ -212,7 +212,7 @@ def run(
     )
 
 
-def _suite(path: Path | None, flags: dict[str, Any], equality: bool | None) -> Suite:
+def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) -> Suite:
     """The suite of a file with the flags over it."""
     from perfharness.bench.suite import read_suite
     from perfharness.bench.suite_check import make_suite
@@ -248,7 +248,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
 
     console = Console()
     gpus = find_gpus()
-    gpu = _gpu(suite, gpus.gpus, gpus.problem)
+    gpu = gpu_of(suite, gpus.gpus, gpus.problem)
     planned = plan_cases(suite, gpu)
     baseline = suite.baseline or default_baseline(suite)
     if dry_run:
@@ -293,7 +293,8 @@ def _resume_command() -> str:
     return shlex.join(["perfharness", *arguments, "--resume"])
 
 
-def _gpu(suite: Suite, gpus: tuple[GpuRecord, ...], problem: str | None) -> GpuRecord | None:
+def gpu_of(suite: Suite, gpus: tuple[GpuRecord, ...], problem: str | None) -> GpuRecord | None:
+    """The GPU that the suite's CUDA cases run on; None where there is none, or all run on the CPU."""
     import os
 
     from perfharness_launcher.gpus import choose_gpus

@@ -33,8 +33,7 @@ def start_up(
     """
     from perfharness.bench.matrix import plan_cases
     from perfharness.bench.startup_run import FIGURES, measure_startup
-    from perfharness.cli.bench import _gpu as gpu_of
-    from perfharness.cli.bench import _suite as suite_of
+    from perfharness.cli.bench import gpu_of, suite_of
     from perfharness.report.cold_start import print_cold_start, write_cold_start
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts

@@ -64,7 +64,7 @@ def sweep(
     Exit codes: 0 done; 1 interrupted, or nothing was measured; 2 the command line is wrong; 3 a target that no batch
     size is known to meet.
     """
-    from perfharness.cli.bench import _suite as suite_of
+    from perfharness.cli.bench import suite_of
     from perfharness.model.bench_search import TargetFigure
 
     if latency_percentile not in get_args(TargetFigure):
@@ -93,7 +93,7 @@ def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | 
     from perfharness.bench.store import prepare
     from perfharness.bench.sweep import doubling_sizes
     from perfharness.bench.sweep_run import SweepRun
-    from perfharness.cli.bench import _gpu as gpu_of
+    from perfharness.cli.bench import gpu_of
     from perfharness.model.bench_search import TargetFigure
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
