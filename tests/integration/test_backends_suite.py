@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.model.bench import BENCH_NAME, BenchSuiteResult
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
 
 ROOT = Path(__file__).parent.parent.parent
 CELLS = {
