@@ -321,8 +321,11 @@ def test_a_refused_batch_is_refused_with_a_barrier_too(held: StartBarrier, log: 
 
 
 CHILD = """
-import os, sys, multiprocessing
+import os, signal, sys, multiprocessing
 from perfharness import PerfRecorder
+
+# A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def work():
     perf = PerfRecorder("rec", domain="d%d" % os.getpid())
@@ -358,8 +361,6 @@ def child(barrier: StartBarrier, tmp_path: Path, way: str) -> subprocess.Popen[s
         },
         stdout=subprocess.PIPE,
         text=True,
-        # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it so.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
