@@ -87,6 +87,8 @@ class TraceSource(Protocol):
 def split_rows(first: int, last: int) -> list[Window]:
     """Windows that hold all row ids from the first to the last; of one length, so that two readers end together."""
     count = last - first + 1
+    if count <= 0:
+        return []
     windows = min(-(-count // WINDOW_ROWS), MAX_WINDOWS)
     rows = -(-count // (windows + windows % 2 if windows > 1 else 1))
     return [(begin, min(begin + rows - 1, last)) for begin in range(first, last + 1, rows)]

@@ -19,6 +19,7 @@ from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.model import conventions
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from perfharness.trace.source import split_rows
 
 WRITER = """
 import sqlite3, sys
@@ -215,3 +216,8 @@ def test_every_category_survives(recorder: str, user: str | None, lane: int) -> 
     parsed = conventions.parse_category(written, frozenset({recorder}))
     assert parsed is not None
     assert conventions.category_name(*parsed) == written
+
+
+def test_a_table_without_rows_has_no_windows() -> None:
+    assert split_rows(1, 0) == []
+    assert split_rows(1, 1) == [(1, 1)]
