@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.analysis.diagnosis.gpus import find_gpus
-from perfharness.analysis.diagnosis.timeline import BusyLine
+from perfharness.analysis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import GpuOperations, Int64, Trace, TraceMeta

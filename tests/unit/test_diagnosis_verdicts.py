@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
 from perfharness.testing.trace_builder import TraceBuilder

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpus import Gpus
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.analysis.intervals import nest
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.projection import Launches
+from perfharness.analysis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, OperationDetails, Trace
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.timeline import BusyLine, expand
 from perfharness.analysis.diagnosis.workload import Workload
+from perfharness.analysis.timeline import BusyLine, expand
 from perfharness.model.trace import Int64
 
 NS_PER_MS = 1e6

@@ -9,10 +9,10 @@ from perfharness.analysis.diagnosis.events import StageEvents, shared_with_other
 from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
 from perfharness.analysis.diagnosis.host_waits import at_work_meanwhile, find_handover
-from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.analysis.tabulate import path_names
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
 

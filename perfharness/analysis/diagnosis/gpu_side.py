@@ -8,9 +8,9 @@ from perfharness.analysis.diagnosis.calls import KINDS, TO_HOST
 from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
-from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.analysis.keys import group_rows
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import CallTable
-from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.stages import StageTable
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.trace import PROCESS_MASK, Int64, OsCalls, OsWaitKind, Trace
 
 HANDOVER_NS = 1_000_000

@@ -10,13 +10,13 @@ from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.measures import Measures, measure, name_paths
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
+from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import Path
 from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, Trace
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.timeline import merge
+from perfharness.analysis.timeline import merge
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

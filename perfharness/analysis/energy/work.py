@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.attribution import stage_of_calls
-from perfharness.analysis.diagnosis.timeline import merge
 from perfharness.analysis.measures import name_paths
 from perfharness.analysis.projection import find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import path_names
+from perfharness.analysis.timeline import merge
 from perfharness.model.gpu_work import GpuWork
 from perfharness.model.result import BatchLoop, Float64
 from perfharness.model.trace import Bool, Int64, Trace

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.timeline import BusyLine
 from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
 from perfharness.analysis.metrics.clocks import (
     LOW_CLOCK,
@@ -19,6 +18,7 @@ from perfharness.analysis.metrics.clocks import (
 )
 from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
 from perfharness.analysis.metrics.memory import batch_peak, growth
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.gpu_metrics import (
     ClockHold,
     GpuMetrics,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.calls import KINDS, kinds_of_names
-from perfharness.analysis.diagnosis.timeline import BusyLine, ThreadOrder, overlaps
+from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import HostActivity
 
 moment = st.integers(0, 40)
