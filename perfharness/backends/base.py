@@ -217,6 +217,11 @@ class Backend(ABC):
         Raises `BackendUnavailableError` where `problem` gives a reason, `BackendError` where it cannot be loaded.
         """
 
+    def modes_on(self, device: Device) -> tuple[str, ...]:
+        """The modes that there are for a device, the default first; whether one runs here, `problem` tells."""
+        del device
+        return self.modes
+
     def check(self, options: BackendOptions) -> None:
         """Raise `BackendUnavailableError` where the options cannot be run here."""
         if (problem := self.problem(options)) is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from perfharness.backends.base import (
     Arrays,
     Backend,
     BackendOptions,
+    Device,
     DeviceTimer,
     LayerTime,
     ModelSource,
@@ -62,6 +64,10 @@ class OnnxRuntimeBackend(Backend):
     suffixes = (".onnx",)
     install = "pip install 'perfharness[onnxruntime]', for a GPU also onnxruntime-gpu in place of onnxruntime"
     extra = ("optimization", "cudnn_conv_algo_search")
+
+    def modes_on(self, device: Device) -> tuple[str, ...]:
+        """A provider computes on one kind of device."""
+        return ("cpu",) if device == "cpu" else ("cuda", "tensorrt")
 
     def versions(self) -> dict[str, str]:
         """Of onnxruntime and onnx."""
@@ -121,6 +127,7 @@ class OnnxRuntimeSession(Session):
         self._provider = PROVIDERS[_mode(options)]
         self._on_gpu = options.device == "cuda"
         self._stream = CudaStream() if self._on_gpu else None
+        self._missing = _load_cuda(library) if self._on_gpu else ""
         self._session: Any = None
         self._binding: Any = None
         self._shapes: dict[str, Shape] = {}
@@ -306,7 +313,7 @@ class OnnxRuntimeSession(Session):
         if not used or used[0] != self._provider:
             raise BackendUnavailableError(
                 f"onnxruntime: {self._provider} could not be started and it fell back to {', '.join(used) or 'none'}; "
-                "its libraries are missing or do not fit (its log on stderr says which)"
+                f"its libraries are missing or do not fit ({self._missing or 'its log on stderr says which'})"
             )
         if self._nodes and self._provider not in self._nodes:
             raise BackendUnavailableError(
@@ -361,7 +368,7 @@ def layer_times_of_profile(events: list[dict[str, Any]], rounds: int) -> list[La
 
 
 def _mode(options: BackendOptions) -> str:
-    return options.mode or ("cuda" if options.device == "cuda" else "cpu")
+    return options.mode or OnnxRuntimeBackend().modes_on(options.device)[0]
 
 
 def _device_problem(options: BackendOptions, available: list[str]) -> str | None:
@@ -375,6 +382,15 @@ def _device_problem(options: BackendOptions, available: list[str]) -> str | None
     if provider not in available:
         return f"this build of onnxruntime has no {provider}, only {', '.join(available)}; install onnxruntime-gpu"
     return gpu_problem() if options.device == "cuda" else None
+
+
+def _load_cuda(library: Any) -> str:
+    """Load CUDA and cuDNN from their wheels, where the provider alone does not look; what ONNX Runtime says of it."""
+    if not hasattr(library, "preload_dlls"):  # before ONNX Runtime 1.21
+        return ""
+    with redirect_stdout(io.StringIO()) as said:
+        library.preload_dlls()
+    return " ".join(said.getvalue().split())[:500]
 
 
 def _onnx(install: str) -> Any:

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from perfharness.analysis.bench_figures import cell_of
-from perfharness.backends import ModelSource, backend
+from perfharness.backends import Device, ModelSource, backend
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, source_of
 from perfharness.errors import BackendError
@@ -59,7 +58,7 @@ def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
     cases: list[PlannedCase] = []
     for model in suite.model:
         for one in suite.backend:
-            for mode in modes_of(one, backend(one.name)):
+            for mode in modes_of(one, backend(one.name), device_of(suite, one, gpu)):
                 cases += [
                     _planned(suite, model, one, mode, precision, batch_size, gpu, digests)
                     for precision in one.precisions or suite.precisions
@@ -75,14 +74,14 @@ def shuffled(cases: Sequence[PlannedCase], seed: int) -> list[PlannedCase]:
     return order
 
 
-def default_baseline(suite: Suite) -> str:
+def default_baseline(suite: Suite, gpu: GpuRecord | None) -> str:
     """The first cell: first backend, its first mode and precision."""
     first = suite.backend[0]
-    mode = modes_of(first, backend(first.name))[0]
+    mode = modes_of(first, backend(first.name), device_of(suite, first, gpu))[0]
     return f"{first.name}/{mode}/{(first.precisions or suite.precisions)[0]}"
 
 
-def device_of(suite: Suite, one: SuiteBackend, gpu: GpuRecord | None) -> Literal["cpu", "cuda"]:
+def device_of(suite: Suite, one: SuiteBackend, gpu: GpuRecord | None) -> Device:
     """What a backend is to run on."""
     asked = one.device or suite.device
     if asked == "auto":

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from perfharness.backends import Backend, ModelSource, backend, model_source
+from perfharness.backends import Backend, Device, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
@@ -242,9 +242,16 @@ def read_suite(path: Path) -> dict[str, Any]:
     return {**content, "name": content.get("name", path.stem), "folder": path.absolute().parent}
 
 
-def modes_of(one: SuiteBackend, known: Backend) -> tuple[str, ...]:
-    """The modes that a backend is measured in."""
-    return known.modes if one.modes == ALL_MODES else one.modes or known.modes[:1]
+def modes_of(one: SuiteBackend, known: Backend, device: Device) -> tuple[str, ...]:
+    """The modes that a backend is measured in on a device."""
+    possible = known.modes_on(device)
+    return possible if one.modes == ALL_MODES else one.modes or possible[:1]
+
+
+def possible_devices(suite: Suite, one: SuiteBackend) -> tuple[Device, ...]:
+    """What a backend may run on, as far as the suite alone tells."""
+    asked = one.device or suite.device
+    return ("cpu", "cuda") if asked == "auto" else (asked,)
 
 
 def model_name(model: SuiteModel) -> str:
@@ -291,9 +298,9 @@ def cell_names(suite: Suite) -> Iterator[str]:
     """All names under which a cell may be meant (see `bench_figures.is_named`)."""
     for one in suite.backend:
         try:
-            modes = modes_of(one, backend(one.name))
+            known = backend(one.name)
         except UsageError:
             continue
-        for mode in modes:
+        for mode in {mode for device in possible_devices(suite, one) for mode in modes_of(one, known, device)}:
             for precision in one.precisions or suite.precisions:
                 yield from (one.name, f"{one.name}/{mode}", f"{one.name}/{precision}", f"{one.name}/{mode}/{precision}")

@@ -18,6 +18,7 @@ from perfharness.bench.suite import (
     model_name,
     model_text,
     modes_of,
+    possible_devices,
     source_of,
 )
 from perfharness.errors import UsageError
@@ -141,7 +142,7 @@ def _backend_problems(suite: Suite, found: dict[str, Backend]) -> Iterator[str]:
         for precision in one.precisions:
             if precision not in known.precisions:
                 yield f"{one.name} does not compute in {precision}; it does in: {', '.join(known.precisions)}"
-        for mode in modes_of(one, known):
+        for mode in modes_of(one, known, possible_devices(suite, one)[-1]):
             for precision in one.precisions or suite.precisions:
                 cell = (one.name, mode, precision, one.device, one.threads, *sorted(one.extra.items()))
                 if cell in seen:

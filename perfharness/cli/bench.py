@@ -250,7 +250,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     gpus = find_gpus()
     gpu = gpu_of(suite, gpus.gpus, gpus.problem)
     planned = plan_cases(suite, gpu)
-    baseline = suite.baseline or default_baseline(suite)
+    baseline = suite.baseline or default_baseline(suite, gpu)
     if dry_run:
         for case in shuffled(planned, suite.run.seed) if suite.run.shuffle else planned:
             _line(console, f"{case.case_id}: {case.refusal}" if case.refusal else case.case_id)

@@ -54,6 +54,17 @@ def test_cases_of_a_suite(folder: Path) -> None:
     assert first.refusal is None
 
 
+def test_onnx_runtimes_provider_follows_the_device(folder: Path) -> None:
+    text = 'models = ["net.py:create"]\nbackends = ["onnxruntime"]\n'
+    both = text.replace('["onnxruntime"]', '["onnxruntime/all"]')
+    for gpu, default, every in ((None, "cpu", {"cpu"}), (GPU, "cuda", {"cuda", "tensorrt"})):
+        suite = suite_of(folder, text)
+        assert {one.case.mode for one in plan_cases(suite, gpu)} == {default}
+        assert default_baseline(suite, gpu) == f"onnxruntime/{default}/fp32"
+        assert {one.case.mode for one in plan_cases(suite_of(folder, both), gpu)} == every
+    assert suite_of(folder, f'baseline = "onnxruntime/cuda"\n{text}').baseline == "onnxruntime/cuda"
+
+
 def test_device_follows_the_machine(folder: Path) -> None:
     suite = suite_of(folder, WHOLE)
     on_gpu = plan_cases(suite, GPU)[0]
@@ -95,7 +106,7 @@ def test_models_of_a_name_that_differs_in_case_have_ids_of_their_own(folder: Pat
 
 
 def test_default_baseline_is_the_first_cell(folder: Path) -> None:
-    assert default_baseline(suite_of(folder, WHOLE)) == f"{FAKE_BACKEND}/plain/fp32"
+    assert default_baseline(suite_of(folder, WHOLE), None) == f"{FAKE_BACKEND}/plain/fp32"
 
 
 def test_short_backend_with_a_mode(folder: Path) -> None:

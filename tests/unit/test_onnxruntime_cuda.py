@@ -13,7 +13,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, Session, cuda_memory
 from perfharness.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeSession
-from perfharness.errors import OutOfMemoryError
+from perfharness.errors import BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
 
 onnx = pytest.importorskip("onnx")
@@ -200,3 +200,16 @@ def test_whether_a_gpu_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.problem(BackendOptions(device="cuda")) is None
     cuda.capability = None
     assert made.problem(BackendOptions(device="cuda")) == "there is no GPU that CUDA can use here (cudaErrorNoDevice)"
+
+
+def test_libraries_come_from_wheels_and_what_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The provider itself does not look into site-packages, and falls back to the CPU with a line in a log."""
+    cuda = FakeCuda()
+    monkeypatch.setattr(cuda_memory, "runtime", lambda: cuda)
+    monkeypatch.setattr(FakeSession, "get_providers", lambda self: ["CPUExecutionProvider"])
+    monkeypatch.setattr(FakeLibrary, "preload_dlls", lambda self: print("Failed to load\nlibcudnn.so.9"), raising=False)
+    with pytest.raises(BackendUnavailableError, match=r"fell back to CPUExec.*\(Failed to load libcudnn\.so\.9\)"):
+        OnnxRuntimeSession(FakeLibrary(cuda), tiny_models.onnx_model("fp32"), BackendOptions(device="cuda"))
+    assert capsys.readouterr().out == ""

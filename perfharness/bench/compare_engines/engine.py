@@ -124,7 +124,7 @@ def _run(job: EngineJob, record: Record) -> None:
         record.keep(load_ms=(time.perf_counter_ns() - begin) / NS_PER_MS)
         shapes = engine_shapes(session.inputs, settings, record)
         session.allocate(shapes)
-        record.keep(settings=session.settings(), mode=job.mode or runner.modes[0])
+        record.keep(settings=session.settings(), mode=job.mode or runner.modes_on(job.device)[0])
         _image(session, shapes, settings, record)
         _data_set(session, shapes, settings, record)
         _speed(session, shapes, settings, record)
