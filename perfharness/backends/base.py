@@ -234,13 +234,15 @@ class Backend(ABC):
             raise BackendError(f"{self.name} does not take {model.path}; it takes {taken}")
 
     def option_problem(self, options: BackendOptions, extra: Collection[str] = ()) -> str | None:
-        """Why mode, precision or an extra option is none that this backend has, or None. For `problem`."""
+        """Why mode, precision or an extra option is none that backend and device have, or None. For `problem`."""
         if options.mode and options.mode not in self.modes:
             return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
         if options.precision not in self.precisions:
             return f"it does not compute in {options.precision}; it does in: {', '.join(self.precisions)}"
         if unknown := sorted(set(options.extra) - set(extra)):
             return f"there is no option {unknown[0]!r}; there are: {', '.join(sorted(extra)) or 'none'}"
+        if options.precision == "tf32" and options.device == "cpu":
+            return "a CPU has no tf32"
         return None
 
 

@@ -57,8 +57,6 @@ class JaxBackend(Backend):
         """Not installed, no GPU that JAX can use, tf32 on a CPU, or another number of threads than JAX runs with."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
-        if options.precision == "tf32" and options.device == "cpu":
-            return "a CPU has no tf32"
         try:
             jax = self._library()
             _flags(options.extra.get("xla_flags", ""))

@@ -74,8 +74,6 @@ class KerasBackend(Backend):
                 return f"{package} is not installed: {self.install}"
         if (problem := _process_problem(mode.framework)) is not None:
             return problem
-        if options.precision == "tf32" and options.device == "cpu":
-            return "a CPU has no tf32"
         if options.device == "cpu" and options.threads is None:
             return None  # nothing that needs the framework: importing it takes seconds
         return _framework_problem(mode.framework, options)

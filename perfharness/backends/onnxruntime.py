@@ -377,8 +377,6 @@ def _device_problem(options: BackendOptions, available: list[str]) -> str | None
     provider = PROVIDERS[mode]
     if (mode == "cpu") != (options.device == "cpu"):
         return f"mode {mode} does not run on {options.device}"
-    if options.precision == "tf32" and mode == "cpu":
-        return "a CPU has no tf32"
     if provider not in available:
         return f"this build of onnxruntime has no {provider}, only {', '.join(available)}; install onnxruntime-gpu"
     return gpu_problem() if options.device == "cuda" else None

@@ -58,8 +58,6 @@ class TensorFlowBackend(Backend):
         """Not installed, no GPU, tf32 on a CPU, or another number of threads than TensorFlow runs with."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
-        if options.precision == "tf32" and options.device == "cpu":
-            return "a CPU has no tf32"
         try:
             tensorflow = imported(self.install)
         except BackendUnavailableError as error:

@@ -105,9 +105,10 @@ def measure_device_time(session: Session, settings: LatencySettings, clock: Cloc
     if timer is None:
         return np.zeros(0)
     deadline = clock() + round(settings.max_seconds * 1e9)
+    most = settings.device_iterations or settings.iterations
     found: list[float] = []
     with quiet_collector():
-        while len(found) < settings.device_iterations and (not found or clock() < deadline):
+        while len(found) < most and (not found or clock() < deadline):
             session.copy_in()
             timer.start()
             session.execute()

@@ -62,7 +62,7 @@ class LatencySettings(_Model):
             for `max_iterations`.
         min_seconds: of the timed iterations: more of them where these take less, at most `max_iterations`.
         max_seconds: of the timed iterations, and of the warm-up, in any case.
-        device_iterations: of the pass with the device's events, at most.
+        device_iterations: of the pass with the device's events, at most; None: `iterations`.
     """
 
     warmup: int = Field(default=50, ge=0)
@@ -72,7 +72,7 @@ class LatencySettings(_Model):
     max_iterations: int = Field(default=100_000, ge=1)
     min_seconds: float = Field(default=0.0, ge=0)
     max_seconds: float = Field(default=120.0, gt=0)
-    device_iterations: int = Field(default=1000, ge=1)
+    device_iterations: int | None = Field(default=None, ge=1)
 
 
 class TelemetrySettings(_Model):

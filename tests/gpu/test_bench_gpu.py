@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "samples.mobilenet_v3.factory:create"
-QUICK = LatencySettings(warmup=50, iterations=300, device_iterations=300)
+QUICK = LatencySettings(warmup=50, iterations=300)
 
 
 def gpu_uuid() -> str:

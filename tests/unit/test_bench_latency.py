@@ -45,6 +45,7 @@ def test_the_devices_own_time_is_that_of_execute() -> None:
     session, clock = ready(FakeScript(has_device=True, launch_ms=0.5, copy_in_ms=1, execute_ms=4, copy_out_ms=2))
     device = measure_device_time(session, LatencySettings(device_iterations=5), clock)
     assert device.tolist() == [4.0] * 5
+    assert len(measure_device_time(session, LatencySettings(iterations=7), clock)) == 7, "as many as timed ones"
     without, clock = ready(FakeScript())
     assert len(measure_device_time(without, LatencySettings(), clock)) == 0
 

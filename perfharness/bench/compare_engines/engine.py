@@ -215,7 +215,6 @@ def _speed(session: Session, shapes: dict[str, Shape], settings: CompareSettings
         warmup=settings.warmup,
         iterations=settings.iterations,
         max_seconds=settings.max_seconds,
-        device_iterations=settings.iterations,
     )
     warmed = warm_up(session, asked)
     timed = measure_latency(session, asked)
