@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.timeline import merge
 from perfharness.model.trace import Int64
 
 
@@ -26,7 +27,7 @@ def concurrency(starts: Sequence[Int64], ends: Sequence[Int64], begin_ns: int, e
         begin_ns, end_ns: the window, not empty. What lies outside of it does not count.
     """
     inside = [
-        _union(np.clip(s, begin_ns, end_ns), np.clip(e, begin_ns, end_ns)) for s, e in zip(starts, ends, strict=True)
+        merge(np.clip(s, begin_ns, end_ns), np.clip(e, begin_ns, end_ns)) for s, e in zip(starts, ends, strict=True)
     ]
     window = end_ns - begin_ns
     if len(inside) == 1:
@@ -42,17 +43,3 @@ def concurrency(starts: Sequence[Int64], ends: Sequence[Int64], begin_ns: int, e
         mean_processes=float((length * count).sum() / window),
         all_processes_share=float(length[count == len(inside)].sum() / window),
     )
-
-
-def _union(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """The same stretch of time as intervals that neither overlap nor touch."""
-    if (end > start).all() and (start[1:] > end[:-1]).all():
-        return start, end
-    some = end > start
-    order = np.argsort(start[some], kind="stable")
-    start, end = start[some][order], end[some][order]
-    if not len(start):
-        return start, end
-    reached = np.maximum.accumulate(end)
-    first = np.r_[True, start[1:] > reached[:-1]]
-    return start[first], reached[np.r_[first[1:], True]]

@@ -49,10 +49,10 @@ class BusyLine:
 
 
 def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """The union as intervals that neither overlap nor touch, in order."""
-    keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    s, e = start[keep][order], end[keep][order]
+    """The union as intervals that neither overlap nor touch, in order; what is so already is handed back as it is."""
+    if (end > start).all() and (start[1:] > end[:-1]).all():
+        return start, end
+    s, e = _in_order(start, end)
     if not len(s):
         return s, e
     reached = np.maximum.accumulate(e)
@@ -62,15 +62,20 @@ def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
 
 def overlaps(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     """Stretches in which at least two of the intervals lie, in order; they may touch."""
-    keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    s, e = start[keep][order], end[keep][order]
+    s, e = _in_order(start, end)
     if len(s) < 2:
         return s[:0], e[:0]
     # Of the intervals over a moment, the one that began last begins after another that is not over.
     shared = np.minimum(e[1:], np.maximum.accumulate(e)[:-1])
     has = shared > s[1:]
     return s[1:][has], shared[has]
+
+
+def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Those of the intervals that are not empty, in order of start."""
+    keep = end > start
+    order = np.argsort(start[keep], kind="stable")
+    return start[keep][order], end[keep][order]
 
 
 def expand(first: Int64, last: Int64) -> tuple[Int64, Int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.activity import ProcessActivity, shares_over_time
+from perfharness.analysis.timeline import merge
 from perfharness.model.telemetry import Float64, SampleLog, Series
 from perfharness.report.files import replacing
 
@@ -142,7 +143,8 @@ class Picture:
 
     def _shade(self, ax: Any) -> None:
         """Grey where all that ran was warm-up, nothing where batches were measured."""
-        for window in _merged(window for own in self.activities.values() for window in own.warmup):
+        warmup = [window for own in self.activities.values() for window in own.warmup]
+        for window in zip(*merge(*np.asarray(warmup, dtype=np.int64).reshape(-1, 2).T), strict=True):
             ax.axvspan(*self.seconds(np.asarray(window)), color="#f0e9dd", linewidth=0, zorder=0)
         measured = [own.measured for own in self.activities.values() if own.measured is not None]
         for edge in {measured_edge for window in measured for measured_edge in window} if len(measured) == 1 else ():
@@ -204,17 +206,6 @@ def _few(names: list[str], share: Float64) -> tuple[list[str], Float64]:
     rest = share[:-1].sum(axis=0) - share[most].sum(axis=0)
     others = f"{len(names) - 1 - MAX_STAGES} other stages"
     return [*(names[place] for place in most), others, names[-1]], np.vstack([share[most], rest, share[-1]])
-
-
-def _merged(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Windows that overlap as one."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(windows):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
 
 
 def _legend(ax: Any, handles: Any = None, labels: Any = None, title: str | None = None) -> None:
