@@ -6,6 +6,7 @@ Made of what is on disk, so an old run can be drawn too. matplotlib is imported 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +156,9 @@ def _draw_host(picture: Picture, processes: Sequence[str]) -> None:
             for place, name in enumerate(few)
         ]  # fmt: skip
 
-    def rates(metric: str, scale: float = 1.0) -> list[Line]:
-        return [
-            Line(
-                None if line.series is None else rate_of(line.series), line.label, line.color, scale, reason=line.reason
-            )
-            for line in each(metric)
-        ]
+    def rates(metric: str) -> list[Line]:
+        counters = each(metric, step=RATE)
+        return [replace(line, series=None if line.series is None else rate_of(line.series)) for line in counters]
 
     more = [f"and {len(processes) - len(few)} more processes"] if len(processes) > len(few) else []
     panels = [

@@ -12,7 +12,7 @@ from perfharness.analysis.activity import ProcessActivity
 from perfharness.errors import ToolNotFoundError
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.report.pictures import require_matplotlib
-from perfharness.report.plot_panels import with_gaps
+from perfharness.report.plot_panels import Picture, with_gaps
 from perfharness.report.telemetry_plots import draw_telemetry, rate_of
 from perfharness.testing.sample_builder import MS, SampleBuilder
 
@@ -80,6 +80,21 @@ def test_a_rate_is_the_counters_step_over_the_time_it_took() -> None:
     rate = rate_of(counter)
     assert np.isnan(rate.value[0])
     assert rate.value[1:].tolist() == [50, 100]
+
+
+def test_rates_are_drawn_over_the_time_before_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted between two readings belongs to the time between them, not to the time after the second."""
+    figures: list[Any] = []
+    monkeypatch.setattr(Picture, "save", lambda picture, path: figures.append(picture.figure))
+    builder = SampleBuilder().subject("host", "host").subject("process:a", "process", name="a")
+    for subject, metric in (("host", "read_bytes"), ("host", "write_bytes"), ("process:a", "context_switches")):
+        builder.readings(subject, metric, [0, SECOND, 2 * SECOND], [0, 10, 50])
+    builder.readings("process:a", "rss_bytes", [0, SECOND], [1, 2])
+    draw_telemetry(tmp_path, builder.build(), {})
+    steps = {ax.get_ylabel(): [line.get_drawstyle() for line in ax.lines] for ax in figures[-1].axes}
+    assert steps["context\nswitches /s"] == ["steps-pre"]
+    assert steps["read + written\nMB/s"] == ["steps-pre"]
+    assert steps["resident\nGiB"] == ["steps-post"]
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
