@@ -105,26 +105,12 @@ def _storage(system: Any) -> Any:
         return None
 
 
-class _Followed:
-    """A measured process that is followed; the list changes while it is read, so it is only ever replaced."""
+class _FollowedProcesses(Source):
+    """Reads of the measured processes that it is told to follow, each with what it started."""
 
-    def __init__(self) -> None:
-        self.trees: tuple[tuple[TrackedProcess, ProcessTree], ...] = ()
-
-    def add(self, process: TrackedProcess, clock_ns: Callable[[], int]) -> None:
-        self.trees = (*self.trees, (process, ProcessTree(process.pid, clock_ns=clock_ns)))
-
-
-class ProcessSource(Source):
-    """CPU time, memory and I/O of each measured process and what it started."""
-
-    name = "processes"
-
-    def __init__(self, period_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self.period_ns = max(period_ns, MIN_PERIOD_NS)
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._followed = _Followed()
-        self._before: dict[str, tuple[int, float]] = {}
+        self._trees: tuple[tuple[TrackedProcess, ProcessTree], ...] = ()
 
     def subjects(self) -> Sequence[SubjectRecord]:
         """None beforehand: they come by `follow`."""
@@ -132,11 +118,23 @@ class ProcessSource(Source):
 
     def follow(self, process: TrackedProcess) -> None:
         """Read of this one too from now on."""
-        self._followed.add(process, self._clock_ns)
+        # Another thread may be reading: the tuple is replaced, never changed.
+        self._trees = (*self._trees, (process, ProcessTree(process.pid, clock_ns=self._clock_ns)))
+
+
+class ProcessSource(_FollowedProcesses):
+    """CPU time, memory and I/O of each measured process and what it started."""
+
+    name = "processes"
+
+    def __init__(self, period_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(clock_ns)
+        self.period_ns = max(period_ns, MIN_PERIOD_NS)
+        self._before: dict[str, tuple[int, float]] = {}
 
     def read(self, tape: Tape) -> None:
         """One reading of each process that still runs."""
-        for process, tree in self._followed.trees:
+        for process, tree in self._trees:
             with tape.reading():
                 usage = tree.usage()
             if usage is None:
@@ -159,27 +157,18 @@ class ProcessSource(Source):
                 tape.write(subject, "write_bytes", usage.write_bytes)
 
 
-class ThreadSource(Source):
+class ThreadSource(_FollowedProcesses):
     """Context switches of each measured process: /proc has them by thread, so there is much to read."""
 
     name = "threads"
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(clock_ns)
         self.period_ns = SLOW_PERIOD_NS
-        self._clock_ns = clock_ns
-        self._followed = _Followed()
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None beforehand: they come by `follow`."""
-        return []
-
-    def follow(self, process: TrackedProcess) -> None:
-        """Read of this one too from now on."""
-        self._followed.add(process, self._clock_ns)
 
     def read(self, tape: Tape) -> None:
         """One reading of each process that still runs."""
-        for process, tree in self._followed.trees:
+        for process, tree in self._trees:
             with tape.reading():
                 switches = tree.context_switches()
             if switches is not None:
