@@ -6,8 +6,10 @@ its methods only: importing `perfharness.backends` loads none of them.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -124,7 +126,8 @@ class Session(ABC):
     """Whether the framework itself refuses memory beyond `BackendOptions.memory_limit_bytes`."""
 
     build_ms: float | None = None
-    """What of `load` and `allocate` was the build of an engine, or a compilation; None: nothing was built."""
+    """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
+    compile in it; None: nothing was built."""
 
     @abstractmethod
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -177,6 +180,15 @@ class Session(ABC):
         """Mean time of each layer over so many rounds, or why there are none, one sentence."""
         del rounds
         return "this backend does not tell the times of its layers"
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """What is done inside counts as build."""
+        begin_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.build_ms = (self.build_ms or 0.0) + (time.perf_counter_ns() - begin_ns) / 1e6
 
     def __enter__(self) -> Session:
         return self

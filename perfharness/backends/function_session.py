@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -43,6 +44,9 @@ class FunctionSession(Session):
         self._values: list[Any] = []
         self._fetched = False
 
+    compiles = True
+    """Whether `_compile` makes something that a later call does not have to make."""
+
     @abstractmethod
     def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
         """Make the function for inputs of these shapes, so that no later call compiles anything."""
@@ -74,7 +78,8 @@ class FunctionSession(Session):
         self._forget()
         whole = checked_shapes(self, shapes)
         arrays = [aligned_zeros(whole[spec.name], spec.dtype) for spec in self.inputs]
-        with_errors(lambda: self._compile(arrays), "the model could not be compiled for these shapes")
+        with self.building() if self.compiles else nullcontext():
+            with_errors(lambda: self._compile(arrays), "the model could not be compiled for these shapes")
         self._host = arrays
         self._shapes = whole
         self._on_device = with_errors(lambda: self._put(arrays), "the inputs could not be copied")

@@ -173,6 +173,8 @@ class _KerasJaxSession(jax_backend.JaxSession):
 class KerasTorchSession(FunctionSession):
     """A Keras model on PyTorch, called without gradients."""
 
+    compiles = False
+
     def __init__(
         self,
         torch: Any,

@@ -113,7 +113,10 @@ class OpenVinoSession(Session):
             raise BackendError("the session is closed; load the model again")
         whole = checked_shapes(self, shapes)
         self._forget()
-        self._compiled = with_errors(lambda: self._made(whole), f"{self._name} could not be compiled for these shapes")
+        with self.building():
+            self._compiled = with_errors(
+                lambda: self._made(whole), f"{self._name} could not be compiled for these shapes"
+            )
         self._host = {spec.name: aligned_zeros(whole[spec.name], spec.dtype) for spec in self.inputs}
         self._request = self._requested(self._compiled)
         for spec, port in zip(self.outputs, self._compiled.outputs, strict=True):

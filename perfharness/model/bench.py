@@ -96,7 +96,7 @@ class MemoryUse(_Model):
 
 
 class StartUp(_Model):
-    """Milliseconds from nothing to the first result; `build` is an engine's build, `load` that of a built one."""
+    """Milliseconds from nothing to the first result; `build`, of an engine or a compilation, is in no other part."""
 
     process_ms: float | None = None
     """From the start of the process to the first line of ours: interpreter, perfharness's own imports."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -109,12 +110,21 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield loaded
 
 
+BUILT = {"jax", "keras", "openvino", "tensorflow", "tensorrt", "tensorrt-rtx"}
+"""Backends that make an engine or a program of a model; `keras-torch` does not, and of PyTorch `compile` does."""
+
+
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
 def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str) -> None:
     made, options = options_or_skip(name, mode, precision)
     arrays = inputs(3)
     with loaded_in(made, options) as session:
+        begin = time.perf_counter()
         assert_equal(run(session, arrays), arrays, TOLERANCE[precision])
+        taken_ms = 1e3 * (time.perf_counter() - begin)
+        builds = (name in BUILT and mode != "keras-torch") or mode.startswith("compile")
+        assert (session.build_ms is not None) == builds
+        assert 0 <= (session.build_ms or 0) <= taken_ms
 
 
 def test_inputs_and_outputs_are_described(session: Session) -> None:
