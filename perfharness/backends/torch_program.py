@@ -70,7 +70,7 @@ def tensors(torch: Any, made: Any) -> list[Any]:
     """A module's outputs as a list. Raises `BackendError` where they are anything but tensors."""
     if isinstance(made, torch.Tensor):
         return [made]
-    if isinstance(made, Mapping):
+    if not isinstance(made, list | tuple) and isinstance(made, Mapping):
         made = list(made.values())
     if isinstance(made, list | tuple) and all(isinstance(each, torch.Tensor) for each in made):
         return list(made)
