@@ -6,7 +6,7 @@ All columns of a table have the same length; times are int64 nanoseconds on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeVar
@@ -97,6 +97,9 @@ class ApiCalls:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+
+NO_CALLS = ApiCalls(*[np.empty(0, dtype=np.int64)] * len(fields(ApiCalls)))
 
 
 @dataclass(frozen=True)
@@ -402,6 +405,12 @@ def in_order_of_start(events: _Timed) -> _Timed:
         return events
     order = np.argsort(events.start_ns, kind="stable")
     return type(events)(**{column.name: getattr(events, column.name)[order] for column in fields(events)})
+
+
+def joined(parts: Sequence[_Timed]) -> _Timed:
+    """All parts as one, in their order; there is at least one."""
+    columns = [column.name for column in fields(parts[0])]
+    return type(parts[0])(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns})
 
 
 PID_SHIFT = 24

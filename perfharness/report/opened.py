@@ -14,7 +14,7 @@ from perfharness.analysis.range_table import RangeTable, build_range_table
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.model.findings import Finding
 from perfharness.model.trace import (
-    ApiCalls,
+    NO_CALLS,
     GpuOperations,
     Int64,
     NvtxMarks,
@@ -57,7 +57,7 @@ def without_trace() -> OpenedTrace:
         Trace(
             ranges=NvtxRanges(none, none, none, none, none, none, none, none, none, never, never, never),
             marks=NvtxMarks(none, none, none, none, none, none, never),
-            api=ApiCalls(none, none, none, none, none, none),
+            api=NO_CALLS,
             operations=GpuOperations(none, none, none, none, none, none, none),
             names=[],
             meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),

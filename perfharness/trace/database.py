@@ -62,11 +62,11 @@ class Database:
         self._connection._closed = True
 
     def has(self, table: str) -> bool:
-        """Whether the table exists (nsys writes a table only when it has rows)."""
+        """As `TraceSource` has it."""
         return table in self._layout
 
     def columns(self, table: str) -> frozenset[str]:
-        """The table's columns; none where there is no such table."""
+        """As `TraceSource` has it."""
         return self._layout.get(table, frozenset())
 
     def _query(self, sql: str) -> pa.Table:
@@ -101,14 +101,7 @@ class Database:
         nonzero: str | None = None,
         window: Window | None = None,
     ) -> dict[str, Int64]:
-        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
-
-        Args:
-            row_id: with `row_id`, the row's number, as a column more.
-            first_of: name -> columns of which the first that is not NULL is taken.
-            nonzero: only rows in which this column is neither 0 nor NULL.
-            window: only these rows.
-        """
+        """As `TraceSource` has it."""
         wanted = self._integer_expressions(table, columns)
         for name, candidates in (first_of or {}).items():
             there = [f'"{column}"' for column in candidates if column in self._layout[table]]
@@ -121,7 +114,7 @@ class Database:
         return self._integers_of(table, answer)
 
     def windows(self, table: str) -> list[Window]:
-        """The whole table in windows of about `WINDOW_ROWS` rows, in order of row ids; none where it has no rows."""
+        """As `TraceSource` has it."""
         if not self.has(table):
             return []
         # Each alone is found at an end of the tree; both in one question would be looked for in all rows.
@@ -132,7 +125,7 @@ class Database:
         return split_rows(int(first), int(last)) if first != MISSING else []
 
     def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
-        """Integer columns of the whole table, block by block, rows in order of one of them; sqlite sorts, on disk."""
+        """As `TraceSource` has it; sqlite sorts, on disk."""
         wanted = ", ".join(self._integer_expressions(table, columns))
         with self._asked(f'SELECT {wanted} FROM {table} ORDER BY "{by}"') as cursor:
             for batch in cursor.fetch_record_batch():
@@ -146,7 +139,7 @@ class Database:
         return {name: int64_array(answer[name]) for name in answer.column_names}
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
-        """Columns of a small table as text, a tuple a row; NULL is the empty text."""
+        """As `TraceSource` has it."""
         # A name in quotes that is no column's is a literal to sqlite.
         there = self._layout[table]
         wanted = ", ".join(
@@ -159,12 +152,7 @@ class Database:
     def strings(
         self, table: str, key: str, text: str, unless: str | None = None, window: Window | None = None
     ) -> tuple[Int64, pa.ChunkedArray]:
-        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
-
-        Args:
-            unless: only rows in which this column is NULL, or that this version lacks.
-            window: only these rows.
-        """
+        """As `TraceSource` has it."""
         keys = f"rowid AS {ROW_ID}" if key == ROW_ID else f'CAST("{key}" AS INTEGER) AS {key}'
         conditions = [f'"{text}" IS NOT NULL', *_inside(window)]
         if unless in self._layout[table]:

@@ -64,11 +64,11 @@ class ParquetFolder:
         self._opened.cache_clear()
 
     def has(self, table: str) -> bool:
-        """Whether the table exists (nsys writes a table only when it has rows)."""
+        """As `TraceSource` has it."""
         return _file(self.path, table).exists()
 
     def columns(self, table: str) -> frozenset[str]:
-        """The table's columns; none where there is no such table."""
+        """As `TraceSource` has it."""
         return frozenset(self._opened(table).schema_arrow.names) if self.has(table) else frozenset()
 
     def integers(
@@ -80,14 +80,7 @@ class ParquetFolder:
         nonzero: str | None = None,
         window: Window | None = None,
     ) -> dict[str, Int64]:
-        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
-
-        Args:
-            row_id: with `row_id`, the row's number, as a column more.
-            first_of: name -> columns of which the first that is not NULL is taken.
-            nonzero: only rows in which this column is neither 0 nor NULL.
-            window: only these rows.
-        """
+        """As `TraceSource` has it."""
         groups = self._groups_inside(table, window)
         wanted = _inside(self._row_ids(table, groups), window)
         if nonzero is not None:
@@ -104,17 +97,17 @@ class ParquetFolder:
         return {name: values[wanted] for name, values in found.items()} if not wanted.all() else found
 
     def windows(self, table: str) -> list[Window]:
-        """The whole table in windows of about `WINDOW_ROWS` rows; none where it has no rows."""
+        """As `TraceSource` has it."""
         return split_rows(1, int(self._group_lengths(table).sum())) if self.has(table) else []
 
     def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
-        """Integer columns of the whole table, as one block, rows in order of one of them."""
+        """As `TraceSource` has it, as one block."""
         rows = self.integers(table, columns)
         order = np.argsort(rows[by], kind="stable")
         yield {name: values[order] for name, values in rows.items()}
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
-        """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""
+        """As `TraceSource` has it."""
         there = self.columns(table)
         rows = self._opened(table).metadata.num_rows
         found = [self._texts(table, column).to_pylist() if column in there else [None] * rows for column in columns]
@@ -123,12 +116,7 @@ class ParquetFolder:
     def strings(
         self, table: str, key: str, text: str, unless: str | None = None, window: Window | None = None
     ) -> tuple[Int64, pa.ChunkedArray]:
-        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
-
-        Args:
-            unless: only rows in which this column is NULL, or that this version lacks.
-            window: only these rows.
-        """
+        """As `TraceSource` has it."""
         groups = self._groups_inside(table, window)
         texts = self._texts(table, text, groups)
         wanted = pc.is_valid(texts).to_numpy() & _inside(self._row_ids(table, groups), window)

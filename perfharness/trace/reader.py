@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import ApiCalls, GpuOperations, Int64, NvtxRanges, Trace, TraceDetails
+from perfharness.model.trace import NO_CALLS, GpuOperations, Int64, NvtxRanges, Trace, TraceDetails, joined
 from perfharness.trace.details import OPERATION_COLUMNS, read_detailed
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
@@ -33,7 +33,7 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
         nvtx = read_nvtx(readers, path, source.windows(schema.TABLE_NVTX), names)
         check_ranges(path, nvtx.ranges)
         windows = source.windows(schema.TABLE_API)
-        api = _joined_calls(list(readers.map(read_calls(path, window, names) for window in windows)))
+        api = joined([NO_CALLS, *readers.map(read_calls(path, window, names) for window in windows)])
         found: TraceDetails | None = None
         if details:
             operations, found = read_detailed(readers, source, path, names)
@@ -95,18 +95,6 @@ def _last_time(source: TraceSource, nvtx: Nvtx) -> int:
             end = source.integers(table, ["end"], window=window)["end"]
             last = max(last, int(end.max(initial=last)))
     return last
-
-
-def _joined_calls(parts: list[ApiCalls]) -> ApiCalls:
-    none: Int64 = np.empty(0, dtype=np.int64)
-    return ApiCalls(
-        start_ns=np.concatenate([none, *(part.start_ns for part in parts)]),
-        end_ns=np.concatenate([none, *(part.end_ns for part in parts)]),
-        thread=np.concatenate([none, *(part.thread for part in parts)]),
-        correlation=np.concatenate([none, *(part.correlation for part in parts)]),
-        name=np.concatenate([none, *(part.name for part in parts)]),
-        return_value=np.concatenate([none, *(part.return_value for part in parts)]),
-    )
 
 
 def _read_operations(source: TraceSource, path: Path) -> GpuOperations:

@@ -19,6 +19,7 @@ from perfharness.model.trace import (
     OperationBlock,
     TraceMeta,
     in_order_of_start,
+    joined,
 )
 from perfharness.trace.names import NameTable
 from perfharness.trace.open_source import open_source
@@ -186,7 +187,7 @@ def merge(sources: list[Iterator[OperationBlock]]) -> Iterator[OperationBlock]:
             if count:
                 ready.append(_part(head, slice(0, count)))
             heads[place] = _part(head, slice(count, None)) if count < len(head) else _next(sources[place])
-        yield ready[0] if len(ready) == 1 else in_order_of_start(_joined(ready))
+        yield ready[0] if len(ready) == 1 else in_order_of_start(joined(ready))
 
 
 def _next(source: Iterator[OperationBlock]) -> OperationBlock | None:
@@ -196,14 +197,4 @@ def _next(source: Iterator[OperationBlock]) -> OperationBlock | None:
 def _part(block: OperationBlock, rows: slice) -> OperationBlock:
     return OperationBlock(
         block.start_ns[rows], block.end_ns[rows], block.process[rows], block.correlation[rows], block.kind[rows]
-    )
-
-
-def _joined(blocks: list[OperationBlock]) -> OperationBlock:
-    return OperationBlock(
-        start_ns=np.concatenate([block.start_ns for block in blocks]),
-        end_ns=np.concatenate([block.end_ns for block in blocks]),
-        process=np.concatenate([block.process for block in blocks]),
-        correlation=np.concatenate([block.correlation for block in blocks]),
-        kind=np.concatenate([block.kind for block in blocks]),
     )
