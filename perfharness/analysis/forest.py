@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest_in_order, outer_first
+from perfharness.analysis.intervals import (
+    NO_PARENT,
+    Nesting,
+    is_outer_first,
+    nest_in_order,
+    outer_first,
+    running_maximum_before,
+)
 from perfharness.analysis.keys import parts_of
 from perfharness.model.trace import Int64, Integers, NvtxRanges
 
@@ -149,7 +156,7 @@ def apart(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]:
     lanes = 1
     remaining, owner = np.arange(count), np.full(count, NO_PARENT, dtype=np.int64)
     while len(remaining):
-        reached = _reached_before(end[remaining], owner[remaining])
+        reached = running_maximum_before(end[remaining], owner[remaining])
         outermost = end[remaining] > reached
         found, above = remaining[outermost], owner[remaining[outermost]]
         turn = _turns(start[found], end[found], above)
@@ -167,16 +174,6 @@ def apart(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]:
         owner[remaining[~outermost]] = remaining[last[~outermost]]
         remaining = remaining[~outermost]
     return parent, level, lane
-
-
-def _reached_before(end: Int64, owner: Int64) -> Int64:
-    """Latest end before each interval among those of its owner; the smallest number for the first."""
-    lowest = np.iinfo(np.int64).min
-    values, rank = np.unique(end, return_inverse=True)
-    first = np.r_[True, owner[1:] != owner[:-1]]
-    run = np.cumsum(first) * (len(values) + 1)
-    running = np.maximum.accumulate(rank.ravel() + run)
-    return np.where(first, lowest, values[np.r_[0, running[:-1]] - np.r_[0, run[:-1]]])
 
 
 def _turns(start: Int64, end: Int64, owner: Int64) -> Int64:

@@ -1,4 +1,4 @@
-"""Interval arithmetic on columns: nesting of intervals and the length of their unions."""
+"""Which intervals enclose which, on columns."""
 
 from __future__ import annotations
 
@@ -174,47 +174,3 @@ def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, 
             parents[i], levels[i] = members[tightest], levels[tightest] + 1
         candidates = np.append(candidates, i)
     return parents, levels
-
-
-def union_lengths(start: Int64, end: Int64, first: Int64, last: Int64, max_pairs: int = 1 << 22) -> Int64:
-    """Length of the union of intervals `first[k]:last[k]` for every k.
-
-    Args:
-        start: starts of the intervals, any order.
-        end: ends, `end >= start`.
-        first: for each question, the first interval that belongs to it.
-        last: one behind the last one; an empty slice has length 0.
-        max_pairs: (question, interval) pairs handled at a time, which bounds the memory.
-    """
-    sizes = last - first
-    # Where each interval begins after the one before has ended, the union is the sum; work of one stream is such.
-    total = np.r_[0, np.cumsum(end - start)]
-    overlaps = np.r_[0, 0, np.cumsum(start[1:] < end[:-1])]
-    is_serial = overlaps[last] == overlaps[np.minimum(first + 1, last)]
-    lengths = np.where((sizes > 0) & is_serial, total[last] - total[first], 0)
-    asked = np.flatnonzero((sizes > 0) & ~is_serial)
-    cumulative = np.cumsum(sizes[asked])
-    begin = 0
-    while begin < len(asked):
-        done = cumulative[begin - 1] if begin else 0
-        stop = max(begin + 1, int(np.searchsorted(cumulative, done + max_pairs, side="right")))
-        chunk = asked[begin:stop]
-        lengths[chunk] = _union_lengths_of_chunk(start, end, first[chunk], sizes[chunk])
-        begin = stop
-    return lengths
-
-
-def _union_lengths_of_chunk(start: Int64, end: Int64, first: Int64, sizes: Int64) -> Int64:
-    question = np.repeat(np.arange(len(first)), sizes)
-    offsets = np.cumsum(sizes) - sizes
-    member = np.arange(len(question)) - np.repeat(offsets, sizes) + np.repeat(first, sizes)
-    order = np.lexsort((start[member], question))
-    s, e = start[member][order], end[member][order]
-    lowest = np.minimum.reduceat(s, offsets)
-    span = np.maximum.reduceat(e, offsets) - lowest + 1
-    # Lay the questions one behind the other on one line, so that one running maximum serves them all.
-    shift = np.repeat(np.cumsum(span) - span - lowest, sizes)
-    s, e = s + shift, e + shift
-    reached = np.r_[s[0], np.maximum.accumulate(e)[:-1]]
-    added = np.maximum(0, e - np.maximum(s, reached))
-    return np.asarray(np.add.reduceat(added, offsets), dtype=np.int64)

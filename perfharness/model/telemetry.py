@@ -133,10 +133,6 @@ def clock_event_names(bits: int) -> list[str]:
     return known + [hex(1 << place) for place in range(rest.bit_length()) if rest >> place & 1]
 
 
-SLOWING_BITS = sum(reason.bit for reason in CLOCK_EVENT_REASONS if reason.slows)
-"""All reasons that mean slower clocks than the work would have."""
-
-
 @dataclass(frozen=True)
 class Series:
     """Readings of one metric of one subject in order of time; columns of one length.

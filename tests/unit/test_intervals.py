@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.intervals import nest, union_lengths
+from perfharness.analysis.intervals import nest
 from perfharness.model.trace import Int64
 
 MOMENTS = st.integers(0, 30)
@@ -81,22 +81,3 @@ def test_deep_stacks_and_large_times() -> None:
     nesting = nest(start, end, np.full(depth, 1 << 55, dtype=np.int64))
     assert nesting.parent.tolist() == [-1, *range(depth - 1)]
     assert nesting.level.tolist() == list(range(depth))
-
-
-@given(
-    st.lists(st.tuples(MOMENTS, MOMENTS), max_size=20),
-    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=10),
-    st.integers(1, 8),
-)
-def test_union_is_the_number_of_covered_moments(
-    intervals: list[tuple[int, int]], slices: list[tuple[int, int]], max_pairs: int
-) -> None:
-    start = np.asarray([min(pair) for pair in intervals], dtype=np.int64)
-    end = np.asarray([max(pair) for pair in intervals], dtype=np.int64)
-    first = np.asarray([min(min(pair), len(intervals)) for pair in slices], dtype=np.int64)
-    last = np.asarray([min(max(pair), len(intervals)) for pair in slices], dtype=np.int64)
-    expected = [
-        len({moment for i in range(a, b) for moment in range(start[i], end[i])})
-        for a, b in zip(first, last, strict=True)
-    ]  # fmt: skip
-    assert union_lengths(start, end, first, last, max_pairs=max_pairs).tolist() == expected

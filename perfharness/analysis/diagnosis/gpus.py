@@ -16,13 +16,12 @@ NO_STREAM = -2
 @dataclass(frozen=True)
 class Gpus:
     """`of` is the place in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, different
-    for every stream of every process and GPU; `gpu_of_stream` leads from there to the GPU.
+    for every stream of every process and GPU.
     """
 
     of: Int64
     facts: list[GpuDevice]
     stream_of: Int64
-    gpu_of_stream: Int64
     streams: dict[tuple[int, int, int], int]
     """Process, device and stream as the trace numbers them -> number of the stream."""
     places: dict[tuple[int, int], int]
@@ -64,12 +63,10 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
             by_uuid |= {found.uuid: len(facts) - 1} if found.uuid is not None else {}
     streams = group_rows(operations.process, operations.device, operations.stream)
     columns = (column[streams.first].tolist() for column in (operations.process, operations.device, operations.stream))
-    of = place[groups.code]
     return Gpus(
-        of=of,
+        of=place[groups.code],
         facts=facts,
         stream_of=streams.code,
-        gpu_of_stream=of[streams.first],
         streams={key: number for number, key in enumerate(zip(*columns, strict=True))},
         places=places,
     )

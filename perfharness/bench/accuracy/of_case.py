@@ -48,7 +48,6 @@ class Comparison:
 
     settings: AccuracySettings
     class_names: Sequence[str] = ()
-    has_baseline: bool = False
     failed: list[str] = field(default_factory=list)
     failures: int = 0
     samples: int = 0
@@ -205,7 +204,7 @@ def measure_accuracy(
     file that cannot be read, or has no baseline, is told in `reasons` and the others are compared.
     """
     found = settings.samples()
-    comparison = Comparison(settings, found.class_names, baseline is not None)
+    comparison = Comparison(settings, found.class_names)
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)
     for sample, outputs in run_samples(session, dict(shapes), settings, found.samples, comparison.fail):
