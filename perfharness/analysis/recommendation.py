@@ -18,7 +18,7 @@ from perfharness.analysis.bench_figures import (
     overlap,
 )
 from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
-from perfharness.model.bench_suite import Constraints, Exclusion, Recommendation
+from perfharness.model.bench_suite import Constraints, Exclusion, MissedConstraint, Recommendation
 
 OBJECTIVES = ("items/s", "latency", "memory", "energy per item", "accuracy loss")
 NOT_MEASURED = "was not measured"
@@ -43,7 +43,7 @@ class Check:
     what: str
     value: float | None
     limit: float
-    shown: str
+    unit: str
     reason: str | None = None
 
     @property
@@ -57,6 +57,30 @@ class Check:
         if self.value is None or self.limit <= 0:
             return float("inf")
         return self.value / self.limit
+
+    @property
+    def shown(self) -> str:
+        """The sentence of one that is not met."""
+        if self.value is None:
+            return f"{self.what} {NOT_MEASURED}{f' ({self.reason})' if self.reason else ''}"
+        value, limit = told_apart(self.value, self.limit)
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.what} {value}{unit} > {limit}{unit}"
+
+    @property
+    def missed(self) -> MissedConstraint:
+        """The same in data, of one that is not met."""
+        reason = self.reason if self.value is None else None
+        return MissedConstraint(what=self.what, value=self.value, limit=self.limit, unit=self.unit, reason=reason)
+
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """Both in five digits, or in as many as show that they differ."""
+    for digits in range(5, 17):
+        shown = f"{value:.{digits}g}", f"{limit:.{digits}g}"
+        if shown[0] != shown[1] or value == limit:
+            break
+    return shown
 
 
 def dominates(one: Candidate, other: Candidate, objectives: Sequence[int]) -> bool:
@@ -102,8 +126,10 @@ def _recommend(
         if (reason := _unfit(result)) is not None:
             excluded.append(Exclusion(case_id=result.case.case_id, reason=reason))
         elif bad := [check for check in checks if not check.is_met]:
-            excluded.append(Exclusion(case_id=result.case.case_id, reason="; ".join(check.shown for check in bad)))
-            missed.append((max(check.excess for check in bad), result, bad))
+            reason = "; ".join(check.shown for check in bad)
+            missed_ones = [check.missed for check in bad]
+            excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=missed_ones))
+            missed.append((max(check.excess for check in bad), result, reason))
         else:
             fitting.append((result, base))
     if not fitting:
@@ -114,7 +140,7 @@ def _recommend(
     best = max(on_front, key=_speed)
     ties = [result.case.case_id for result, _ in fitting if result is not best and _is_tie(result, best)]
     why = [
-        *_why_best(best, ties, len(fitting), constraints),
+        _why_best(best, len(fitting), constraints),
         *_uncertain(best, constraints),
         *_not_counted(candidates),
     ]
@@ -127,30 +153,24 @@ def checks_of(result: CaseResult, baseline: CaseResult | None, constraints: Cons
     if limit is not None:
         which = constraints.latency_percentile
         latency = latency_of(result, which)
-        yield _check(f"{which} latency", _value(latency), limit, "{:.5g} ms", result.reasons.get("latency"))
+        yield Check(f"{which} latency", _value(latency), limit, "ms", result.reasons.get("latency"))
     if constraints.memory_limit_bytes is not None:
         memory = memory_of(result)
         scaled = None if memory is None else memory / 1e9
-        yield _check("memory", scaled, constraints.memory_limit_bytes / 1e9, "{:.5g} GB", result.reasons.get("memory"))
+        yield Check("memory", scaled, constraints.memory_limit_bytes / 1e9, "GB", result.reasons.get("memory"))
     if constraints.max_accuracy_loss is not None:
         metric = constraints.accuracy_metric
         loss = accuracy_loss(result, baseline, metric)
         name = f"loss of {metric}" if metric else "loss of cosine"
-        yield _check(name, loss, constraints.max_accuracy_loss, "{:.5g}", result.reasons.get("accuracy"))
+        yield Check(name, loss, constraints.max_accuracy_loss, "", result.reasons.get("accuracy"))
     if constraints.max_energy_per_item_j is not None:
         energy = result.energy_per_item_j
         reason = result.reasons.get("energy_per_item_j")
-        yield _check("energy per item", _value(energy), constraints.max_energy_per_item_j, "{:.5g} J", reason)
+        yield Check("energy per item", _value(energy), constraints.max_energy_per_item_j, "J", reason)
 
 
 def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
-
-
-def _check(what: str, value: float | None, limit: float, form: str, reason: str | None) -> Check:
-    if value is None:
-        return Check(what, None, limit, f"{what} {NOT_MEASURED}{f' ({reason})' if reason else ''}", reason)
-    return Check(what, value, limit, f"{what} {form.format(value)} > {form.format(limit)}", reason)
 
 
 def _unfit(result: CaseResult) -> str | None:
@@ -158,7 +178,7 @@ def _unfit(result: CaseResult) -> str | None:
     if result.status != "ok":
         return f"{result.status}: {result.reason}" if result.reason else result.status
     if gives_wrong_answers(result):
-        return "its outputs differ from the reference's beyond the tolerance, so its speed is that of a wrong answer"
+        return "wrong answer: outputs differ from the reference's beyond the tolerance"
     if result.items_per_second is None:
         return f"items per second {NOT_MEASURED}"
     return None
@@ -210,31 +230,23 @@ def _is_tie(one: CaseResult, other: CaseResult) -> bool:
     return mine is not None and its is not None and overlap(mine, its)
 
 
-def _none_fits(
-    model: str, excluded: list[Exclusion], missed: list[tuple[float, CaseResult, list[Check]]]
-) -> Recommendation:
+def _none_fits(model: str, excluded: list[Exclusion], missed: list[tuple[float, CaseResult, str]]) -> Recommendation:
     known = [one for one in missed if one[0] != float("inf")]
     nearest = min(known or missed, key=lambda one: (one[0], -_speed(one[1])), default=None)
     if nearest is None:
         return Recommendation(model=model, excluded=excluded, why=["no case was measured"])
-    _, result, bad = nearest
-    return Recommendation(
-        model=model,
-        nearest=result.case.case_id,
-        excluded=excluded,
-        why=[
-            "no case meets the constraints",
-            f"nearest is {result.case.case_id}: " + "; ".join(check.shown for check in bad),
-        ],
+    _, result, reason = nearest
+    why = [f"the nearest misses them by the smallest factor: {reason}"]
+    return Recommendation(model=model, nearest=result.case.case_id, excluded=excluded, why=why)
+
+
+def _why_best(best: CaseResult, count: int, constraints: Constraints) -> str:
+    asked = any(
+        value is not None
+        for value in constraints.model_dump(exclude={"latency_percentile", "accuracy_metric"}).values()
     )
-
-
-def _why_best(best: CaseResult, ties: Sequence[str], count: int, constraints: Constraints) -> Iterator[str]:
-    asked = any(value is not None for value in constraints.model_dump(exclude={"latency_percentile"}).values())
     of = "that meet the constraints" if asked else "that were measured"
-    yield f"most items per second of the {count} cases {of}: {_shown(_speed(best))} items/s"
-    if ties:
-        yield f"within the intervals just as fast: {', '.join(ties)}"
+    return f"most items per second of the {count} cases {of}: {_shown(_speed(best))} items/s"
 
 
 def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of
+from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, source_of
@@ -212,11 +213,6 @@ def _plain_id(case: BenchCase) -> str:
     name = short_backend(case.backend)
     text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}-b{case.batch_size}"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"
-
-
-def short_backend(name: str) -> str:
-    """`module:Class` as `Class`."""
-    return name.rpartition(":")[2]
 
 
 def cell_id(case: BenchCase) -> str:

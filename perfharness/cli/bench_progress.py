@@ -11,7 +11,7 @@ from rich.text import Text
 
 from perfharness.bench.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.report.bench_table import first_line, in_significant_digits
+from perfharness.report.bench_words import first_line, in_significant_digits
 from perfharness_launcher.interrupts import Interrupts
 
 SHOWN_AGAIN = 5

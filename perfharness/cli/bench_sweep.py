@@ -128,7 +128,7 @@ def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | 
 
 def print_sweep(console: Console, found: SweepFile) -> None:
     """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
-    from perfharness.bench.matrix import short_backend
+    from perfharness.analysis.bench_names import short_backend
 
     for cell in found.cells:
         title = f"{cell.model}, {short_backend(cell.backend)} {cell.mode} {cell.precision}"
@@ -173,7 +173,7 @@ def _with_interval(figure: Estimate | None) -> str:
 
 
 def _line(result: CaseResult) -> str:
-    from perfharness.bench.matrix import short_backend
+    from perfharness.analysis.bench_names import short_backend
 
     case = result.case
     name = f"{short_backend(case.backend)} {case.mode} {case.precision}, batch {case.batch_size}"

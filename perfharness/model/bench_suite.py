@@ -34,11 +34,22 @@ class Constraints(_Model):
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
 
+class MissedConstraint(_Model):
+    """A constraint that a case does not meet; `value` is None where it was not measured, and `reason` says why."""
+
+    what: str
+    value: float | None = None
+    limit: float
+    unit: str = ""
+    reason: str | None = None
+
+
 class Exclusion(_Model):
-    """A case that is not recommended, and the one sentence why."""
+    """A case that is not recommended, the one sentence why, and the constraints where they are why."""
 
     case_id: str
     reason: str
+    missed: list[MissedConstraint] = Field(default_factory=list)
 
 
 class Recommendation(_Model):
@@ -49,7 +60,7 @@ class Recommendation(_Model):
         ties: cases whose interval of items per second overlaps the best one's.
         front: those that no other case beats in everything that is known of both.
         nearest: where none meets the constraints: the case that misses them by the smallest factor.
-        why: sentences for people.
+        why: sentences for people, beside what the other fields say.
     """
 
     model: str

@@ -23,7 +23,7 @@ from perfharness.analysis.bench_figures import (
 )
 from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
-from perfharness.report.bench_table import first_line, short_cell
+from perfharness.report.bench_words import first_line, short_cell
 from perfharness.report.files import replacing
 from perfharness.report.pictures import require_matplotlib
 from perfharness.report.plot_panels import PALETTE

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import gives_wrong_answers, latency_of
-from perfharness.model.bench_suite import BenchMergedResult, MergedCell
-from perfharness.report.bench_table import (
-    WIDTH,
-    WRONG,
+from perfharness.analysis.bench_names import in_groups, short_backend
+from perfharness.model.bench_suite import BenchMergedResult, MergedCell, MergedRow
+from perfharness.report.bench_table import WIDTH, WRONG
+from perfharness.report.bench_words import (
     first_line,
     in_significant_digits,
+    listed,
     short_cell,
     speedup_in_words,
 )
@@ -30,22 +33,38 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
         table.add_column("\nspeed-up", justify="right")
     for row in merged.rows:
         cells = [part for cell in row.cells for part in _parts(cell)]
-        name = f"{row.backend.rpartition(':')[2]}/{row.mode}"
-        table.add_row(*map(escape, (row.model, name, row.precision, str(row.batch_size), *cells)))
+        table.add_row(*map(escape, (row.model, _backend(row), row.precision, str(row.batch_size), *cells)))
     wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, WIDTH))
     wide.print(table)
     for run in merged.runs:
         device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
         line = f"{run.name}: {device}, {run.created}, speed-up against {short_cell(run.baseline or '?')} ({run.path})"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for row in merged.rows:
-        for cell in row.cells:
-            if cell.reason is not None:
-                name = f"{row.model} {row.backend}/{row.mode} {row.precision} batch {row.batch_size}"
-                line = f"{cell.run}: {name}: {first_line(cell.reason)}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in _missing(merged):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for difference in merged.differences:
         console.print(f"not the same: {difference}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _missing(merged: BenchMergedResult) -> Iterator[str]:
+    """What a machine has no number for; the cases of one reason together."""
+    missing = (
+        ((cell.run, first_line(cell.reason)), (f"{row.model} {_backend(row)} {row.precision}", row.batch_size))
+        for row in merged.rows
+        for cell in row.cells
+        if cell.reason is not None
+    )
+    for (run, reason), rows in in_groups(missing):
+        cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
+        if len(cells) == 1:
+            yield f"{run}: {cells[0]}: {reason}"
+        else:
+            yield f"{run}: {len(rows)} cases: {reason}"
+            yield from listed(cells)
+
+
+def _backend(row: MergedRow) -> str:
+    return f"{short_backend(row.backend)}/{row.mode}"
 
 
 def _parts(cell: MergedCell) -> tuple[str, str, str]:

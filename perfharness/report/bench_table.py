@@ -17,10 +17,21 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
-from perfharness.model.bench_suite import BenchSuiteResult, Recommendation
+from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.model.bench import CaseResult, LatencyPercentile
+from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.report.bench_recommendation import recommendation_lines
+from perfharness.report.bench_words import (
+    NOT_MEASURED,
+    bytes_in_words,
+    in_significant_digits,
+    listed,
+    short_cell,
+    shown,
+    speedup_in_words,
+    status_line,
+)
 
-NOT_MEASURED = "-"
 WIDTH = 160
 """Of a table that goes to a file."""
 
@@ -49,7 +60,7 @@ def print_suite(console: Console, suite: BenchSuiteResult) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for recommendation in suite.recommendations:
         console.print()
-        for line in recommendation_lines(recommendation):
+        for line in recommendation_lines(recommendation, suite.cases):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -68,11 +79,12 @@ def _fitting(console: Console, suite: BenchSuiteResult) -> tuple[Table, list[str
 def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table:
     """A row a case, in the suite's order; the last column says what `row_remarks` explains."""
     models = list(dict.fromkeys(case.case.model for case in suite.cases))
+    names_of_cases = CaseNames.of(case.case for case in suite.cases)
     metric = suite.constraints.accuracy_metric
     has_energy = any(case.energy_per_item_j for case in suite.cases)
     has_accuracy = any(accuracy_of(case, metric) is not None for case in suite.cases)
     names = [
-        *(["model"] if len(models) > 1 else []),
+        *(["model"] if names_of_cases.with_model else []),
         "backend/mode",
         "precision",
         "batch",
@@ -101,7 +113,7 @@ def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table
     for result in suite.cases:
         cells = {
             "model": result.case.model,
-            "backend/mode": backend_of(result.case, suite),
+            "backend/mode": names_of_cases.backend(result.case),
             "precision": result.case.precision,
             "batch": str(result.case.batch_size),
             **_figures(result, suite),
@@ -139,22 +151,27 @@ def _figures(result: CaseResult, suite: BenchSuiteResult) -> dict[str, str]:
 
 
 def row_remarks(suite: BenchSuiteResult) -> Iterator[str]:
-    """Why cases are not `ok` and what else a reader must know of them; those with the same reason in one line."""
-    several = len({case.case.model for case in suite.cases}) > 1
-    grouped: dict[tuple[str, str], list[int]] = {}
-    for result in suite.cases:
-        case = result.case
-        model = f"{case.model} " if several else ""
-        for text in _remarks(result):
-            cell = f"{model}{backend_of(case, suite)} {case.precision}"
-            grouped.setdefault((cell, text), []).append(case.batch_size)
-    for (cell, text), sizes in grouped.items():
-        yield f"{cell}, batch {', '.join(map(str, sizes))}: {text}"
+    """Why cases are not `ok` and what else a reader must know of them; those with the same reason together.
+
+    Where it is the only reason of a status, the rows of the table say which they are.
+    """
+    names = CaseNames.of(case.case for case in suite.cases)
+    status_lines = {(result.status, text) for result in suite.cases if (text := status_line(result)) is not None}
+    statuses = [status for status, _ in status_lines]
+    told = {text for status, text in status_lines if statuses.count(status) == 1}
+    for text, cases in in_groups((text, result.case) for result in suite.cases for text in _remarks(result)):
+        cells = names.cells(cases)
+        if len(cells) == 1:
+            yield f"{cells[0]}: {text}"
+            continue
+        yield f"{len(cases)} cases: {text}"
+        if text not in told:
+            yield from listed(cells)
 
 
 def _remarks(result: CaseResult) -> Iterator[str]:
-    if result.status != "ok":
-        yield f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+    if (status := status_line(result)) is not None:
+        yield status
     equality = result.equality
     if equality is not None and equality.equal is False:
         yield f"wrong answer: {equality.reason or 'outputs differ'} (reference {short_cell(equality.reference)})"
@@ -176,70 +193,3 @@ def notes(suite: BenchSuiteResult) -> Iterator[str]:
     if any(gives_wrong_answers(case) for case in suite.cases):
         yield f"{WRONG}: the speed of a wrong answer, for the outputs differ from the reference's beyond the tolerance"
     yield from suite.remarks
-
-
-def recommendation_lines(found: Recommendation) -> Iterator[str]:
-    """What to take, and why; what was excluded, and by which constraint."""
-    if found.best is not None:
-        yield f"{found.model}: take {found.best}"
-    elif found.nearest is not None:
-        yield f"{found.model}: none meets the constraints; nearest is {found.nearest}"
-    else:
-        yield f"{found.model}: nothing to recommend"
-    for why in found.why:
-        yield f"  {why}"
-    if len(found.front) > 1:
-        yield f"  on the Pareto front: {', '.join(found.front)}"
-    grouped: dict[str, list[str]] = {}
-    for one in found.excluded:
-        grouped.setdefault(first_line(one.reason), []).append(one.case_id)
-    for reason, case_ids in grouped.items():
-        yield f"  not {', '.join(case_ids)}: {reason}"
-
-
-def short_cell(name: str) -> str:
-    """`module:Class/mode/precision` without the module."""
-    return name.rpartition(":")[2]
-
-
-def backend_of(case: BenchCase, suite: BenchSuiteResult) -> str:
-    """`torch/compile`; with the device where the suite uses both."""
-    name = f"{case.backend.rpartition(':')[2]}/{case.mode}" if case.mode else case.backend.rpartition(":")[2]
-    return name if len({one.case.device for one in suite.cases}) < 2 else f"{name} {case.device}"
-
-
-def first_line(text: str) -> str:
-    """Of a message that goes on with the end of a log."""
-    return text.strip().splitlines()[0] if text.strip() else ""
-
-
-def shown(value: float | None, form: str) -> str:
-    """A number, or a dash."""
-    return NOT_MEASURED if value is None else format(value, form)
-
-
-def in_significant_digits(estimate: Estimate | None) -> str:
-    """As many digits as a reader can use: three, or as many as stand before the point."""
-    if estimate is None:
-        return NOT_MEASURED
-    value = estimate.value
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def speedup_in_words(estimate: Estimate | None) -> str:
-    """`1.23x`, with `~` behind it where the interval holds 1."""
-    if estimate is None:
-        return NOT_MEASURED
-    if estimate.low is not None and estimate.high is not None and estimate.low <= 1 <= estimate.high:
-        return f"{estimate.value:.2f}x ~"
-    return f"{estimate.value:.2f}x"
-
-
-def bytes_in_words(size: int | None) -> str:
-    """`1.5 GB`."""
-    if size is None:
-        return NOT_MEASURED
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} B"

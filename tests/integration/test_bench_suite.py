@@ -99,7 +99,7 @@ def test_a_suite_from_its_file_to_its_results(tmp_path: Path) -> None:
     assert [row["case_id"] for row in table] == [one.case.case_id for one in found.cases]
     assert table[0]["latency_median_ms"] == found.cases[0].latency.median.value  # type: ignore[union-attr]
     assert table[0]["speedup"] == 1.0
-    assert "take net-FakeBackend-" in done.stdout
+    assert "net: take FakeBackend/" in done.stdout
     assert "FakeBackend/fast" in done.stdout
 
 

@@ -12,16 +12,19 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from perfharness.analysis.recommendation import recommend
 from perfharness.bench.merge import merge_suites
 from perfharness.bench.store import read_suite_result, write_suite
 from perfharness.cli.bench_progress import duration_in_words, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import CaseResult, Estimate, MachineRecord
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
 from perfharness.report.bench_charts import CHARTS, MAX_NOTES, curves_of, draw_charts, draw_merged
 from perfharness.report.bench_merge_table import print_merged
+from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_rows import bench_table
-from perfharness.report.bench_table import bytes_in_words, in_significant_digits, print_suite, speedup_in_words
+from perfharness.report.bench_table import print_suite
+from perfharness.report.bench_words import LISTED_WIDTH, bytes_in_words, in_significant_digits, listed, speedup_in_words
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +60,58 @@ def test_cases_that_failed_are_rows_with_their_reasons_together() -> None:
     assert text.count("unavailable") == 3  # two rows, one reason
     assert "gone/plain fp32, batch 1, 4: unavailable: gone is not installed; pip it\n" in text
     assert "1 of 3 cases measured on rack1 (NVIDIA H200)" in text
+
+
+def test_one_reason_of_many_cells_is_one_line() -> None:
+    """The rows say which they are; where a status has two reasons, the lines do."""
+    gone = [made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (1, 4)]
+    bad = [made_up(name, status="failed", reason="crashed") for name in ("d", "e")]
+    lines = printed(suite_of(made_up("torch"), *gone, *bad, made_up("f", status="failed", reason="else"))).splitlines()
+    start = lines.index("4 cases: not-run: stopped")
+    assert lines[start : start + 5] == [
+        "4 cases: not-run: stopped",
+        "2 cases: failed: crashed",
+        "  d/plain fp32, batch 1; e/plain fp32, batch 1",
+        "f/plain fp32, batch 1: failed: else",
+        "1 of 8 cases measured on rack1 (NVIDIA H200)",
+    ]
+
+
+def test_the_recommendation_in_the_words_of_the_table() -> None:
+    cases = [
+        made_up("torch", 1, rate=100, latency_ms=1.0, energy_j=1.0),
+        made_up("torch", 4, rate=200, latency_ms=7.0, energy_j=1.0),
+        made_up("torch", 8, rate=300, latency_ms=20.0, energy_j=9.5),
+        made_up("fast", 1, rate=900, latency_ms=2.0, energy_j=1.5),
+        made_up("fast", 4, rate=905, latency_ms=2.0, energy_j=1.5),
+        made_up("blind", 1, latency_ms=1.0, reasons={"energy_per_item_j": "no sensor"}),
+        made_up("bad", 1, latency_ms=1.0, energy_j=1.0, cosine=0.5, equal=False),
+        *(made_up("gone", size, status="unavailable", reason="no\nlog") for size in (1, 4)),
+    ]
+    limits = Constraints(max_latency_ms=5, max_energy_per_item_j=2)
+    (found,) = recommend(cases, limits, "torch/plain/fp32")
+    assert list(recommendation_lines(found, cases)) == [
+        "net: take fast/plain fp32, batch 4 (net-fast-plain-fp32-b4)",
+        "  most items per second of the 3 cases that meet the constraints: 905 items/s",
+        "  within the intervals just as fast: fast/plain fp32, batch 1",
+        "  on the Pareto front:",
+        "    torch/plain fp32, batch 1; fast/plain fp32, batch 1, 4",
+        "  p95 latency over 5 ms, 2 cases:",
+        "    torch/plain fp32: 7.7 ms at batch 4, 22 ms at 8",
+        "  energy per item over 2 J, 1 case:",
+        "    torch/plain fp32: 9.5 J at batch 8",
+        "  energy per item was not measured (no sensor), 1 case: blind/plain fp32, batch 1",
+        "  wrong answer: outputs differ from the reference's beyond the tolerance, 1 case: bad/plain fp32, batch 1",
+        "  2 cases were not measured, see above",
+    ]
+
+
+def test_a_list_of_cells_breaks_between_them() -> None:
+    cells = [f"backend{number}/plain fp32, batch 1, 4" for number in range(7)]
+    lines = list(listed(cells))
+    assert len(lines) > 1
+    assert all(len(line) <= LISTED_WIDTH + 1 for line in lines)
+    assert "; ".join(line.strip("; ") for line in lines) == "; ".join(cells)
 
 
 def test_the_speed_of_a_wrong_answer_is_marked() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
 from perfharness.analysis.recommendation import OBJECTIVES, Candidate, dominates, pareto_front, recommend
 from perfharness.model.bench import AccuracyRecord, CaseResult, Estimate
-from perfharness.model.bench_suite import Constraints, Recommendation
+from perfharness.model.bench_suite import Constraints, MissedConstraint, Recommendation
 from tests.unit.bench_results import estimate, made_up, suite_of, whole_suite
 
 BASE = "torch/plain/fp32"
@@ -57,6 +57,19 @@ def test_each_constraint_excludes_and_says_so() -> None:
         "wrong": "loss of cosine 0.5 > 0.1",
         "hungry": "energy per item 7 J > 2 J",
     }
+    missed = {one.case_id.split("-")[1]: one.missed for one in found.excluded}
+    assert missed["big"] == [MissedConstraint(what="memory", value=5.0, limit=2.0, unit="GB")]
+
+
+def test_a_constraint_that_is_missed_by_little_is_seen_to_be_missed() -> None:
+    found = only([made_up("torch", memory_bytes=2_000_000_001)], memory_limit_bytes=2 * 10**9)
+    assert reasons(found) == {"torch": "memory 2.000000001 GB > 2 GB"}
+
+
+def test_the_metric_of_no_constraint_is_none() -> None:
+    assert only([made_up("torch", top1=0.7)], accuracy_metric="top1").why == [
+        "most items per second of the 1 cases that were measured: 100 items/s"
+    ]
 
 
 def test_latency_at_the_percentile_that_was_asked_for() -> None:
@@ -74,10 +87,7 @@ def test_none_meets_them_and_the_nearest_by_factor() -> None:
     found = only(cases, max_latency_ms=5)
     assert found.best is None
     assert found.nearest == "net-near-plain-fp32-b1"
-    assert found.why == [
-        "no case meets the constraints",
-        "nearest is net-near-plain-fp32-b1: p95 latency 5.5 ms > 5 ms",
-    ]
+    assert found.why == ["the nearest misses them by the smallest factor: p95 latency 5.5 ms > 5 ms"]
     assert reasons(found)["gone"] == "unavailable: it is not installed"
 
 

@@ -1,0 +1,74 @@
+"""What cases are called for people: the cell in the words of the table, then the batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from perfharness.model.bench import BenchCase
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def short_backend(name: str) -> str:
+    """`module:Class` as `Class`."""
+    return name.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
+class CaseNames:
+    """Names of the cases of one suite, as short as they can be told apart.
+
+    Args:
+        with_model: several models are named together.
+        with_device: cases run on the CPU and on a GPU.
+        long_backends: backends whose short name is another's too.
+    """
+
+    with_model: bool = False
+    with_device: bool = False
+    long_backends: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
+        """Of all cases that are shown together; `with_model` None: where they have several models."""
+        known = list(cases)
+        backends = {case.backend for case in known}
+        short = [short_backend(name) for name in backends]
+        return cls(
+            with_model=len({case.model for case in known}) > 1 if with_model is None else with_model,
+            with_device=len({case.device for case in known}) > 1,
+            long_backends=frozenset(name for name in backends if short.count(short_backend(name)) > 1),
+        )
+
+    def backend(self, case: BenchCase) -> str:
+        """`torch/compile`; with the device where the suite uses both."""
+        name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
+        return " ".join(part for part in (f"{name}/{case.mode}" if case.mode else name, self._device(case)) if part)
+
+    def cell(self, case: BenchCase) -> str:
+        """`torch/compile fp16`; the model in front where the suite has several."""
+        model = f"{case.model} " if self.with_model else ""
+        return f"{model}{self.backend(case)} {case.precision}"
+
+    def case(self, case: BenchCase) -> str:
+        """`torch/compile fp16, batch 64`."""
+        return f"{self.cell(case)}, batch {case.batch_size}"
+
+    def cells(self, cases: Iterable[BenchCase]) -> list[str]:
+        """`torch/compile fp16, batch 1, 16`: one for each cell, in the order in which they come."""
+        grouped = in_groups((self.cell(case), case.batch_size) for case in cases)
+        return [f"{cell}, batch {', '.join(map(str, sorted(set(sizes))))}" for cell, sizes in grouped]
+
+    def _device(self, case: BenchCase) -> str:
+        return case.device if self.with_device else ""
+
+
+def in_groups(pairs: Iterable[tuple[Key, Value]]) -> list[tuple[Key, Sequence[Value]]]:
+    """All values of one key together, keys and values in the order in which they come."""
+    grouped: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        grouped.setdefault(key, []).append(value)
+    return list(grouped.items())

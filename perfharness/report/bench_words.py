@@ -1,0 +1,73 @@
+"""Figures, reasons and lists of cases of a suite in words, for its table, its charts and its recommendations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfharness.model.bench import CaseResult, Estimate
+
+NOT_MEASURED = "-"
+LISTED_WIDTH = 110
+"""Of the lines of a list of cells."""
+
+
+def status_line(result: CaseResult) -> str | None:
+    """`failed: it crashed`; None for a case that was measured."""
+    if result.status == "ok":
+        return None
+    return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+
+
+def listed(cells: Sequence[str], indent: str = "  ") -> Iterator[str]:
+    """Lines that name cells, none broken in the middle of a name."""
+    line = ""
+    for cell in cells:
+        longer = f"{line}; {cell}" if line else f"{indent}{cell}"
+        if line and len(longer) > LISTED_WIDTH:
+            yield f"{line};"
+            longer = f"{indent}{cell}"
+        line = longer
+    if line:
+        yield line
+
+
+def short_cell(name: str) -> str:
+    """`module:Class/mode/precision` without the module."""
+    return name.rpartition(":")[2]
+
+
+def first_line(text: str) -> str:
+    """Of a message that goes on with the end of a log."""
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def shown(value: float | None, form: str) -> str:
+    """A number, or a dash."""
+    return NOT_MEASURED if value is None else format(value, form)
+
+
+def in_significant_digits(estimate: Estimate | None) -> str:
+    """As many digits as a reader can use: three, or as many as stand before the point."""
+    if estimate is None:
+        return NOT_MEASURED
+    value = estimate.value
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def speedup_in_words(estimate: Estimate | None) -> str:
+    """`1.23x`, with `~` behind it where the interval holds 1."""
+    if estimate is None:
+        return NOT_MEASURED
+    if estimate.low is not None and estimate.high is not None and estimate.low <= 1 <= estimate.high:
+        return f"{estimate.value:.2f}x ~"
+    return f"{estimate.value:.2f}x"
+
+
+def bytes_in_words(size: int | None) -> str:
+    """`1.5 GB`."""
+    if size is None:
+        return NOT_MEASURED
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
