@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.model.bench import CaseResult, Estimate
-from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
-from perfharness.report.bench_words import first_line, short_cell
+from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
+from perfharness.model.bench import BenchCase, CaseResult, Estimate
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedRow
+from perfharness.report.bench_words import first_line, short_cell, status_line
 from perfharness.report.files import replacing
 from perfharness.report.pictures import require_matplotlib
 from perfharness.report.plot_panels import PALETTE
@@ -33,8 +34,13 @@ COLORS = tuple(color for color in PALETTE if color != "#F0E442")
 
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-LEGEND_WIDTH, NOTE_WIDTH, MAX_NOTES = 34, 44, 12
+LEGEND_WIDTH, MAX_NOTES, MAX_NAMED = 34, 12, 450
+"""Characters of a line of the legend, notes below a chart, characters of the cells that one note names."""
+
 LIMIT = "#444444"
+
+GAP = Estimate(value=math.nan)
+"""Where a curve is broken, for a straight line over a batch size would pass for a measurement."""
 
 Value = Callable[[CaseResult], Estimate | None]
 
@@ -81,21 +87,33 @@ def draw_merged(merged: BenchMergedResult, folder: Path) -> list[Path]:
     written = []
     models = list(dict.fromkeys(row.model for row in merged.rows))
     for number, model in enumerate(models):
-        cases = [
-            cell.result.model_copy(
-                update={"case": cell.result.case.model_copy(update={"backend": f"{cell.run}: {_backend(cell.result)}"})}
-            )
-            for row in merged.rows
-            if row.model == model
-            for cell in row.cells
-            if cell.result is not None
-        ]
+        cases = list(_cases_by_machine(merged, model))
         suite = BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=cases)
         figure = _Chart(suite, f"{model}, {len(merged.runs)} machines")
         if _throughput(figure):
             end = "" if len(models) == 1 else f"_{number}"
             written.append(figure.save(folder / f"bench_merged_throughput{end}.png"))
     return written
+
+
+def _cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
+    """With the machine's name before the backend's; a batch size that others have of its cells is one it has not."""
+    cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
+    devices = {(cell.run, *_cell(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
+    for row, cell in cells:
+        if (device := devices.get((cell.run, *_cell(row)))) is None:
+            continue
+        case = BenchCase(
+            case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
+            precision=row.precision, device=cell.result.case.device if cell.result else device,
+            batch_size=row.batch_size,
+        )  # fmt: skip
+        result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
+        yield result.model_copy(update={"case": case})
+
+
+def _cell(row: MergedRow) -> tuple[str, str, str]:
+    return row.backend, row.mode, row.precision
 
 
 class _Chart:
@@ -116,15 +134,16 @@ class _Chart:
             self.ax.spines[side].set_visible(False)
         self.figure.suptitle(title, fontsize="medium", parse_math=False)
         self.notes: list[str] = []
+        self.missing: list[tuple[str, BenchCase]] = []
 
     def lines(self, value: Value, what: str) -> bool:
-        """A line a curve over the batch size; returns whether there is anything."""
+        """A line a curve over the batch size, broken where one was not measured; returns whether there is anything."""
         drawn = False
         for curve in self.curves:
-            points = [(result.case.batch_size, found) for result in curve.results if (found := _of(result, value))]
-            drawn = drawn or bool(points)
-            if points:
-                sizes, values = [size for size, _ in points], [found for _, found in points]
+            found = [_of(result, value) for result in curve.results]
+            if any(found):
+                drawn = True
+                sizes, values = [result.case.batch_size for result in curve.results], [one or GAP for one in found]
                 self.ax.errorbar(sizes, [one.value for one in values], yerr=_errors(values), label=_label(curve),
                                  color=curve.color, linestyle=curve.style, **_look(curve))  # fmt: skip
             self._name_missing(curve, value, what)
@@ -133,15 +152,16 @@ class _Chart:
         return drawn
 
     def points(self, across: Value, up: Value, what: str) -> bool:
-        """A point a case, the batch size beside it; returns whether there is anything."""
+        """A point a case, batch sizes at the ends; broken likewise; returns whether there is anything."""
         drawn = False
         several = len({result.case.batch_size for result in self.suite.cases}) > 1
         for curve in self.curves:
-            found = [(result, x, y) for result in curve.results
-                     if (x := _of(result, across)) is not None and (y := _of(result, up)) is not None]  # fmt: skip
+            pairs = [(_of(result, across), _of(result, up)) for result in curve.results]
+            found = [(result, x, y) for result, (x, y) in zip(curve.results, pairs, strict=True) if x and y]
             if found:
                 drawn = True
-                xs, ys = [x for _, x, _ in found], [y for _, _, y in found]
+                xs = [x if x and y else GAP for x, y in pairs]
+                ys = [y if x and y else GAP for x, y in pairs]
                 self.ax.errorbar([x.value for x in xs], [y.value for y in ys], xerr=_errors(xs), yerr=_errors(ys),
                                  label=_label(curve), color=curve.color, linestyle=curve.style if several else "",
                                  **{**_look(curve), "linewidth": 0.8})  # fmt: skip
@@ -151,7 +171,7 @@ class _Chart:
                                      textcoords="offset points", fontsize=7, color=curve.color)  # fmt: skip
             self._name_missing(curve, lambda result: _of(result, across) and _of(result, up), what)
         if drawn and several:
-            self.notes.insert(0, "numbers at the ends of a curve: its smallest and largest batch size")
+            self.notes.append("numbers at the ends of a curve: its smallest and largest batch size")
         return drawn
 
     def batch_axis(self) -> None:
@@ -199,7 +219,7 @@ class _Chart:
 
     def _write_notes(self) -> None:
         """Below the data, for their number is not known beforehand."""
-        notes = list(dict.fromkeys(self.notes))
+        notes = [*dict.fromkeys(self.notes), *self._missing_notes()]
         if len(notes) > MAX_NOTES:
             notes = [*notes[: MAX_NOTES - 1], f"and {len(notes) - MAX_NOTES + 1} more; bench.json has all"]
         if notes:
@@ -207,19 +227,21 @@ class _Chart:
             self.figure.supxlabel(text, fontsize=7, color="#555555", x=0.01, ha="left", parse_math=False)
 
     def _name_missing(self, curve: Curve, value: Value, what: str) -> None:
-        """What is not in the picture is named in it, with the reason; cases of one reason together."""
-        missing: dict[str, list[int]] = {}
+        """Keep what is not in the picture, with the reason."""
         for result in curve.results:
             if _of(result, value) is None:
-                reason = (
-                    f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
-                    if result.status != "ok"
-                    else _why(result, what, self.suite)
-                )
-                missing.setdefault(reason, []).append(result.case.batch_size)
-        for reason, sizes in missing.items():
-            listed = ", ".join(map(str, sizes))
-            self.notes.append(f"not shown: {curve.label}, batch {listed}: {textwrap.shorten(reason, 220)}")
+                self.missing.append((status_line(result) or _why(result, what, self.suite), result.case))
+
+    def _missing_notes(self) -> Iterator[str]:
+        """What is not in the picture is named in it; cases of one reason together."""
+        names = _names(self.suite)
+        for reason, cases in in_groups(self.missing):
+            short, cells = textwrap.shorten(reason, 220), names.cells(cases)
+            if len(cells) == 1:
+                yield f"not shown: {cells[0]}: {short}"
+            else:
+                named = textwrap.shorten("; ".join(cells), MAX_NAMED, placeholder=" ...")
+                yield f"not shown, {len(cases)} cases: {short} ({named})"
 
 
 def curves_of(suite: BenchSuiteResult) -> list[Curve]:
@@ -230,7 +252,7 @@ def curves_of(suite: BenchSuiteResult) -> list[Curve]:
         cells.setdefault((case.backend, case.mode, case.precision, case.device), []).append(result)
     hues = list(dict.fromkeys(key[:2] for key in cells))
     kinds = list(dict.fromkeys(key[2:] for key in cells))
-    curves = []
+    curves, names = [], _names(suite)
     for position, (key, results) in enumerate(cells.items()):
         rank = position / max(1, len(cells) - 1)
         hue, kind = hues.index(key[:2]), kinds.index(key[2:])
@@ -239,7 +261,12 @@ def curves_of(suite: BenchSuiteResult) -> list[Curve]:
         ordered = sorted(results, key=lambda result: result.case.batch_size)
         curves.append(
             Curve(
-                _name(ordered[0], suite), ordered, COLORS[hue % len(COLORS)], STYLES[kind % len(STYLES)], marker, rank
+                names.cell(ordered[0].case),
+                ordered,
+                COLORS[hue % len(COLORS)],
+                STYLES[kind % len(STYLES)],
+                marker,
+                rank,
             )
         )
     return curves
@@ -368,15 +395,8 @@ def _label(curve: Curve) -> str:
     return f"{curve.label} (wrong answers)" if curve.is_wrong else curve.label
 
 
-def _name(result: CaseResult, suite: BenchSuiteResult) -> str:
-    several = len({one.case.device for one in suite.cases}) > 1
-    return f"{_backend(result)}{' ' + result.case.device if several else ''} {result.case.precision}"
-
-
-def _backend(result: CaseResult) -> str:
-    name = result.case.backend
-    short = name if ": " in name else name.rpartition(":")[2]
-    return f"{short}/{result.case.mode}" if result.case.mode and ": " not in name else short
+def _names(suite: BenchSuiteResult) -> CaseNames:
+    return CaseNames.of((result.case for result in suite.cases), with_model=False)
 
 
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:

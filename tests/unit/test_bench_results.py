@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -19,6 +21,7 @@ from perfharness.cli.bench_progress import duration_in_words, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import CaseResult, Estimate, MachineRecord
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
+from perfharness.report import bench_charts
 from perfharness.report.bench_charts import CHARTS, MAX_NOTES, curves_of, draw_charts, draw_merged
 from perfharness.report.bench_merge_table import print_merged
 from perfharness.report.bench_recommendation import recommendation_lines
@@ -229,6 +232,44 @@ def test_many_missing_cases_are_named_within_bounds(tmp_path: Path) -> None:
     assert draw_charts(suite_of(made_up("torch"), *gone), tmp_path)
 
 
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: BenchSuiteResult) -> dict[str, Any]:
+    """The figures of the charts, by file name."""
+    figures: dict[str, Any] = {}
+
+    def keep(figure: Any, path: Path) -> Path:
+        figure._write_notes()
+        figures[path.stem] = figure.figure
+        return path
+
+    monkeypatch.setattr(bench_charts._Chart, "save", keep)
+    draw_charts(suite, tmp_path)
+    return figures
+
+
+def test_a_curve_is_broken_where_a_batch_size_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    cases = [made_up("torch", size, rate=10.0 * size, power_w=100.0 + size) for size in (1, 2, 8, 16)]
+    cases.insert(2, made_up("torch", 4, status="not-run", reason="stopped"))
+    figures = drawn(tmp_path, monkeypatch, suite_of(*cases))
+    (line,) = (line for line in figures["bench_throughput"].axes[0].lines if line.get_linestyle() == "-")
+    heights = line.get_ydata()
+    assert list(line.get_xdata()) == [1, 2, 4, 8, 16]
+    assert [None if math.isnan(one) else one for one in heights] == [10, 20, None, 80, 160]
+    (line,) = (line for line in figures["bench_power"].axes[0].lines if line.get_linestyle() == "-")
+    assert [None if math.isnan(one) else one for one in line.get_ydata()] == [101, 102, None, 108, 116]
+
+
+def test_what_is_not_shown_for_one_reason_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    gone = [made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (4, 1)]
+    figures = drawn(tmp_path, monkeypatch, suite_of(made_up("torch"), *gone, made_up("d", status="failed", reason="x")))
+    assert figures["bench_latency"].get_supxlabel().splitlines() == [
+        "bars: 95 % interval of the p50",
+        "not shown, 4 cases: not-run: stopped (b/plain fp32, batch 1, 4; c/plain fp32, batch 1, 4)",
+        "not shown: d/plain fp32, batch 1: failed: x",
+    ]
+
+
 def test_no_two_curves_look_the_same() -> None:
     cases = [made_up(f"b{n}", precision=p) for n in range(12) for p in ("fp32", "fp16")]
     looks = [(curve.color, curve.style, curve.marker) for curve in curves_of(suite_of(*cases))]
@@ -277,6 +318,22 @@ def test_versions_and_models_that_differ_are_told() -> None:
         "version of torch (torch) differs: rack1 #1 2.4, rack1 #2 2.5",
         "size of the file of net for torch, bytes, differs: rack1 #1 10, rack1 #2 11",
     ]
+
+
+def test_a_batch_size_that_one_machine_lacks_breaks_its_curve() -> None:
+    one = suite_of(*(made_up("m:Own", size) for size in (1, 2, 4)), made_up("only", 1))
+    two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
+    cases = list(bench_charts._cases_by_machine(merge_suites([("a", one), ("b", two)]), "net"))
+    found = {(case.case.backend, case.case.batch_size): case.status for case in cases}
+    assert found == {
+        ("rack1, Own", 1): "ok",
+        ("rack1, Own", 2): "ok",
+        ("rack1, Own", 4): "ok",
+        ("rack1, only", 1): "ok",
+        ("laptop, Own", 1): "ok",
+        ("laptop, Own", 2): "not-run",
+        ("laptop, Own", 4): "ok",
+    }
 
 
 def test_merged_chart(tmp_path: Path) -> None:
