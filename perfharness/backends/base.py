@@ -118,6 +118,8 @@ class Session(ABC):
     `execute`, `copy_out`, `synchronize`, then `read_outputs`. On the CPU `copy_in` and `copy_out` may do nothing.
     Everything that can be done once (buffers, bindings, compilation of this shape, capture of a CUDA graph) is done in
     `allocate`, so that a round does nothing but what a service would do for each batch.
+
+    Sessions with the same options may be in threads at once, each in one thread from `allocate` on.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -166,6 +168,13 @@ class Session(ABC):
 
     def device_timer(self) -> DeviceTimer | None:
         """A timer on the session's stream, or None where there is no device."""
+        return None
+
+    def stream_pointer(self) -> int | None:
+        """The CUDA stream (`cudaStream_t`) in which all of a round is, this session's own.
+
+        None where there is no device, where the framework puts all sessions' work into one stream, or does not tell.
+        """
         return None
 
     def device_memory_bytes(self) -> int | None:

@@ -229,6 +229,10 @@ class OnnxRuntimeSession(Session):
         """On the stream in which the model runs."""
         return None if self._stream is None else self._stream.timer()
 
+    def stream_pointer(self) -> int | None:
+        """Of the stream in which the model runs."""
+        return None if self._stream is None else self._stream.pointer
+
     def settings(self) -> dict[str, str]:
         """Provider and its nodes, threads, level of optimisation."""
         told = {"provider": self._provider, "optimization": self._options.extra.get("optimization", "all")}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from shutil import which
+from threading import current_thread, main_thread
 from traceback import clear_frames
 from typing import Any
 
@@ -28,7 +29,7 @@ from perfharness.backends.base import (
     checked_arrays,
     checked_shapes,
 )
-from perfharness.backends.torch_flags import TorchFlags
+from perfharness.backends.torch_flags import TorchFlags, many_shapes
 from perfharness.backends.torch_layers import layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
@@ -36,6 +37,9 @@ from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemor
 INSTALL = "pip install 'perfharness[torch]'"
 CHANNELS_LAST = "channels-last"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that capture CUDA graphs, on a GPU."""
+
 WARMUP_ROUNDS = 3
 """Before a capture, on the session's stream: libraries choose their algorithms and make their workspaces there."""
 
@@ -222,6 +226,10 @@ class TorchSession(Session):
         """From CUDA events on the session's stream."""
         return None if self._stream is None else _EventTimer(self._torch, self._stream)
 
+    def stream_pointer(self) -> int | None:
+        """Of the session's stream."""
+        return None if self._stream is None else int(self._stream.cuda_stream)
+
     def device_memory_bytes(self) -> int | None:
         """What the caching allocator has reserved at most since `allocate`; CUDA's own context is not in it."""
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
@@ -259,11 +267,16 @@ class TorchSession(Session):
     def _prepare(self) -> None:
         """Warm up, which compiles, and capture where that is the mode. Inputs are zeros here."""
         torch = self._torch
+        if self._on_gpu and self._mode == "compile" and self._compile_mode() in WITH_GRAPHS:
+            _check_graphs_in_thread(self._compile_mode())
         self._activate()
         for host in self._host.values():
             host.zero_()
         self.copy_in()
-        with self.building() if self._mode == "compile" else nullcontext():  # at the first call
+        with ExitStack() as stack:
+            if self._mode == "compile":  # which is done at the first call
+                stack.enter_context(many_shapes(torch))
+                stack.enter_context(self.building())
             self._results = self._inferred()
             self.synchronize()
         for _ in range(WARMUP_ROUNDS - 1):
@@ -281,7 +294,7 @@ class TorchSession(Session):
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self._options.cache_dir)
         # Each shape is a program of its own: one for all sizes would be slower, and not what allocate is for.
         made = self._torch.compile(module, mode=self._compile_mode(), dynamic=False)
-        if self._compile_mode() not in ("reduce-overhead", "max-autotune"):
+        if self._compile_mode() not in WITH_GRAPHS:
             return made
 
         def with_marked_step(*given: Any) -> Any:  # these modes reuse the memory of outputs from step to step
@@ -388,6 +401,17 @@ def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
         if options.device == "cpu" and not (which("g++") or which("clang++") or "CXX" in os.environ):
             return "torch.compile needs a C++ compiler on the CPU; install g++"
     return None
+
+
+def _check_graphs_in_thread(compile_mode: str) -> None:
+    """Raise `BackendError` where torch.compile asserts that its CUDA graphs are in the main thread: before 2.13."""
+    if current_thread() is not main_thread() and not hasattr(
+        import_module("torch._inductor.cudagraph_trees"), "_initialize_tls"
+    ):
+        raise BackendError(
+            f"this PyTorch has the CUDA graphs of compile_mode={compile_mode} in the main thread only (PyTorch's issue "
+            "123177); take 2.13 or newer, or compile_mode=default"
+        )
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from perfharness.backends.base import BackendOptions
@@ -11,12 +12,29 @@ from perfharness.backends.base import BackendOptions
 COMPILED_SHAPES = 1024
 """Shapes of one model that may be compiled; after eight PyTorch would go on uncompiled, and say so only in a log."""
 
+COMPILE_LIMITS = (
+    ("recompile_limit", "cache_size_limit"),
+    ("accumulated_recompile_limit", "accumulated_cache_size_limit"),
+)
+"""Settings of the compiler for that, and their names before PyTorch 2.6. They are of one thread."""
+
+
+@contextmanager
+def many_shapes(torch: Any) -> Iterator[None]:
+    """Whatever is compiled inside, in this thread, is compiled."""
+    config = torch._dynamo.config  # loaded here only: it takes seconds
+    names = [new if hasattr(config, new) else old for new, old in COMPILE_LIMITS]
+    with config.patch({name: COMPILED_SHAPES for name in names if hasattr(config, name)}):
+        yield
+
 
 class TorchFlags:
     """What one session sets. Several may be open: the one that works last has its own in place.
 
-    `apply` is called before each step of a round, so it does nothing but look where nothing has changed hands. What was
-    there before comes back when the one that has its own in place is closed.
+    `apply` is called before each step of a round, so it does nothing but look where nothing has changed hands. Sessions
+    that want the same share it: they may work in turns or in threads at once, and nothing is set. Those that want
+    different things cannot be in threads at once. What was there before comes back when the last is closed of those
+    whose settings are in place.
     """
 
     _before: ClassVar[dict[str, Any]] = {}
@@ -27,8 +45,6 @@ class TorchFlags:
         self._torch = torch
         tf32 = options.precision == "tf32"
         self._wanted: dict[str, Any] = {}
-        if options.mode.startswith("compile"):
-            self._wanted["recompile_limit"] = COMPILED_SHAPES
         if options.threads is not None:
             self._wanted["num_threads"] = options.threads
         if options.device == "cuda":
@@ -40,39 +56,43 @@ class TorchFlags:
             if options.memory_limit_bytes is not None:
                 self._wanted["memory_fraction"] = self._fraction(options.memory_limit_bytes)
         self._access = accesses(torch, self._wanted)
+        self._is_open = False
 
     def apply(self) -> None:
         """Put them in place."""
-        if TorchFlags._in_place is self:
+        now = TorchFlags._in_place
+        if self._is_open and now is not None and now._wanted is self._wanted:
             return
-        if TorchFlags._in_place is not None:
-            TorchFlags._in_place._set(TorchFlags._before)
+        if not self._is_open:
+            self._is_open = True
+            self._wanted = next((one._wanted for one in TorchFlags._open if one._wanted == self._wanted), self._wanted)
+            TorchFlags._open.append(self)
+        if now is not None:
+            if now._wanted is self._wanted:
+                return
+            now._set(TorchFlags._before)
         for name, (read, _) in self._access.items():
             TorchFlags._before.setdefault(name, read())
-        if self not in TorchFlags._open:
-            TorchFlags._open.append(self)
         self._set(self._wanted)
         TorchFlags._in_place = self
 
     def restore(self) -> None:
-        """Bring back what was there before, once no session is open."""
-        if self not in TorchFlags._open:
+        """Bring back what was there before, once no session is open that wants the same."""
+        if not self._is_open:
             return
+        self._is_open = False
         TorchFlags._open.remove(self)
         if TorchFlags._in_place is self:
-            self._set(TorchFlags._before)
-            TorchFlags._in_place = None
+            TorchFlags._in_place = next((one for one in TorchFlags._open if one._wanted is self._wanted), None)
+            if TorchFlags._in_place is None:
+                self._set(TorchFlags._before)
         if not TorchFlags._open:
             TorchFlags._before.clear()
 
     def told(self) -> dict[str, str]:
         """Those that change speed or numbers, as text."""
         words = {True: "on", False: "off"}
-        told = {
-            name: words[value] if isinstance(value, bool) else str(value)
-            for name, value in self._wanted.items()
-            if name != "recompile_limit"
-        }
+        told = {name: words[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
         return told | ({} if "num_threads" in told else {"num_threads": str(self._torch.get_num_threads())})
 
     def _set(self, values: dict[str, Any]) -> None:
@@ -95,10 +115,6 @@ def accesses(torch: Any, names: Collection[str]) -> dict[str, Access]:
     def attribute(owner: Any, name: str) -> Access:
         return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
-    def of_compiler(name: str) -> Access:
-        config = torch._dynamo.config  # loaded here only: it takes seconds
-        return attribute(config, name if hasattr(config, name) else "cache_size_limit")  # its name before 2.6
-
     made: dict[str, Callable[[], Access]] = {
         "num_threads": lambda: (torch.get_num_threads, torch.set_num_threads),
         "float32_matmul_precision": lambda: (
@@ -108,7 +124,6 @@ def accesses(torch: Any, names: Collection[str]) -> dict[str, Access]:
         "cudnn.allow_tf32": lambda: _both_quiet(attribute(torch.backends.cudnn, "allow_tf32")),
         "cudnn.benchmark": lambda: attribute(torch.backends.cudnn, "benchmark"),
         "memory_fraction": lambda: (lambda: 1.0, torch.cuda.set_per_process_memory_fraction),
-        "recompile_limit": lambda: of_compiler("recompile_limit"),
     }
     return {name: made[name]() for name in names}
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -267,6 +270,34 @@ def test_two_sessions_at_once(name: str) -> None:
         for _ in range(2):
             assert_equal(one_round(one), few, TOLERANCE["fp32"])
             assert_equal(one_round(other), many, TOLERANCE["fp32"])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [pytest.param(name, mode, id=f"{name}-{mode}") for name in BACKENDS for mode in backend(name).modes],
+)
+def test_sessions_in_threads_at_once(name: str, mode: str) -> None:
+    """Each on inputs of its own, round after round; what one gives is never another's."""
+    made, options = options_or_skip(name, mode)
+    count, rounds = 3, 60
+    barrier = threading.Barrier(count)
+
+    def at_once(session: Session) -> list[dict[str, Any]]:
+        barrier.wait(60)
+        return [one_round(session) for _ in range(rounds)]
+
+    with ExitStack() as stack:
+        given = [inputs(2 + number, seed=number) for number in range(count)]
+        sessions = [stack.enter_context(made.load(model_source(TINY), options)) for _ in given]
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in given]
+        for thread, session, arrays in zip(threads, sessions, given, strict=True):
+            assert_equal(thread.submit(run, session, arrays).result(), arrays, TOLERANCE["fp32"])
+        running = [thread.submit(at_once, session) for thread, session in zip(threads, sessions, strict=True)]
+        for future, arrays in zip(running, given, strict=True):
+            for found in future.result():
+                assert_equal(found, arrays, TOLERANCE["fp32"])
+        for thread, session, arrays in zip(threads, sessions, given, strict=True):
+            assert_equal(thread.submit(session.read_outputs).result(), arrays, TOLERANCE["fp32"])
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source, torch_layers
 from perfharness.backends import torch as ours
-from perfharness.backends.torch_flags import TorchFlags
+from perfharness.backends.torch_flags import TorchFlags, many_shapes
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 
@@ -166,6 +167,46 @@ def test_threads_are_this_sessions_and_come_back() -> None:
     one.close()
     assert torch.get_num_threads() == before
     assert not TorchFlags._open
+
+
+def test_sessions_that_want_the_same_set_nothing_while_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they may work in threads at once."""
+    before = torch.get_num_threads()
+    image = np.ones((1, 3, 8, 8), np.float32)
+    one, other = (loaded(Function(lambda x: x), threads=before + 1) for _ in range(2))
+    for session in (one, other):
+        session.allocate({"image": image.shape})
+    was_set: list[int] = []
+    monkeypatch.setattr(TorchFlags, "_set", lambda self, values: was_set.append(1))
+    for session in (one, other, one, other):
+        session.execute()
+    assert not was_set
+    monkeypatch.undo()
+    one.close()
+    assert torch.get_num_threads() == before + 1, "the other one still wants it"
+    other.execute()
+    other.close()
+    assert torch.get_num_threads() == before
+    assert not TorchFlags._open
+
+
+def test_many_shapes_are_compiled_in_a_thread_too() -> None:
+    """PyTorch's own limit is 8, and goes on uncompiled; what is set elsewhere is not set in another thread."""
+    compiled: list[int] = []
+
+    def counting(graph: Any, examples: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    def work() -> None:
+        function = torch.compile(lambda x: x + 1, backend=counting, dynamic=False)
+        with many_shapes(torch):
+            for size in range(1, 13):
+                function(torch.zeros(size))
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
+    assert len(compiled) == 12
 
 
 def test_settings_of_a_session_that_could_not_be_loaded_come_back() -> None:

@@ -206,6 +206,10 @@ class TensorRTSession(Session):
         """Events in the session's stream."""
         return self._open_stream().timer()
 
+    def stream_pointer(self) -> int | None:
+        """Of the session's stream."""
+        return self._open_stream().pointer
+
     def settings(self) -> dict[str, str]:
         """Library, how the engine was built, its size, profile and layers."""
         return {"library": f"{self._library.name} {self._library.version}", **self._told}
