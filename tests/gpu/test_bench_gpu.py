@@ -5,25 +5,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfharness.bench.outcome import case_outcome, read_arrays
-from perfharness.bench.spec import SPEC_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.outcome import read_arrays
+from perfharness.bench.spec import CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.bench.sweep import doubling_sizes, largest_batch, sweep
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.telemetry.nvml import open_nvml
+from tests.integration.case_process import run_case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "samples.mobilenet_v3.factory:create"
 QUICK = LatencySettings(warmup=50, iterations=300)
 
@@ -37,28 +33,16 @@ def gpu_uuid() -> str:
 
 def run(folder: Path, batch: int, mode: str = "eager", **fields: Any) -> CaseResult:
     """One case of MobileNetV3 in PyTorch, in a process of its own that sees one GPU."""
-    folder.mkdir()
     uuid = gpu_uuid()
     case = BenchCase(
         case_id=folder.name, model="mobilenet_v3", backend="torch", mode=mode, precision="fp32", device="cuda",
         batch_size=batch,
     )  # fmt: skip
     told: dict[str, Any] = {
-        "case": case, "model": MODEL, "latency": QUICK, "spawned_unix_ns": time.time_ns(),
+        "case": case, "model": MODEL, "latency": QUICK,
         "telemetry": TelemetrySettings(seconds=4, gpu_uuids=(uuid,)), **fields,
     }  # fmt: skip
-    spec = CaseSpec.model_validate(told)
-    (folder / SPEC_NAME).write_text(spec.model_dump_json())
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness.bench.case", str(folder / SPEC_NAME)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
-        timeout=600,
-    )
-    return case_outcome(folder, case, done.returncode, stderr=done.stderr)
+    return run_case(folder, CaseSpec.model_validate(told), timeout_s=600, CUDA_VISIBLE_DEVICES=uuid)[0]
 
 
 def test_every_pass_has_its_figures(tmp_path: Path) -> None:

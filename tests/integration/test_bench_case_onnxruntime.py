@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perfharness.bench.outcome import case_outcome, read_arrays
-from perfharness.bench.spec import OUTPUTS_NAME, SPEC_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.outcome import read_arrays
+from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase
 from tests.contract import tiny_models
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.integration.case_process import run_case
 
 
 def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
@@ -35,19 +31,9 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
         instances=2,
         latency=LatencySettings(warmup=20, iterations=500, max_iterations=5000),
         telemetry=TelemetrySettings(seconds=0.3),
-        spawned_unix_ns=time.time_ns(),
     )
-    (tmp_path / SPEC_NAME).write_text(spec.model_dump_json())
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness.bench.case", str(tmp_path / SPEC_NAME)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=300,
-    )
-    found = case_outcome(tmp_path, spec.case, done.returncode, stderr=done.stderr)
-    assert (found.status, found.reason) == ("ok", None), done.stderr
+    found, _ = run_case(tmp_path, spec)
+    assert (found.status, found.reason) == ("ok", None)
     assert "onnxruntime" in found.versions
     assert found.settings["provider"] == "CPUExecutionProvider"
     assert [one.name for one in found.inputs] == ["features", "shift"]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from perfharness.bench.outcome import case_outcome, read_arrays
-from perfharness.bench.spec import FILES_NAME, OUTPUTS_NAME, SPEC_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.outcome import read_arrays
+from perfharness.bench.process import ENTRY
+from perfharness.bench.spec import FILES_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+from tests.integration.case_process import run_case
 
 QUICK = LatencySettings(warmup=3, iterations=120, device_iterations=50)
 
@@ -32,18 +33,8 @@ def run(folder: Path, script: FakeScript, case_: BenchCase | None = None, **fiel
     """Run a case; its row, and the exit code."""
     folder.mkdir(exist_ok=True)
     text = write_model(folder / "fake_model.py", script)
-    spec = CaseSpec.model_validate(
-        {"case": case_ or case(), "model": text, "latency": QUICK, "spawned_unix_ns": time.time_ns(), **fields}
-    )
-    (folder / SPEC_NAME).write_text(spec.model_dump_json())
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness.bench.case", str(folder / SPEC_NAME)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return case_outcome(folder, spec.case, done.returncode, stderr=done.stderr), done.returncode
+    spec = CaseSpec.model_validate({"case": case_ or case(), "model": text, "latency": QUICK, **fields})
+    return run_case(folder, spec, timeout_s=120)
 
 
 def test_all_that_was_asked_for_is_there(tmp_path: Path) -> None:
@@ -164,9 +155,7 @@ def test_wrong_inputs_are_told(tmp_path: Path) -> None:
 
 def test_no_spec_is_a_usage_error(tmp_path: Path) -> None:
     for arguments in ([], [str(tmp_path / "none.json")]):
-        done = subprocess.run(
-            [sys.executable, "-m", "perfharness.bench.case", *arguments], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", ENTRY, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert done.stderr

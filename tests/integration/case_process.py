@@ -1,0 +1,32 @@
+"""A case of the benchmark in a real process of its own, for tests that look at what it leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from perfharness.bench.outcome import case_outcome
+from perfharness.bench.process import ENTRY
+from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.model.bench import CaseResult
+from tests.integration.launches import CHECKOUT
+
+
+def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ: str) -> tuple[CaseResult, int]:
+    """Run a case in a folder, which is made if need be; its row, and the exit code.
+
+    Args:
+        environ: variables over this process's own.
+    """
+    folder.mkdir(exist_ok=True)
+    begun = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
+    (folder / SPEC_NAME).write_text(begun.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-m", ENTRY, str(folder / SPEC_NAME)],
+        capture_output=True, text=True, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
+    )  # fmt: skip
+    print(done.stderr)  # seen where the test fails
+    return case_outcome(folder, spec.case, done.returncode, stderr=done.stderr), done.returncode
