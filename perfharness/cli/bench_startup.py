@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from perfharness.cli.bench_options import Device, Gpu, OutputDir
+from perfharness.cli.bench_setup import gpu_of, say, suite_of
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import UsageError
 
@@ -16,14 +18,14 @@ DEFAULT_OUT = Path("startup_out")
 
 
 def start_up(
-    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = DEFAULT_OUT,
+    output_dir: OutputDir = DEFAULT_OUT,
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help="A file, or module:function.")] = "",
     backend: Annotated[str, typer.Option("--backend", metavar="NAME[/MODE]")] = "",
     precision: Annotated[str, typer.Option("--precision", metavar="P")] = "fp32",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 1,
     count: Annotated[int, typer.Option("--count", min=1, help="Cold ones, and as many warm ones, in turn.")] = 5,
-    device: Annotated[str | None, typer.Option("--device", metavar="auto|cpu|cuda", help="[default: auto]")] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", metavar="GPU", help="UUID or index. [default: the first]")] = None,
+    device: Device = None,
+    gpu: Gpu = None,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Of a process.")] = None,
 ) -> None:
     """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
@@ -33,7 +35,6 @@ def start_up(
     """
     from perfharness.bench.matrix import plan_cases
     from perfharness.bench.startup_run import FIGURES, measure_startup
-    from perfharness.cli.bench import gpu_of, suite_of
     from perfharness.report.cold_start import print_cold_start, write_cold_start
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
@@ -62,12 +63,12 @@ def start_up(
             timeout_s=suite.run.timeout_s,
             interrupts=interrupts,
             command=["perfharness", *sys.argv[1:]],
-            done=lambda row: console.print(f"{row.folder}: {row.status}", markup=False, highlight=False),
+            done=lambda row: say(console, f"{row.folder}: {row.status}"),
         )
         interrupted = bool(interrupts)
     write_cold_start(found, output_dir)
     print_cold_start(console, found, FIGURES)
-    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"results: {output_dir.absolute()}")
     if interrupted or not any(row.status == "ok" and row.cache != "unknown" for row in found.rows):
         raise typer.Exit(EXIT_FAILED)
     raise typer.Exit(EXIT_OK if all(row.status == "ok" for row in found.rows) else EXIT_CHECK_FAILED)

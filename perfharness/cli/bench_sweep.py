@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
+from perfharness.cli.bench_options import CaseTimeout, Device, Gpu, OutputDir, SuiteArgument, words_of
+from perfharness.cli.bench_setup import gpu_of, say, suite_of
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,11 +23,8 @@ DEFAULT_OUT = Path("sweep_out")
 
 
 def sweep(
-    suite: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
-    ] = None,
-    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = DEFAULT_OUT,
+    suite: SuiteArgument = None,
+    output_dir: OutputDir = DEFAULT_OUT,
     model: Annotated[
         list[str] | None, typer.Option("--model", metavar="MODEL", help="A file, or module:function. Again for more.")
     ] = None,
@@ -45,8 +44,8 @@ def sweep(
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", metavar="SIZE", help="As 12GB; enforced, and it ends the sweep.")
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", metavar="auto|cpu|cuda", help="[default: auto]")] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", metavar="GPU", help="UUID or index. [default: the first]")] = None,
+    device: Device = None,
+    gpu: Gpu = None,
     warmup: Annotated[int | None, typer.Option("--warmup", min=0, help="[default: 50]")] = None,
     iterations: Annotated[int | None, typer.Option("--iterations", min=1, help="[default: 1000]")] = None,
     passes: Annotated[
@@ -55,7 +54,7 @@ def sweep(
     instances: Annotated[
         int | None, typer.Option("--instances", min=2, help="So many processes of each case at once, too.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Of a case. [default: 1800]")] = None,
+    timeout: CaseTimeout = None,
 ) -> None:
     """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
 
@@ -64,16 +63,15 @@ def sweep(
     Exit codes: 0 done; 1 interrupted, or nothing was measured; 2 the command line is wrong; 3 a target that no batch
     size is known to meet.
     """
-    from perfharness.cli.bench import suite_of
     from perfharness.model.bench_search import TargetFigure
 
     if latency_percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
-    wanted = list(split_commas(passes)) if passes else ["latency"] if latency_target else ["latency", "telemetry"]
+    wanted = words_of(passes) or (["latency"] if latency_target else ["latency", "telemetry"])
     flags: dict[str, Any] = {
         "models": model,
         "backends": backend,
-        "precisions": list(split_commas(precision)) if precision else None,
+        "precisions": words_of(precision),
         "batch_sizes": [smallest],
         "device": device,
         "latency.warmup": warmup,
@@ -93,7 +91,6 @@ def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | 
     from perfharness.bench.store import prepare
     from perfharness.bench.sweep import doubling_sizes
     from perfharness.bench.sweep_run import SweepRun
-    from perfharness.cli.bench import gpu_of
     from perfharness.model.bench_search import TargetFigure
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
@@ -116,10 +113,10 @@ def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | 
             target_ms=target_ms,
             figure=cast("TargetFigure", figure),
             command=["perfharness", *sys.argv[1:]],
-            done=lambda result: _say(console, _line(result)),
+            done=lambda result: say(console, _line(result)),
         ).run()
     print_sweep(console, found)
-    _say(console, f"results: {out.absolute()}")
+    say(console, f"results: {out.absolute()}")
     if not found.complete or not any(case.status == "ok" for case in found.cases):
         return EXIT_FAILED
     missed = any(cell.target is not None and cell.target.batch_size is None for cell in found.cells)
@@ -143,7 +140,7 @@ def print_sweep(console: Console, found: SweepFile) -> None:
             table.add_row(*_cells(case))
         console.print(table)
         if cell.reason:
-            _say(console, cell.reason)
+            say(console, cell.reason)
 
 
 def _key(cell: BenchCase | CellSweep) -> tuple[str, ...]:
@@ -180,7 +177,3 @@ def _line(result: CaseResult) -> str:
     if result.latency is None:
         return f"{name}: {result.status}: {result.reason}"
     return f"{name}: {result.latency.median.value:.4g} ms"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
+from perfharness.cli.bench_options import OutputDir
+from perfharness.cli.bench_setup import machine_of
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import PerfHarnessError, UsageError
 
@@ -155,7 +157,7 @@ def compare_engines_verb(
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End an engine that takes longer.")
     ] = None,
     keep_maps: Annotated[bool, typer.Option("--keep-maps", help="Keep every engine's maps of the data set.")] = False,
-    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = Path(OUTPUT_DIR),
+    output_dir: OutputDir = Path(OUTPUT_DIR),
 ) -> None:
     """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and the GPU beside them.
 
@@ -208,7 +210,7 @@ def compare_engines_verb(
     gpu = choose_gpu(facts, gpu_id or 0, device.value, named=gpu_id is not None)
     console = Console()
     comparison = compare_engines(
-        engines_of(engines, backends or ()), settings, gpu, output_dir, _machine(facts, gpu.uuid),
+        engines_of(engines, backends or ()), settings, gpu, output_dir, machine_of(facts, gpu.uuid),
         precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
         say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )  # fmt: skip
@@ -252,24 +254,6 @@ def _three(name: str, text: str) -> tuple[float, float, float]:
     if len(values) != 3:
         raise UsageError(f"{name} {text}: must be three numbers, as in 0.5,0.5,0.5")
     return values[0], values[1], values[2]
-
-
-def _machine(facts: Any, uuid: str | None) -> Any:
-    import platform
-    import socket
-
-    from perfharness.model.bench import MachineRecord
-    from perfharness.model.version import VERSION
-    from perfharness_launcher.environment import cpu_model
-
-    return MachineRecord(
-        hostname=socket.gethostname(),
-        cpu=cpu_model(),
-        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
-        driver=facts.driver,
-        python=platform.python_version(),
-        perfharness=VERSION,
-    )
 
 
 def _draw(console: Console, comparison: Any, output_dir: Path) -> None:

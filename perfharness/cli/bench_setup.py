@@ -1,0 +1,111 @@
+"""What verbs of `perfharness bench` have in common: the suite that flags make, the machine, what is said at the end."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from perfharness.errors import PerfHarnessError, UsageError
+
+if TYPE_CHECKING:
+    from perfharness.bench.suite import Suite
+    from perfharness.model.bench import MachineRecord
+    from perfharness.model.manifest import GpuRecord
+
+
+def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) -> Suite:
+    """The suite of a file with the flags over it."""
+    from perfharness.bench.suite import read_suite
+    from perfharness.bench.suite_check import make_suite
+
+    if path is None and not (flags["models"] or flags["backends"]):
+        raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
+    content: dict[str, Any] = read_suite(path) if path is not None else {"folder": Path.cwd()}
+    for key, value in flags.items():
+        table, dot, name = key.rpartition(".")
+        if value is None:
+            continue
+        if key in ("models", "backends"):
+            content.pop(key[:-1], None)
+        if dot:
+            content[table] = {**content.get(table, {}), name: value}
+        else:
+            content[key] = value
+    if equality is not None:
+        kept = content.pop("equality", {})
+        content |= {"equality": kept} if equality else {}
+    return make_suite(content, str(path) if path is not None else "the command line")
+
+
+def gpu_of(suite: Suite, gpus: tuple[GpuRecord, ...], problem: str | None) -> GpuRecord | None:
+    """The GPU that the suite's CUDA cases run on; None where there is none, or all run on the CPU."""
+    import os
+
+    from perfharness_launcher.gpus import choose_gpus
+
+    if suite.run.gpu is not None and not gpus:
+        raise UsageError(f"--gpu {suite.run.gpu}: {problem}")
+    if not gpus or (suite.device == "cpu" and all(one.device != "cuda" for one in suite.backend)):
+        return None
+    names = (suite.run.gpu,) if suite.run.gpu is not None else ()
+    return choose_gpus(gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
+
+
+def machine_of(facts: Any, uuid: str | None) -> MachineRecord:
+    """Where results are from.
+
+    Args:
+        facts: of its GPUs, as `find_gpus` has them.
+        uuid: of the GPU that is used.
+    """
+    import platform
+    import socket
+
+    from perfharness.model.bench import MachineRecord
+    from perfharness.model.version import VERSION
+    from perfharness_launcher.environment import cpu_model
+
+    return MachineRecord(
+        hostname=socket.gethostname(),
+        cpu=cpu_model(),
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        driver=facts.driver,
+        python=platform.python_version(),
+        perfharness=VERSION,
+    )
+
+
+def resume_command() -> str:
+    """The command line that goes on with this one."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+    return shlex.join(["perfharness", *arguments, "--resume"])
+
+
+def check_charts(asked: bool | None) -> bool | None:
+    """Asked for and impossible is an error before anything is started."""
+    from perfharness.report.pictures import require_matplotlib
+
+    if asked:
+        require_matplotlib("--charts")
+    return asked
+
+
+def say_drawn(console: Console, draw: Callable[[], Sequence[Path]]) -> None:
+    """Draw, and name the files; pictures that cannot be drawn do not take the numbers with them."""
+    try:
+        written = draw()
+    except PerfHarnessError as error:
+        say(console, str(error))
+        return
+    if written:
+        say(console, f"charts: {', '.join(path.name for path in written)}")
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is, however long."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,128 @@
+"""`perfharness bench show` and `bench merge`: results that are there already, asked again or side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from perfharness.cli.bench_options import (
+    Baseline,
+    Charts,
+    MaxEnergy,
+    MaxLatency,
+    MaxLoss,
+    MemoryBudget,
+    Metric,
+    Percentile,
+)
+from perfharness.cli.bench_setup import check_charts, say, say_drawn
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK
+from perfharness.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+
+
+def show(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What `perfharness bench -o` wrote.", show_default=False)
+    ],
+    baseline: Baseline = None,
+    max_latency_ms: MaxLatency = None,
+    latency_percentile: Percentile = None,
+    max_memory: MemoryBudget = None,
+    max_accuracy_loss: MaxLoss = None,
+    accuracy_metric: Metric = None,
+    max_energy_per_item_j: MaxEnergy = None,
+    charts: Charts = None,
+) -> None:
+    """Print the results of a suite again, under other constraints or against another baseline. Measures nothing."""
+    from perfharness.analysis.recommendation import recommend
+    from perfharness.bench.store import read_suite_result
+    from perfharness.report.bench_charts import draw_charts
+    from perfharness.report.bench_table import print_suite
+
+    suite = read_suite_result(folder)
+    constraints = _constraints(
+        suite.constraints,
+        max_latency_ms=max_latency_ms,
+        latency_percentile=latency_percentile,
+        memory_limit=max_memory,
+        max_accuracy_loss=max_accuracy_loss,
+        accuracy_metric=accuracy_metric,
+        max_energy_per_item_j=max_energy_per_item_j,
+    )
+    if baseline is not None:
+        _check_baseline(suite, baseline)
+    base = baseline or suite.baseline
+    suite = suite.model_copy(
+        update={
+            "constraints": constraints,
+            "baseline": base,
+            "recommendations": recommend(suite.cases, constraints, base),
+        }
+    )
+    console = Console()
+    print_suite(console, suite)
+    if check_charts(charts):
+        say_drawn(console, lambda: draw_charts(suite, folder if folder.is_dir() else folder.parent))
+
+
+def _constraints(known: Constraints, **given: Any) -> Constraints:
+    """Those of the suite with others over them."""
+    from pydantic import ValidationError
+
+    from perfharness.bench.suite import ConstraintsTable
+    from perfharness.bench.suite_check import in_words
+
+    kept = known.model_dump(exclude={"memory_limit_bytes"}) | {"memory_limit": known.memory_limit_bytes}
+    try:
+        table = ConstraintsTable.model_validate(
+            kept | {key: value for key, value in given.items() if value is not None}
+        )
+    except ValidationError as error:
+        raise UsageError(in_words(error.errors()[0])) from error
+    return table.constraints()
+
+
+def _check_baseline(suite: BenchSuiteResult, name: str) -> None:
+    from perfharness.analysis.bench_figures import cell_of, is_named
+
+    if not any(is_named(case.case, name) for case in suite.cases):
+        cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in suite.cases))
+        raise UsageError(f"--baseline {name!r} is no cell of these results; there are: {cells}")
+
+
+def merge(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Results of `perfharness bench`, two at least.", show_default=False),
+    ],
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output-dir", help="Folder of the comparison.", show_default=False)
+    ],
+    charts: Charts = None,
+) -> None:
+    """Put results of several machines side by side: the same cases in one row, each machine against its own baseline.
+
+    Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
+    """
+    from perfharness.bench.merge import merge_suites, write_merged
+    from perfharness.bench.store import read_suite_result
+    from perfharness.report.bench_charts import draw_merged
+    from perfharness.report.bench_merge_table import print_merged
+
+    check_charts(charts)
+    if len(folders) < 2:
+        raise UsageError("bench merge needs results of two runs at least")
+    merged = merge_suites([(str(folder), read_suite_result(folder)) for folder in folders])
+    write_merged(output_dir, merged)
+    console = Console()
+    print_merged(console, merged)
+    if charts is not False:
+        say_drawn(console, lambda: draw_merged(merged, output_dir))
+    say(console, f"results: {output_dir.absolute()}")
+    raise typer.Exit(EXIT_CHECK_FAILED if merged.differences else EXIT_OK)
