@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.accuracy.settings import AccuracyPass
-from perfharness.bench.matrix import PlannedCase, cell_id
+from perfharness.bench.matrix import Cell, PlannedCase, with_ids
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import OUTPUTS_FOLDER, CaseSpec, LatencySettings
 from perfharness.bench.store import ACCURACY, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite import Suite, accuracy_settings
-from perfharness.model.bench import AccuracyRecord, BenchCase, CaseResult
+from perfharness.model.bench import AccuracyRecord, CaseResult
 from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.spawn import STDERR_LOG
 
@@ -33,16 +34,16 @@ class AccuracyStep:
     def __init__(self, suite: Suite, planned: Sequence[PlannedCase], out: Path, baseline: str) -> None:
         self._suite, self._out = suite, out
         self._baseline = (suite.accuracy.baseline if suite.accuracy is not None else None) or baseline
-        cells: dict[str, PlannedCase] = {}
+        cells: dict[Cell, PlannedCase] = {}
         for one in sorted(planned, key=lambda one: one.case.batch_size):
-            cells.setdefault(cell_id(one.case), one)
-        ordered = sorted(cells.values(), key=lambda one: not is_named(one.case, self._baseline))
+            cells.setdefault(one.cell, self._at_batch_size(one))
+        ordered = sorted(with_ids(list(cells.values())), key=lambda one: not is_named(one.case, self._baseline))
         self._cells = ordered if suite.accuracy is not None else []
-        self._records: dict[str, AccuracyRecord] = {}
+        self._records: dict[Cell, AccuracyRecord] = {}
 
-    def record(self, case: BenchCase) -> AccuracyRecord | None:
+    def record(self, one: PlannedCase) -> AccuracyRecord | None:
         """Of the case's cell; None where nothing was asked for."""
-        return self._records.get(cell_id(case))
+        return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
         """Run the cells that are missing, the baseline's first. Does nothing without `[accuracy]`."""
@@ -58,7 +59,7 @@ class AccuracyStep:
                     return
                 result = asked
             done[planned.case_id] = result
-            self._records[cell_id(one.case)] = self._concluded(one, result, reference, done)
+            self._records[one.cell] = self._concluded(one, result, reference, done)
 
     def _reference(self, one: PlannedCase, done: dict[str, CaseResult]) -> PlannedCase | None:
         """The baseline of the same model, where its outputs are there; None for the baseline itself."""
@@ -66,30 +67,25 @@ class AccuracyStep:
         found = next((cell for cell in same if is_named(cell.case, self._baseline)), None)
         if found is None or found is one:
             return None
-        before = done.get(self._id(found))
+        before = done.get(found.case_id)
         return found if before is not None and before.status == "ok" else None
 
-    def _id(self, one: PlannedCase) -> str:
-        name = one.case_id.rpartition("-b")[0] or one.case_id
-        return f"{name}-b{self._batch(one)}"
-
-    def _batch(self, one: PlannedCase) -> int:
+    def _at_batch_size(self, one: PlannedCase) -> PlannedCase:
         asked = self._suite.accuracy.batch_size if self._suite.accuracy is not None else None
-        return asked or one.case.batch_size
+        case = one.case.model_copy(update={"batch_size": asked or one.case.batch_size})
+        return replace(one, spec=one.spec.model_copy(update={"case": case}))
 
     def _planned(self, one: PlannedCase, reference: PlannedCase | None) -> PlannedCase:
         """The case with nothing measured but this."""
-        folder = None if reference is None else self._out / ACCURACY / self._id(reference) / OUTPUTS_FOLDER
+        folder = None if reference is None else self._out / ACCURACY / reference.case_id / OUTPUTS_FOLDER
         given = AccuracyPass(
             settings=accuracy_settings(self._suite),
             against=GROUND_TRUTH if reference is None else cell_of(reference.case),
             baseline=None if folder is None else folder.absolute(),
             store=is_named(one.case, self._baseline),
         )
-        case = one.case.model_copy(update={"batch_size": self._batch(one), "case_id": self._id(one)})
         spec = one.spec.model_copy(
             update={
-                "case": case,
                 "passes": ("accuracy",),
                 "accuracy": given,
                 "latency": LatencySettings(warmup=0, iterations=1),
@@ -130,6 +126,6 @@ class AccuracyStep:
         why = f"{self._baseline} is no cell of this model"
         for cell in self._cells:
             if cell.case.model == one.case.model and is_named(cell.case, self._baseline):
-                before = done[self._id(cell)]
+                before = done[cell.case_id]
                 why = f"the baseline has no outputs: {before.reason or before.status}"
         return result.accuracy.model_copy(update={"reasons": {**result.accuracy.reasons, "baseline": why}})

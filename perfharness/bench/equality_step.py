@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.equality import Outputs, compare_outputs
-from perfharness.bench.matrix import PlannedCase, cell_id
+from perfharness.bench.matrix import Cell, PlannedCase, with_ids
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings
 from perfharness.bench.store import EQUALITY, put_in_place, read_outputs, results_on_disk, running_folder
 from perfharness.bench.suite import Suite
 from perfharness.errors import ResultError
-from perfharness.model.bench import BenchCase, EqualityRecord
+from perfharness.model.bench import EqualityRecord
 from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.spawn import STDERR_LOG
 
@@ -34,20 +34,20 @@ class EqualityStep:
         self._suite = suite
         self._out = out
         self._reference = (suite.equality.reference if suite.equality is not None else None) or baseline
-        self._cells = {cell_id(one.case): one for one in reversed(_asked(suite, planned))}
-        self._problems: dict[str, str] = {}
-        self._records: dict[str, EqualityRecord] = {}
+        self._cells = {one.cell: one for one in with_ids(_asked(suite, planned))}
+        self._problems: dict[Cell, str] = {}
+        self._records: dict[Cell, EqualityRecord] = {}
 
-    def record(self, case: BenchCase) -> EqualityRecord | None:
+    def record(self, one: PlannedCase) -> EqualityRecord | None:
         """Of the case's cell; None where nothing was asked for."""
-        return self._records.get(cell_id(case))
+        return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
         """Get the outputs that are missing and compare. Does nothing without `[equality]`, or after an interrupt."""
         if self._suite.equality is None:
             return
-        for cell, one in self._cells.items():
-            if not self._is_done(one) and self._ask(cell, run):
+        for one in self._cells.values():
+            if not self._is_done(one) and self._ask(one, run):
                 return
         self._records = {cell: self._compare(one) for cell, one in self._cells.items()}
 
@@ -61,14 +61,13 @@ class EqualityStep:
         found = results_on_disk(self._out, EQUALITY).get(one.case_id)
         return found is not None and found.status == "ok" and found.spec_sha256 == one.sha256
 
-    def _ask(self, cell: str, run: Run) -> bool:
+    def _ask(self, one: PlannedCase, run: Run) -> bool:
         """Run the process of a cell; returns whether the user ended it."""
-        one = self._cells[cell]
         folder = self._folder(one)
         folder.parent.mkdir(exist_ok=True)
         running = running_folder(folder)
         if one.refusal is not None:
-            self._problems[cell] = one.refusal
+            self._problems[one.cell] = one.refusal
             return False
         end = run(one.spec, running, "asked for its outputs")
         if end.interrupted:
@@ -78,7 +77,7 @@ class EqualityStep:
             running, one.case, end.return_code, timed_out_s=timed_out_s, stderr=log_tail(running / STDERR_LOG)
         )
         if result.status != "ok":
-            self._problems[cell] = result.reason or result.status
+            self._problems[one.cell] = result.reason or result.status
         put_in_place(running, folder, result.model_copy(update={"case": one.case, "spec_sha256": one.sha256}))
         return False
 
@@ -104,30 +103,24 @@ class EqualityStep:
         return compare_outputs(name, expected, found, tolerance)
 
     def _outputs(self, one: PlannedCase, whose: str) -> Outputs:
-        if (problem := self._problems.get(cell_id(one.case))) is not None:
+        if (problem := self._problems.get(one.cell)) is not None:
             raise ResultError(f"{whose} are not known: {problem}")
         return read_outputs(self._folder(one), OUTPUTS_NAME)
 
 
 def _asked(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
     """A case of each cell, with nothing measured, at the batch size of the step."""
-    return [_outputs_only(suite, one, batch) for one, batch in _smallest(suite, planned)]
-
-
-def _smallest(suite: Suite, planned: Sequence[PlannedCase]) -> Iterator[tuple[PlannedCase, int]]:
     asked = suite.equality.batch_size if suite.equality is not None else None
-    smallest: dict[str, PlannedCase] = {}
-    by_model: dict[str, int] = {}
+    cells: dict[Cell, PlannedCase] = {}
+    smallest: dict[str, int] = {}
     for one in planned:
-        smallest.setdefault(cell_id(one.case), one)
-        by_model[one.case.model] = min(one.case.batch_size, by_model.get(one.case.model, one.case.batch_size))
-    for one in smallest.values():
-        yield one, asked or by_model[one.case.model]
+        cells.setdefault(one.cell, one)
+        smallest[one.case.model] = min(one.case.batch_size, smallest.get(one.case.model, one.case.batch_size))
+    return [_outputs_only(one, asked or smallest[one.case.model]) for one in cells.values()]
 
 
-def _outputs_only(suite: Suite, one: PlannedCase, batch_size: int) -> PlannedCase:
-    name = one.case_id.rpartition("-b")[0] or one.case_id
-    case = one.case.model_copy(update={"batch_size": batch_size, "case_id": f"{name}-b{batch_size}"})
+def _outputs_only(one: PlannedCase, batch_size: int) -> PlannedCase:
+    case = one.case.model_copy(update={"batch_size": batch_size})
     spec = one.spec.model_copy(
         update={"case": case, "passes": ("outputs",), "latency": LatencySettings(warmup=0, iterations=1)}
     )

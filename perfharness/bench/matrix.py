@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfharness.analysis.bench_figures import cell_of
 from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.bench.spec import CaseSpec
@@ -23,6 +22,9 @@ NOT_PART_OF_A_CASE = {"file_cache", "spawned_unix_ns"}
 """Of a spec: what differs from one attempt to the next."""
 
 LONGEST_ID = 120
+
+Cell = tuple[object, ...]
+"""What cases that differ in the batch size only have in common."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,14 @@ class PlannedCase:
 
     @property
     def case(self) -> BenchCase:
-        """The cell."""
+        """What it is called in the results."""
         return self.spec.case
+
+    @property
+    def cell(self) -> Cell:
+        """The same for cases that differ in the batch size only: a backend may be there with several settings."""
+        case, settings = self.case, (self.spec.threads, *sorted(self.spec.extra.items()))
+        return (case.model, case.backend, case.mode, case.precision, case.device, settings)
 
     @property
     def case_id(self) -> str:
@@ -65,7 +73,7 @@ def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
                     for precision in one.precisions or suite.precisions
                     for batch_size in model.batch_sizes or suite.batch_sizes
                 ]
-    return _with_ids(cases)
+    return with_ids(cases)
 
 
 def shuffled(cases: Sequence[PlannedCase], seed: int) -> list[PlannedCase]:
@@ -192,7 +200,7 @@ def _file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
+def with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
     """Ids that can be file names and are all different, also where two names differ in other characters only."""
     plain = [_plain_id(one.case) for one in cases]
     count = Counter(name.lower() for name in plain)  # some file systems do not tell upper from lower case
@@ -213,8 +221,3 @@ def _plain_id(case: BenchCase) -> str:
     name = short_backend(case.backend)
     text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}-b{case.batch_size}"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"
-
-
-def cell_id(case: BenchCase) -> str:
-    """Of the cases that differ in the batch size only."""
-    return f"{case.model}/{cell_of(case)}/{case.device}"

@@ -11,7 +11,7 @@ from typing import Protocol
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.accuracy_step import AccuracyStep
 from perfharness.bench.equality_step import EqualityStep
-from perfharness.bench.matrix import PlannedCase, cell_id, shuffled
+from perfharness.bench.matrix import PlannedCase, shuffled
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.process import CaseEnd, run_process
 from perfharness.bench.spec import CaseSpec
@@ -113,8 +113,9 @@ class SuiteRun:
         """What is known without a process: a refusal, or what another batch size of the same cell became."""
         if planned.refusal is not None:
             return "unavailable", planned.refusal
-        for other in self.results.values():
-            if cell_id(other.case) != cell_id(planned.case):
+        for one in self.planned:
+            other = self.results.get(one.case_id)
+            if other is None or one.cell != planned.cell:
                 continue
             if other.status == "unavailable":
                 return "unavailable", other.reason or "as the other batch sizes"
@@ -124,8 +125,11 @@ class SuiteRun:
 
     def _compare_kept(self, step: EqualityStep) -> None:
         """Results of an earlier run, whose suite may have had no or another `[equality]`."""
-        for case_id, result in self.results.items():
-            found = {"equality": step.record(result.case), "accuracy": self._accuracy.record(result.case)}
+        for planned in self.planned:
+            case_id = planned.case_id
+            if (result := self.results.get(case_id)) is None:
+                continue
+            found = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
             changed = {name: one for name, one in found.items() if one is not None and one != getattr(result, name)}
             if changed:
                 self.results[case_id] = result.model_copy(update=changed)
@@ -169,8 +173,8 @@ class SuiteRun:
         result = result.model_copy(
             update={
                 "case": planned.case,
-                "equality": step.record(planned.case),
-                "accuracy": self._accuracy.record(planned.case),
+                "equality": step.record(planned),
+                "accuracy": self._accuracy.record(planned),
                 "spec_sha256": planned.sha256,
                 "started_unix_ns": end.started_unix_ns,
                 "duration_s": end.duration_s,

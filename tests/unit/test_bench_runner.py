@@ -1,0 +1,155 @@
+"""A suite of cases that are alike in name, with processes that are only played: none may be taken for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.bench import runner
+from perfharness.bench.matrix import default_baseline, plan_cases
+from perfharness.bench.process import CaseEnd
+from perfharness.bench.record import CaseRecord
+from perfharness.bench.runner import SuiteRun
+from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
+from perfharness.bench.store import prepare
+from perfharness.bench.suite import read_suite
+from perfharness.bench.suite_check import make_suite
+from perfharness.errors import OutOfMemoryError
+from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+from perfharness_launcher.interrupts import Interrupts
+
+ALIKE = """
+[[model]]
+name = "a b"
+source = "net.py:create"
+[[model]]
+name = "a_b"
+source = "net.py:create"
+"""
+ONE = """
+[[model]]
+name = "m"
+source = "net.py:create"
+"""
+MODES = f"""
+[[backend]]
+name = "{FAKE_BACKEND}"
+modes = "all"
+"""
+THREADS = f"""
+[[backend]]
+name = "{FAKE_BACKEND}"
+threads = 1
+[[backend]]
+name = "{FAKE_BACKEND}"
+threads = 2
+"""
+ACCURACY = '[accuracy]\ninputs = "data"\n'
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def run_suite(
+    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, output: Callable[[CaseSpec], float]
+) -> list[CaseResult]:
+    """The rows of a suite whose processes answer `output(spec)`, or raise `OutOfMemoryError`."""
+
+    def play(spec: CaseSpec, place: Path, *_: object, **__: object) -> CaseEnd:
+        place.mkdir(parents=True)
+        record = CaseRecord(place, spec)
+        try:
+            value = output(spec)
+        except OutOfMemoryError as error:
+            return CaseEnd(record.end("out-of-memory", str(error)))
+        arrays: dict[str, Any] = {"y": np.full(4, value, np.float32)}
+        if "outputs" in spec.passes:
+            np.savez(place / OUTPUTS_NAME, **arrays)
+        if spec.accuracy is not None:
+            stored = place / "outputs"
+            against = 0.0
+            if spec.accuracy.baseline is not None:
+                against = float(np.load(spec.accuracy.baseline / "a.npz")["y"][0])
+            if spec.accuracy.store:
+                stored.mkdir()
+                np.savez(stored / "a.npz", **arrays)
+            metrics: dict[str, float | None] = {"difference": value - against}
+            record.keep(accuracy=AccuracyRecord(against=spec.accuracy.against, samples=1, metrics=metrics))
+        return CaseEnd(record.end("ok", None))
+
+    monkeypatch.setattr(runner, "run_process", play)
+    write_model(folder / "net.py", FakeScript())
+    (folder / "data").mkdir(exist_ok=True)
+    np.save(folder / "data" / "a.npy", np.zeros(4, np.float32))
+    (folder / "suite.toml").write_text(text)
+    suite, out = make_suite(read_suite(folder / "suite.toml"), "suite.toml"), folder / "out"
+    prepare(out, resume=True)
+    planned = plan_cases(suite, None)
+    return SuiteRun(
+        suite, planned, out, default_baseline(suite, None), MachineRecord(hostname="h"), Interrupts(), Silent()
+    ).run().cases  # fmt: skip
+
+
+def equal(results: list[CaseResult]) -> list[bool | None]:
+    return [one.equality.equal if one.equality is not None else None for one in results]
+
+
+def differences(results: list[CaseResult]) -> list[float | None]:
+    return [one.accuracy.metrics["difference"] if one.accuracy is not None else None for one in results]
+
+
+def of_model_and_mode(spec: CaseSpec) -> float:
+    """The fast mode of the first model is wrong."""
+    return {"a b": 1.0, "a_b": 5.0}[spec.case.model] + (spec.case.model == "a b" and spec.case.mode == "fast")
+
+
+def test_outputs_of_models_whose_names_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_suite(tmp_path, ALIKE + MODES + "[equality]\n", monkeypatch, of_model_and_mode)
+    assert [(one.case.model, one.case.mode) for one in found] == [
+        ("a b", "plain"), ("a b", "fast"), ("a_b", "plain"), ("a_b", "fast"),
+    ]  # fmt: skip
+    assert equal(found) == [True, False, True, True]
+
+
+def test_accuracy_of_models_whose_names_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_suite(tmp_path, ALIKE + MODES + ACCURACY, monkeypatch, of_model_and_mode)
+    assert differences(found) == [1.0, 1.0, 5.0, 0.0], "the baselines from 0, the others from their own baseline"
+
+
+def test_outputs_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells of one name; the second one's outputs are its own."""
+    text = ONE + THREADS + "[equality]\n[run]\nshuffle = false\n"
+    found = run_suite(tmp_path, text, monkeypatch, lambda spec: float(spec.threads or 0))
+    assert equal(found) == [True, False]
+
+
+def test_accuracy_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_suite(tmp_path, ONE + THREADS + ACCURACY, monkeypatch, lambda spec: {1: 1.0, 2: 5.0}[spec.threads or 0])
+    assert differences(found) == [1.0, 4.0], "the first is the baseline, the second is compared with it"
+
+
+def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def output(spec: CaseSpec) -> float:
+        if spec.threads == 1:
+            raise OutOfMemoryError("no room")
+        return 0.0
+
+    text = "batch_sizes = [1, 2]\n" + ONE + THREADS + "[run]\nshuffle = false\n"
+    found = run_suite(tmp_path, text, monkeypatch, output)
+    assert [one.status for one in found] == ["out-of-memory", "out-of-memory", "ok", "ok"]
+    assert "not run, for a batch of 1 is so already" in (found[1].reason or "")
+
+
+def test_the_reference_is_the_first_cell_that_its_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ONE + MODES + f'[equality]\nreference = "{FAKE_BACKEND}"\n'
+    found = run_suite(tmp_path, text, monkeypatch, lambda spec: 1.0)
+    assert {one.equality.reference for one in found if one.equality is not None} == {f"{FAKE_BACKEND}/plain/fp32"}
