@@ -95,8 +95,10 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:
     """One item for every place of the batch, or as many items as there are, from the first again."""
+    if array.shape == shape:
+        return np.array(array, dtype=kind, order="C")
     if array.shape == shape[1:]:
         array = array[np.newaxis]
     if array.shape[1:] != shape[1:] or not len(array):
         raise UsageError(f"input {name!r} of the file is {array.shape}; {shape} or {shape[1:]} is wanted")
-    return np.ascontiguousarray(np.resize(array, shape) if len(array) != shape[0] else array, dtype=kind)
+    return np.ascontiguousarray(np.resize(array, shape), dtype=kind)

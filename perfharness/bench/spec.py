@@ -58,8 +58,8 @@ class LatencySettings(_Model):
 
     Args:
         iterations: timed ones; with `until_stable` the fewest.
-        until_stable: go on until the 95 % interval of the mean is within `stable_percent` of it on both sides, at most
-            for `max_iterations`.
+        until_stable: go on until half of the width of the median's 95 % interval is at most `stable_percent` of the
+            median and no drift is seen, at most for `max_iterations`.
         min_seconds: of the timed iterations: more of them where these take less, at most `max_iterations`.
         max_seconds: of the timed iterations, and of the warm-up, in any case.
         device_iterations: of the pass with the device's events, at most; None: `iterations`.

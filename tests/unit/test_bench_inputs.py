@@ -76,6 +76,9 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", image=np.stack([item, item + 1]))
     found = input_arrays([IMAGE], {"image": (5, 3, 8, 8)}, spec(input_file=tmp_path / "two.npz"))
     assert [float((array - item).mean()) for array in found["image"]] == [0, 1, 0, 1, 0]
+    np.savez(tmp_path / "scalar.npz", scale=np.float64(0.5))
+    scalar = input_arrays([SCALE], {"scale": ()}, spec(input_file=tmp_path / "scalar.npz"))["scale"]
+    assert (scalar.shape, scalar.dtype, float(scalar)) == ((), np.float32, 0.5)
     np.savez(tmp_path / "bad.npz", image=np.zeros((2, 2)))
     for name, says in (("bad", "is wanted"), ("none", "cannot be read")):
         with pytest.raises(UsageError, match=says):
