@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from perfharness.analysis.bench_figures import baseline_of, speedup
+from perfharness.analysis.bench_figures import baseline_of, cell_of, speedup
 from perfharness.errors import ResultError
 from perfharness.model.bench import CaseResult, Precision
 from perfharness.model.bench_suite import (
@@ -84,14 +84,16 @@ def _names(suites: Sequence[BenchSuiteResult]) -> list[str]:
 
 
 def _by_key(suite: BenchSuiteResult) -> dict[Key, CaseResult]:
-    """Of two cases of one cell, on several devices, the one on the GPU stands for it."""
+    """Of the cases of one cell, on several devices, the first one on the GPU stands for it."""
     found: dict[Key, CaseResult] = {}
-    for result in suite.cases:
-        case = result.case
-        key = (case.model, case.backend, case.mode, case.precision, case.batch_size)
-        if key not in found or case.device == "cuda":
-            found[key] = result
-    return found
+    for result in sorted(suite.cases, key=lambda result: result.case.device != "cuda"):
+        found.setdefault(_key(result), result)
+    return {key: found[key] for key in dict.fromkeys(map(_key, suite.cases))}
+
+
+def _key(result: CaseResult) -> Key:
+    case = result.case
+    return case.model, case.backend, case.mode, case.precision, case.batch_size
 
 
 def _cell(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> MergedCell:
@@ -119,9 +121,19 @@ def _differences(
             yield from _difference(f"setting {key}", names, [suite.settings.get(key) for suite in whole])
     yield from _version_differences(names, tables)
     yield from _model_differences(names, tables)
-    for name, suite in zip(names, whole, strict=True):
+    for name, suite, table in zip(names, whole, tables, strict=True):
+        yield from _several_settings(name, suite, table)
         if not suite.complete:
             yield f"the run on {name} is not complete"
+
+
+def _several_settings(name: str, suite: BenchSuiteResult, table: dict[Key, CaseResult]) -> Iterator[str]:
+    """Cells of which a row shows one case only."""
+    count = Counter((_key(result), result.case.device) for result in suite.cases)
+    for key, result in table.items():
+        if count[key, result.case.device] > 1:
+            cell = f"{result.case.model} {cell_of(result.case)} at batch {result.case.batch_size}"
+            yield f"{name} measured {cell} with several settings; the first is shown"
 
 
 def _difference(what: str, names: Sequence[str], values: Sequence[object]) -> Iterator[str]:

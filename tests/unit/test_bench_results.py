@@ -320,6 +320,19 @@ def test_versions_and_models_that_differ_are_told() -> None:
     ]
 
 
+def test_a_cell_with_several_settings_is_told() -> None:
+    """Its rows cannot be told apart by name: the first one stands, on the GPU too, and the reader is told."""
+    one = suite_of(made_up("torch", rate=100), made_up("torch", rate=300), made_up("torch", rate=9, device="cpu"))
+    two = suite_of(made_up("torch", rate=5, device="cpu"), made_up("torch", rate=7), hostname="laptop")
+    merged = merge_suites([("a", one), ("b", two)])
+    (row,) = merged.rows
+    rates = [cell.result.items_per_second for cell in row.cells if cell.result is not None]
+    assert [rate.value for rate in rates if rate is not None] == [100, 7]
+    assert merged.differences == [
+        "rack1 measured net torch/plain/fp32 at batch 1 with several settings; the first is shown"
+    ]
+
+
 def test_a_batch_size_that_one_machine_lacks_breaks_its_curve() -> None:
     one = suite_of(*(made_up("m:Own", size) for size in (1, 2, 4)), made_up("only", 1))
     two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
