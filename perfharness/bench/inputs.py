@@ -99,6 +99,6 @@ def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np
         return np.array(array, dtype=kind, order="C")
     if array.shape == shape[1:]:
         array = array[np.newaxis]
-    if array.shape[1:] != shape[1:] or not len(array):
+    if not shape or array.shape[1:] != shape[1:] or not len(array):
         raise UsageError(f"input {name!r} of the file is {array.shape}; {shape} or {shape[1:]} is wanted")
     return np.ascontiguousarray(np.resize(array, shape), dtype=kind)

@@ -78,7 +78,10 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
     assert [float((array - item).mean()) for array in found["image"]] == [0, 1, 0, 1, 0]
     np.savez(tmp_path / "scalar.npz", scale=np.float64(0.5))
     scalar = input_arrays([SCALE], {"scale": ()}, spec(input_file=tmp_path / "scalar.npz"))["scale"]
-    assert (scalar.shape, scalar.dtype, float(scalar)) == ((), np.float32, 0.5)
+    assert (scalar.ndim, str(scalar.dtype), float(scalar)) == (0, "float32", 0.5)
+    np.savez(tmp_path / "several.npz", scale=np.zeros(3))
+    with pytest.raises(UsageError, match=r"is \(3,\); \(\) or"):
+        input_arrays([SCALE], {"scale": ()}, spec(input_file=tmp_path / "several.npz"))
     np.savez(tmp_path / "bad.npz", image=np.zeros((2, 2)))
     for name, says in (("bad", "is wanted"), ("none", "cannot be read")):
         with pytest.raises(UsageError, match=says):
