@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.bench.matrix import Cell, PlannedCase, with_ids
-from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import CaseEnd
-from perfharness.bench.spec import OUTPUTS_FOLDER, CaseSpec, LatencySettings
+from perfharness.bench.process import Run, result_of
+from perfharness.bench.spec import OUTPUTS_FOLDER, LatencySettings
 from perfharness.bench.store import ACCURACY, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite import Suite, accuracy_settings
 from perfharness.model.bench import AccuracyRecord, CaseResult
-from perfharness_launcher.outcome import log_tail
-from perfharness_launcher.spawn import STDERR_LOG
 
-Run = Callable[[CaseSpec, Path, str], CaseEnd]
 GROUND_TRUTH = "ground truth"
 
 
@@ -104,13 +100,8 @@ class AccuracyStep:
         end = run(planned.spec, running, "compared on samples")
         if end.interrupted:
             return None
-        result = case_outcome(
-            running,
-            planned.case,
-            end.return_code,
-            timed_out_s=self._suite.run.timeout_s if end.timed_out else None,
-            stderr=log_tail(running / STDERR_LOG),
-        ).model_copy(update={"case": planned.case, "spec_sha256": planned.sha256})
+        found = result_of(end, planned.case, running, self._suite.run.timeout_s)
+        result = found.model_copy(update={"case": planned.case, "spec_sha256": planned.sha256})
         put_in_place(running, folder, result)
         return result
 

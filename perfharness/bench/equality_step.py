@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.equality import Outputs, compare_outputs
 from perfharness.bench.matrix import Cell, PlannedCase, with_ids
-from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import CaseEnd
-from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings
+from perfharness.bench.process import Run, result_of
+from perfharness.bench.spec import OUTPUTS_NAME, LatencySettings
 from perfharness.bench.store import EQUALITY, put_in_place, read_outputs, results_on_disk, running_folder
 from perfharness.bench.suite import Suite
 from perfharness.errors import ResultError
 from perfharness.model.bench import EqualityRecord
-from perfharness_launcher.outcome import log_tail
-from perfharness_launcher.spawn import STDERR_LOG
-
-Run = Callable[[CaseSpec, Path, str], CaseEnd]
 
 
 class EqualityStep:
@@ -72,10 +67,7 @@ class EqualityStep:
         end = run(one.spec, running, "asked for its outputs")
         if end.interrupted:
             return True
-        timed_out_s = self._suite.run.timeout_s if end.timed_out else None
-        result = case_outcome(
-            running, one.case, end.return_code, timed_out_s=timed_out_s, stderr=log_tail(running / STDERR_LOG)
-        )
+        result = result_of(end, one.case, running, self._suite.run.timeout_s)
         if result.status != "ok":
             self._problems[one.cell] = result.reason or result.status
         put_in_place(running, folder, result.model_copy(update={"case": one.case, "spec_sha256": one.sha256}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from perfharness.bench.spec import ARRAYS, ARRAYS_FOLDER, RESULT_NAME, STATUS_NAME, CaseState
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
+from perfharness_launcher.outcome import signal_name
 
 TAIL_LINES = 5
 
@@ -77,8 +77,7 @@ def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[Case
     status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if return_code >= 0:
         return status, f"its process ended with exit code {return_code}{_while(state)}{said}"
-    number = -return_code
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    name = signal_name(-return_code)
     hint = (
         "; the kernel ends a process so when the machine has no memory left (its log tells)"
         if name == "SIGKILL"

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfharness.bench.outcome import case_outcome
 from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
-from perfharness_launcher.outcome import signal_name
-from perfharness_launcher.spawn import TRACER_LOG, RunningProcess
+from perfharness_launcher.outcome import log_tail, signal_name
+from perfharness_launcher.spawn import STDERR_LOG, TRACER_LOG, RunningProcess
 from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
 
 ENTRY = "perfharness.bench.case"
@@ -43,6 +45,16 @@ class CaseEnd:
     def signal(self) -> str | None:
         """Name of the signal that ended it."""
         return signal_name(-self.return_code) if self.return_code is not None and self.return_code < 0 else None
+
+
+Run = Callable[[CaseSpec, Path, str], CaseEnd]
+"""Runs a case in a folder; the text says what it is run for."""
+
+
+def result_of(end: CaseEnd, case: BenchCase, folder: Path, timeout_s: float) -> CaseResult:
+    """What became of a case whose process has ended; `timeout_s` is what it was allowed."""
+    late = timeout_s if end.timed_out else None
+    return case_outcome(folder, case, end.return_code, timed_out_s=late, stderr=log_tail(folder / STDERR_LOG))
 
 
 def run_process(

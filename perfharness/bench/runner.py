@@ -12,8 +12,7 @@ from perfharness.analysis.recommendation import recommend
 from perfharness.bench.accuracy_step import AccuracyStep
 from perfharness.bench.equality_step import EqualityStep
 from perfharness.bench.matrix import PlannedCase, shuffled
-from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import CaseEnd, run_process
+from perfharness.bench.process import CaseEnd, result_of, run_process
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.store import CASES, put_in_place, results_on_disk, running_folder, update_result, write_suite
 from perfharness.bench.suite import Suite
@@ -23,8 +22,6 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.outcome import log_tail
-from perfharness_launcher.spawn import STDERR_LOG
 from perfharness_launcher.supervise import Patience
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
@@ -203,9 +200,7 @@ class SuiteRun:
         )
 
     def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
-        timed_out_s = self.suite.run.timeout_s if end.timed_out else None
-        stderr = log_tail(folder / STDERR_LOG)
-        result = case_outcome(folder, planned.case, end.return_code, timed_out_s=timed_out_s, stderr=stderr)
+        result = result_of(end, planned.case, folder, self.suite.run.timeout_s)
         update: dict[str, object] = {}
         if end.reason is not None:
             update["reason"] = end.reason

@@ -9,15 +9,12 @@ from pathlib import Path
 from perfharness.backends import model_source
 from perfharness.bench.cold import make_cold
 from perfharness.bench.matrix import PlannedCase
-from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import run_process
+from perfharness.bench.process import result_of, run_process
 from perfharness.bench.runner import case_environment
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
 from perfharness.report.cold_start import spreads
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.outcome import log_tail
-from perfharness_launcher.spawn import STDERR_LOG
 
 FIGURES = {
     "process_to_first_result_ms": "to the first result",
@@ -95,9 +92,7 @@ def _one(planned: PlannedCase, folder: Path, cache: Cache, timeout_s: float, int
     end = run_process(
         spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec), look=lambda: None
     )
-    late = timeout_s if end.timed_out else None
-    stderr = log_tail(folder / STDERR_LOG)
-    result = case_outcome(folder, spec.case, end.return_code, timed_out_s=late, stderr=stderr)
+    result = result_of(end, spec.case, folder, timeout_s)
     if result.status != "ok":
         return ColdStartRow(cache=cache, folder=folder.name, status="failed", reason=end.reason or result.reason)
     return ColdStartRow(cache=cache, folder=folder.name, status="ok", startup=startup_figures(result))

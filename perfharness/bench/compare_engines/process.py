@@ -24,6 +24,7 @@ from perfharness.bench.compare_engines.model import (
     EngineResult,
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness_launcher.outcome import signal_name
 
 TAIL_LINES = 5
 STDOUT_LOG, STDERR_LOG = "stdout.log", "stderr.log"
@@ -80,8 +81,5 @@ def outcome(job: EngineJob, folder: Path, return_code: int, timed_out_s: float |
         return result
     lines = (folder / STDERR_LOG).read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
     said = f": {' | '.join(line.strip() for line in lines)}" if lines else ""
-    how = f"ended with exit code {return_code}"
-    if return_code < 0:
-        number = -return_code
-        how = f"was ended by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
+    how = f"was ended by {signal_name(-return_code)}" if return_code < 0 else f"ended with exit code {return_code}"
     return result.model_copy(update={"status": "failed", "reason": f"its process {how}{said}"})
