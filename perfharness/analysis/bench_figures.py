@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, InstancesRecord, LatencyPercentile, StreamsRecord
 
 LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "error", "nan", "inf", "mean_abs", "rel")
 """How names of metrics begin where less is better; of any other, more is."""
@@ -57,6 +57,12 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
     if mine.low is None or mine.high is None or base.low is None or base.high is None:
         return Estimate(value=ratio)
     return Estimate(value=ratio, low=mine.low / base.high, high=mine.high / base.low if base.low > 0 else None)
+
+
+def gain(result: CaseResult, at_once: InstancesRecord | StreamsRecord) -> float | None:
+    """How many times the items per second of one that runs alone several have together."""
+    one, all_of_them = result.items_per_second, at_once.items_per_second
+    return None if one is None or one.value <= 0 or all_of_them is None else all_of_them / one.value
 
 
 def is_higher_better(metric: str) -> bool:

@@ -177,6 +177,10 @@ class Session(ABC):
         """
         return None
 
+    def threads_problem(self) -> str | None:
+        """Why rounds of such sessions in several threads would go one after the other, or None."""
+        return None
+
     def device_memory_bytes(self) -> int | None:
         """Peak that the framework's allocator has reserved on the device since `allocate`; None: it does not tell."""
         return None

@@ -7,7 +7,8 @@ Everything is freed by `close`, in any order, twice if need be. Errors of CUDA b
 from __future__ import annotations
 
 import ctypes
-from importlib import import_module
+import re
+from importlib import import_module, metadata
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from perfharness.backends.base import DeviceTimer
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 
+GIL_FREE_SINCE = (12, 9, 1)
 INSTALL = "pip install 'perfharness[cuda]'"
 
 
@@ -41,6 +43,25 @@ def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -
             raise OutOfMemoryError(f"no room for {what}" + ("" if size_bytes is None else f" of {size_bytes} bytes"))
         raise BackendError(f"{what} failed: {name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def threads_problem() -> str | None:
+    """Why one thread's wait for a stream keeps all others from working, or None.
+
+    The bindings let go of Python's GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
+    """
+    version = _bindings_version()
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) >= GIL_FREE_SINCE:
+        return None
+    return f"cuda-python {version} keeps Python's GIL while it waits for a CUDA stream; take 12.9.1 or newer"
+
+
+def _bindings_version() -> str:
+    """Of the package that has them: before 12.8 there was but one."""
+    try:
+        return metadata.version("cuda-bindings")
+    except metadata.PackageNotFoundError:
+        return metadata.version("cuda-python")
 
 
 class CudaStream:

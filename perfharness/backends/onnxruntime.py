@@ -27,7 +27,7 @@ from perfharness.backends.base import (
     checked_arrays,
     checked_shapes,
 )
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
+from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem, threads_problem
 from perfharness.backends.models import call_factory
 from perfharness.backends.onnx_precision import model_precision
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
@@ -232,6 +232,10 @@ class OnnxRuntimeSession(Session):
     def stream_pointer(self) -> int | None:
         """Of the stream in which the model runs."""
         return None if self._stream is None else self._stream.pointer
+
+    def threads_problem(self) -> str | None:
+        """On a GPU that of waiting for a stream; ONNX Runtime itself lets go of the GIL."""
+        return threads_problem() if self._on_gpu else None
 
     def settings(self) -> dict[str, str]:
         """Provider and its nodes, threads, level of optimisation."""

@@ -92,11 +92,16 @@ def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.per
 def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
     """The timed rounds, warm-up over: as many as asked for, or until the median has settled."""
     with quiet_collector():
-        if settings.until_stable:
-            return _until_settled(session, settings, clock)
-        if settings.min_seconds:
-            return _for_some_time(session, settings, clock)
-        return time_rounds(session, settings.iterations, settings.max_seconds, clock)
+        return timed_rounds(session, settings, clock)
+
+
+def timed_rounds(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
+    """Likewise, where the collector is quiet already."""
+    if settings.until_stable:
+        return _until_settled(session, settings, clock)
+    if settings.min_seconds:
+        return _for_some_time(session, settings, clock)
+    return time_rounds(session, settings.iterations, settings.max_seconds, clock)
 
 
 def measure_device_time(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Float64:

@@ -144,6 +144,7 @@ def _planned(
         telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
         layer_rounds=measure.layer_rounds,
         instances=measure.instances,
+        streams=measure.streams,
         pipeline=measure.pipeline,
         pipeline_arguments=measure.pipeline_arguments,
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from perfharness import PerfRecorder
 from perfharness.backends import Session, backend, model_source
-from perfharness.bench.case import options_of
+from perfharness.bench.case_frame import options_of
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.model.bench import TensorSpec

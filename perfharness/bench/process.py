@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfharness.bench.outcome import case_outcome
-from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
@@ -18,8 +18,6 @@ from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.outcome import log_tail, signal_name
 from perfharness_launcher.spawn import STDERR_LOG, TRACER_LOG, RunningProcess
 from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
-
-ENTRY = "perfharness.bench.case"
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,9 @@ def run_process(
         environment: over this process's own.
         look: called about 20 times a second.
     """
-    command = (sys.executable, "-m", ENTRY, str(folder / SPEC_NAME))
+    command = (sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME))
     process = ProcessSpec(0, 0, None, folder.name, command, environment)
-    options = LaunchOptions(script=ENTRY, timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
+    options = LaunchOptions(script=CASE_ENTRY, timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
     plan = LaunchPlan(
         options, TracerRecord(kind="none"), None, (), (process,), InterpreterFacts(sys.executable), traces_cuda=False
     )

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.model.bench import BenchCase, CaseStatus
 
+CASE_ENTRY = "perfharness.bench.case"
 SPEC_NAME = "spec.json"
 STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"
@@ -30,7 +31,7 @@ FILES_NAME = "files.json"
 OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 
-Pass = Literal["latency", "telemetry", "layers", "instances", "stages", "outputs", "accuracy"]
+Pass = Literal["latency", "telemetry", "layers", "instances", "streams", "stages", "outputs", "accuracy"]
 """What may be asked for beside start-up, in the order in which they are done."""
 
 ARRAYS = {
@@ -101,6 +102,7 @@ class CaseSpec(_Model):
         tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
         memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
         instances: so many processes of this case at once, in the pass `instances`.
+        streams: so many sessions at once in one process, in the pass `streams`.
         pipeline: a script with PerfRecorder for the pass `stages`; None: preprocess, the engine, postprocess.
         file_cache: what the parent knows of it.
         spawned_unix_ns: when the parent started the process; start-up begins there.
@@ -124,6 +126,7 @@ class CaseSpec(_Model):
     telemetry: TelemetrySettings = TelemetrySettings()
     layer_rounds: int = 20
     instances: int = Field(default=1, ge=1)
+    streams: int = Field(default=1, ge=1)
     accuracy: AccuracyPass | None = None
     pipeline: str | None = None
     pipeline_arguments: tuple[str, ...] = ()

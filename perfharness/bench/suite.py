@@ -109,6 +109,7 @@ class MeasureTable(_Table):
     Args:
         seed: of random inputs.
         instances: for the pass `instances`: so many processes of a case at once.
+        streams: for the pass `streams`: so many sessions at once in one process.
     """
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
@@ -116,6 +117,7 @@ class MeasureTable(_Table):
     memory_limit: Size | None = None
     seed: int = 0
     instances: int = Field(default=1, ge=1)
+    streams: int = Field(default=1, ge=1)
     layer_rounds: int = Field(default=20, ge=1)
     cache_dir: Path | None = None
     pipeline: str | None = None

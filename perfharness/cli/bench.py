@@ -108,7 +108,7 @@ def run(
         typer.Option(
             "--passes",
             metavar="PASS,…",
-            help="latency, telemetry, layers, instances, stages. [default: latency,telemetry]",
+            help="latency, telemetry, layers, instances, streams, stages. [default: latency,telemetry]",
         ),
     ] = None,
     equality: Annotated[

@@ -54,6 +54,10 @@ def sweep(
     instances: Annotated[
         int | None, typer.Option("--instances", min=2, help="So many processes of each case at once, too.")
     ] = None,
+    streams: Annotated[
+        int | None,
+        typer.Option("--streams", min=2, help="So many sessions in one process, each with a stream and a thread, too."),
+    ] = None,
     timeout: CaseTimeout = None,
 ) -> None:
     """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
@@ -68,6 +72,7 @@ def sweep(
     if latency_percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
     wanted = words_of(passes) or (["latency"] if latency_target else ["latency", "telemetry"])
+    at_once = {"instances": instances, "streams": streams}
     flags: dict[str, Any] = {
         "models": model,
         "backends": backend,
@@ -76,8 +81,9 @@ def sweep(
         "device": device,
         "latency.warmup": warmup,
         "latency.iterations": iterations,
-        "measure.passes": [*wanted, "instances"] if instances and "instances" not in wanted else wanted,
+        "measure.passes": [*wanted, *(name for name, count in at_once.items() if count and name not in wanted)],
         "measure.instances": instances,
+        "measure.streams": streams,
         "measure.memory_limit": memory_limit,
         "run.gpu": gpu,
         "run.timeout_s": timeout,
@@ -126,6 +132,7 @@ def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | 
 def print_sweep(console: Console, found: SweepFile) -> None:
     """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
     from perfharness.analysis.bench_names import short_backend
+    from perfharness.report.bench_table import at_once_lines
 
     for cell in found.cells:
         title = f"{cell.model}, {short_backend(cell.backend)} {cell.mode} {cell.precision}"
@@ -136,9 +143,13 @@ def print_sweep(console: Console, found: SweepFile) -> None:
         mine = [
             one for one in found.cases if (one.case.model, one.case.backend, one.case.mode, one.case.precision) == key
         ]
-        for case in sorted(mine, key=lambda one: one.case.batch_size):
+        mine.sort(key=lambda one: one.case.batch_size)
+        for case in mine:
             table.add_row(*_cells(case))
         console.print(table)
+        for case in mine:
+            for line in at_once_lines(case):
+                say(console, f"batch {case.case.batch_size}: {line}")
         if cell.reason:
             say(console, cell.reason)
 

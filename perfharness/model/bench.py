@@ -118,10 +118,12 @@ class LayerRecord(_Model):
     milliseconds: float
 
 
-class InstancesRecord(_Model):
-    """Several processes of one case at once on one device."""
+class _AtOnce(_Model):
+    """What several that measure the same case at once on one device finish together; all None where there is a reason.
 
-    instances: int
+    Items per second divided by the case's own is what several gain over one.
+    """
+
     items_per_second: float | None = None
     """Of all, over the time in which all were in their timed rounds."""
 
@@ -131,9 +133,36 @@ class InstancesRecord(_Model):
 
     items_per_second_each: list[float | None] = Field(default_factory=list)
     latency: LatencyStats | None = None
-    """Of all rounds of all instances."""
+    """Of all rounds of all of them."""
 
     reason: str | None = None
+
+
+class InstancesRecord(_AtOnce):
+    """Several processes of one case at once on one device."""
+
+    instances: int
+
+    @property
+    def name(self) -> str:
+        """As `2 instances`."""
+        return f"{self.instances} instances"
+
+
+class StreamsRecord(_AtOnce):
+    """Several sessions of one case in one process at once, each with a stream and a thread of its own."""
+
+    streams: int
+    outputs_equal: bool | None = None
+    """Whether each stream's last outputs are those of its inputs alone; None where these differ from round to round."""
+
+    memory: MemoryUse = Field(default_factory=MemoryUse)
+    """Of the process with all of them."""
+
+    @property
+    def name(self) -> str:
+        """As `2 streams`."""
+        return f"{self.streams} streams"
 
 
 class AccuracyRecord(_Model):
@@ -202,6 +231,7 @@ class CaseResult(_Model):
     """By how much the clock of the multiprocessors was lower right after the timed rounds than right before."""
 
     instances: InstancesRecord | None = None
+    streams: StreamsRecord | None = None
     settings: dict[str, str] = Field(default_factory=dict)
     """What the backend set (`Session.settings`)."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
-from perfharness.model.bench import CaseResult, Estimate, LatencyStats
+from perfharness.model.bench import CaseResult, Estimate, InstancesRecord, LatencyStats, StreamsRecord
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.files import replacing
 
@@ -56,6 +56,12 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         **_estimate("tokens_per_second", result.tokens_per_second),
         **_estimate("speedup", speedup(result, base)),
         "baseline": (text, suite.baseline),
+        "instances": (whole, result.instances.instances if result.instances else None),
+        **_at_once("instances", result.instances),
+        "streams": (whole, result.streams.streams if result.streams else None),
+        **_at_once("streams", result.streams),
+        "streams_memory_device_peak_bytes": (whole, result.streams and result.streams.memory.device_peak_bytes),
+        "streams_memory_host_peak_bytes": (whole, result.streams and result.streams.memory.host_peak_bytes),
         "utilization_percent": (number, result.utilization_percent),
         **_estimate("energy_per_item_j", result.energy_per_item_j),
         "power_mean_w": (number, result.power_mean_w),
@@ -88,6 +94,16 @@ def metric_names(suite: BenchSuiteResult) -> list[str]:
 def _estimate(name: str, estimate: Estimate | None) -> dict[str, tuple[pa.DataType, Any]]:
     parts = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
     return {key: (pa.float64(), part) for key, part in zip((name, f"{name}_low", f"{name}_high"), parts, strict=True)}
+
+
+def _at_once(name: str, record: InstancesRecord | StreamsRecord | None) -> Columns:
+    """What several finish together; nulls where they were not measured."""
+    return {
+        f"{name}_items_per_second": (pa.float64(), record and record.items_per_second),
+        f"{name}_mean_running": (pa.float64(), record and record.mean_running),
+        f"{name}_reason": (pa.string(), record and record.reason),
+        **_latency(f"{name}_latency", record.latency if record else None),
+    }
 
 
 def _latency(name: str, stats: LatencyStats | None) -> dict[str, tuple[pa.DataType, Any]]:

@@ -12,18 +12,20 @@ from rich.table import Table
 from perfharness.analysis.bench_figures import (
     accuracy_of,
     baseline_of,
+    gain,
     gives_wrong_answers,
     latency_of,
     memory_of,
     speedup,
 )
 from perfharness.analysis.bench_names import CaseNames, in_groups
-from perfharness.model.bench import CaseResult, LatencyPercentile
+from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_words import (
     NOT_MEASURED,
     bytes_in_words,
+    first_line,
     in_significant_digits,
     listed,
     short_cell,
@@ -181,6 +183,26 @@ def _remarks(result: CaseResult) -> Iterator[str]:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
+    yield from at_once_lines(result)
+
+
+def at_once_lines(result: CaseResult) -> Iterator[str]:
+    """What several instances, or streams of one process, finish together."""
+    for record in (result.instances, result.streams):
+        if record is None:
+            continue
+        if record.items_per_second is None:
+            yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
+            continue
+        ratio, latency = gain(result, record), record.latency
+        times = "" if ratio is None else f", {ratio:.2f} times one"
+        p50 = None if latency is None else latency.median
+        p99 = None if latency is None else latency.p99
+        together = in_significant_digits(Estimate(value=record.items_per_second))
+        yield (
+            f"{record.name} at once: {together} items/s{times}; p50 {in_significant_digits(p50)} ms, "
+            f"p99 {in_significant_digits(p99)} ms"
+        )
 
 
 def notes(suite: BenchSuiteResult) -> Iterator[str]:

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import ENTRY
-from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
 from tests.integration.launches import CHECKOUT
 
@@ -25,7 +24,7 @@ def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ:
     begun = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
     (folder / SPEC_NAME).write_text(begun.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", ENTRY, str(folder / SPEC_NAME)],
+        [sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME)],
         capture_output=True, text=True, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
     )  # fmt: skip
     print(done.stderr)  # seen where the test fails

@@ -27,8 +27,9 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
         model="tests.contract.tiny_models:create",
         threads=1,
         input_file=tmp_path / "inputs.npz",
-        passes=("latency", "telemetry", "layers", "instances", "stages", "outputs"),
+        passes=("latency", "telemetry", "layers", "instances", "streams", "stages", "outputs"),
         instances=2,
+        streams=2,
         latency=LatencySettings(warmup=20, iterations=500, max_iterations=5000),
         telemetry=TelemetrySettings(seconds=0.3),
     )
@@ -53,6 +54,9 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     assert all(layer.milliseconds >= 0 for layer in found.layers)
     assert found.instances is not None
     assert found.instances.reason is None
+    assert found.streams is not None
+    assert (found.streams.reason, found.streams.outputs_equal) == (None, True)
+    assert all(rate and rate > 0 for rate in found.streams.items_per_second_each)
     assert {"preprocess", "engine", "postprocess"} <= set(found.stages_ms)
     assert "in the traced pipeline the engine takes" in found.reasons["stages_ms"]
     expected = tiny_models.reference(features, shift)

@@ -52,6 +52,16 @@ def test_the_memory_limit_ends_a_sweep_and_is_named(tmp_path: Path) -> None:
     assert "0.500 GB" in cell.reason
 
 
+def test_streams_are_measured_with_each_batch_size(tmp_path: Path) -> None:
+    done, found = run(tmp_path, FakeScript(execute_ms=2), "--largest", "2", "--streams", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert found is not None
+    assert [case.streams and case.streams.streams for case in found.cases] == [2, 2]
+    for batch in (1, 2):
+        assert f"batch {batch}: 2 streams at once: " in done.stdout
+    assert "2 instances" not in done.stdout
+
+
 def test_the_largest_batch_within_a_target_and_its_proof(tmp_path: Path) -> None:
     """1 ms, then 100: so far apart that a busy machine changes nothing."""
     done, found = run(

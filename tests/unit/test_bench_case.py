@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from perfharness.bench.outcome import read_arrays
-from perfharness.bench.process import ENTRY
-from perfharness.bench.spec import FILES_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.spec import CASE_ENTRY, FILES_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.case_process import run_case
@@ -155,7 +154,9 @@ def test_wrong_inputs_are_told(tmp_path: Path) -> None:
 
 def test_no_spec_is_a_usage_error(tmp_path: Path) -> None:
     for arguments in ([], [str(tmp_path / "none.json")]):
-        done = subprocess.run([sys.executable, "-m", ENTRY, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", CASE_ENTRY, *arguments], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert done.stderr
@@ -193,6 +194,51 @@ def test_an_instance_that_fails_is_told(tmp_path: Path) -> None:
     assert "instance 0 of 2 is failed" in found.instances.reason
     assert "SIGKILL" in found.instances.reason
     assert found.reasons["instances"] == found.instances.reason
+
+
+def test_several_streams_are_measured_in_one_process(tmp_path: Path) -> None:
+    found, _ = run(tmp_path / "case", FakeScript(execute_ms=4), passes=("streams", "latency"), streams=3)
+    assert found.status == "ok"
+    together = found.streams
+    assert together is not None
+    assert (together.reason, together.streams, together.outputs_equal) == (None, 3, True)
+    assert together.mean_running is not None
+    assert together.mean_running > 1.5
+    assert together.items_per_second is not None
+    each = [rate for rate in together.items_per_second_each if rate is not None]
+    assert len(each) == 3
+    assert sum(each) == pytest.approx(together.items_per_second, rel=1e-6)
+    # Four items in 4 ms and what sleeping adds: three streams, at most 3,000 items a second together.
+    assert together.items_per_second <= 3000
+    assert together.latency is not None
+    assert together.latency.iterations >= 360
+    assert together.memory.host_peak_bytes
+    assert found.latency is not None
+    assert found.latency.iterations == 120, "the case's own are its own"
+
+
+def test_streams_that_crash_or_share_a_stream_are_told_and_the_case_is_measured(tmp_path: Path) -> None:
+    few = LatencySettings(warmup=3, iterations=10, device_iterations=5)
+    crashing = FakeScript(crash_at_execution=20)
+    found, _ = run(tmp_path / "crash", crashing, passes=("streams", "latency"), streams=2, latency=few)
+    assert (found.status, found.latency is None) == ("ok", False)
+    assert found.streams is not None
+    assert found.streams.items_per_second is None
+    assert found.reasons["streams"] == found.streams.reason
+    assert "the process with 2 streams is failed: its process was ended by SIGKILL" in found.reasons["streams"]
+    one_for_all = FakeScript(has_device=True, one_stream=True)
+    found, _ = run(tmp_path / "one", one_for_all, case(device="cuda"), passes=("streams", "latency"), streams=2)
+    assert (found.status, found.latency is None) == ("ok", False)
+    assert "two of 2 sessions have the same CUDA stream" in found.reasons["streams"]
+
+
+def test_the_memory_limit_holds_for_streams_and_theirs_is_not_the_cases(tmp_path: Path) -> None:
+    script = FakeScript(host_bytes_per_item=50_000_000)
+    found, _ = run(tmp_path / "case", script, passes=("streams", "latency"), streams=6, memory_limit_bytes=600_000_000)
+    assert (found.status, found.reason) == ("ok", None)
+    assert found.memory.host_peak_bytes is not None
+    assert found.memory.host_peak_bytes < 600_000_000
+    assert "the process with 6 streams is memory-limit: " in found.reasons["streams"]
 
 
 def test_the_pipeline_around_the_engine_is_told_in_stages(tmp_path: Path) -> None:

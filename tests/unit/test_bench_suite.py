@@ -135,6 +135,11 @@ def test_short_backend_with_a_mode(folder: Path) -> None:
         (WHOLE + "[latency]\niterations = 'many'", "`latency.iterations`: input should be a valid integer"),
         (WHOLE + "[measure]\nmemory_limit = '12 apples'", "'12 apples' is no size; write it as 12GB"),
         (WHOLE + "[measure]\npasses = ['telemetry']", "`passes` lacks `latency`"),
+        (WHOLE + "[measure]\npasses = ['latency', 'streams']", "the pass `streams` needs `streams` of at least 2"),
+        (
+            WHOLE + "[measure]\npasses = ['latency', 'instances']",
+            "the pass `instances` needs `instances` of at least 2",
+        ),
         (WHOLE + "[run]\ntimeout_s = 0", "`run.timeout_s`: input should be greater than 0"),
         ("baseline = 'torch'\n" + WHOLE, "baseline 'torch' is no cell of the suite; there are: "),
         (WHOLE + "[equality]\nreference = 'jax'", "[equality] reference 'jax' is no cell of the suite"),

@@ -19,7 +19,7 @@ from perfharness.backends.base import (
     checked_arrays,
     checked_shapes,
 )
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer
+from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, threads_problem
 from perfharness.backends.tensorrt.build import describe_profile, spec_of
 from perfharness.backends.tensorrt.graph import CudaGraph
 from perfharness.backends.tensorrt.library import TensorRTLibrary
@@ -209,6 +209,10 @@ class TensorRTSession(Session):
     def stream_pointer(self) -> int | None:
         """Of the session's stream."""
         return self._open_stream().pointer
+
+    def threads_problem(self) -> str | None:
+        """That of waiting for a stream."""
+        return threads_problem()
 
     def settings(self) -> dict[str, str]:
         """Library, how the engine was built, its size, profile and layers."""

@@ -1,0 +1,214 @@
+"""Around what is measured in the process of a case: its spec read, its model loaded, its memory watched, its end told.
+
+Every piece is written when it is known, so that a crash keeps what was done before it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
+from perfharness.backends.base import Backend
+from perfharness.bench.memory import (
+    GpuView,
+    MemoryLimitError,
+    MemoryWatchdog,
+    host_bytes,
+    host_peak_bytes,
+    limit_host_memory,
+    limit_sentence,
+    size_on_disk,
+)
+from perfharness.bench.record import CaseRecord, write_whole
+from perfharness.bench.spec import EXIT_USAGE, FILES_NAME, CaseSpec
+from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
+from perfharness.model.bench import CaseStatus
+from perfharness.telemetry.nvml import open_nvml
+
+NS_PER_MS = 1e6
+ALLOCATOR, RLIMIT = "the framework's allocator", "RLIMIT_DATA"
+"""What may hold a memory limit, beside the watchdog."""
+
+Work = Callable[[CaseSpec, CaseRecord, ExitStack], None]
+"""What is measured: in this process, with what is to be closed at its end."""
+
+
+def main(arguments: Sequence[str], module: str, work: Work) -> int:
+    """Do the work that the spec asks for, as `python -m MODULE FOLDER/spec.json`; the exit code."""
+    begun_unix_ns = time.time_ns()
+    if len(arguments) != 1:
+        sys.stderr.write(f"usage: python -m {module} FOLDER/spec.json\n")
+        return EXIT_USAGE
+    path = Path(arguments[0])
+    try:
+        spec = CaseSpec.model_validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        sys.stderr.write(f"{path} is no spec of a case: {error}\n")
+        return EXIT_USAGE
+    folder = path.parent.absolute()
+    record = CaseRecord(folder, spec)
+    record.doing("start")
+    try:
+        with ExitStack() as stack:
+            if spec.spawned_unix_ns is not None:
+                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - spec.spawned_unix_ns))
+            work(spec, record, stack)
+    except Exception as error:
+        status, reason = _verdict(error, record)
+        if not isinstance(error, PerfHarnessError):
+            traceback.print_exc()
+        return record.end(status, reason)
+    _keep_files(folder)
+    return record.end("ok", None)
+
+
+def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
+    """What NVML tells of the case's GPU, or None where it has none."""
+    if spec.case.device == "cpu" or not spec.telemetry.gpu_uuids:
+        return None
+    return GpuView(stack.enter_context(open_nvml()), spec.telemetry.gpu_uuids[0])
+
+
+def watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
+    """A watchdog that looks at the memory that the limit is of, from now on."""
+    record.free_bytes = view.free_bytes() if view is not None else None
+    watchdog = MemoryWatchdog(spec.memory_limit_bytes, _used(spec, view), lambda used: _over(record, spec, used))
+    watchdog.start()
+    return watchdog
+
+
+@contextmanager
+def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator[Session]:
+    """The session, with what its start took."""
+    record.doing("import")
+    begin = time.perf_counter_ns()
+    made: Backend = backend(spec.case.backend)
+    versions = made.versions()
+    record.keep_part("startup", import_ms=in_ms(time.perf_counter_ns() - begin))
+    record.keep(versions=versions)
+    model: ModelSource = model_source(spec.model, spec.model_name)
+    made.check_model(model)
+    record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
+    record.because(model_file_bytes="the model is made by a function" if model.path is None else None)
+    record.doing("load")
+    gc.collect()
+    host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
+    begin = time.perf_counter_ns()
+    session = made.load(model, options_of(spec))
+    load_ms = in_ms(time.perf_counter_ns() - begin)
+    with session:
+        built = session.build_ms
+        record.keep_part("startup", load_ms=load_ms if built is None else max(0.0, load_ms - built), build_ms=built)
+        device = view.used_bytes() if view is not None else None
+        record.keep_part(
+            "memory",
+            model_host_bytes=max(0, host_bytes() - host_before),
+            model_device_bytes=None if device is None else max(0, device - (device_before or 0)),
+        )
+        record.keep(inputs=list(session.inputs), outputs=list(session.outputs), settings=session.settings())
+        yield session
+
+
+def options_of(spec: CaseSpec) -> BackendOptions:
+    """What the backend is told of a case."""
+    case = spec.case
+    return BackendOptions(
+        device=case.device,
+        precision=case.precision,
+        mode=case.mode,
+        threads=spec.threads,
+        extra=spec.extra,
+        cache_dir=spec.cache_dir,
+        memory_limit_bytes=spec.memory_limit_bytes if case.device == "cuda" else None,
+    )
+
+
+def hold_limit(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    """Whatever can hold the limit, from here on; libraries and weights are there, and were watched."""
+    if spec.memory_limit_bytes is None:
+        return
+    holders = [ALLOCATOR] if session.enforces_memory_limit else []
+    if spec.case.device == "cpu":
+        problem = limit_host_memory(spec.memory_limit_bytes)
+        record.because(limit_held_by=problem)
+        holders += [] if problem else [RLIMIT]
+    record.keep_part("memory", limit_held_by=", ".join([*holders, "a watchdog outside of the timed rounds"]))
+
+
+def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session], view: GpuView | None) -> None:
+    """What was used at most so far; a framework's allocator is the process's, not a session's."""
+    told = [session.device_memory_bytes() for session in sessions]
+    allocator = max((size for size in told if size is not None), default=None)
+    process = view.used_bytes() if view is not None else None
+    known = [size for size in (allocator, process) if size is not None]
+    record.keep_part(
+        "memory",
+        device_allocator_bytes=allocator,
+        device_process_bytes=process,
+        device_source=view.memory_source if process is not None and view is not None else None,
+        device_peak_bytes=max(known) if known else None,
+        host_peak_bytes=host_peak_bytes(),
+    )
+    if not known:
+        why = "the case has no GPU" if spec.case.device == "cpu" else "neither the framework nor NVML tells"
+        record.because(device_peak_bytes=why)
+
+
+def _used(spec: CaseSpec, view: GpuView | None) -> Callable[[], int | None]:
+    """What the watchdog looks at: the memory that the limit is of."""
+    if spec.case.device == "cpu":
+        return host_bytes
+    return view.used_bytes if view is not None else lambda: None
+
+
+def _over(record: CaseRecord, spec: CaseSpec, used: int) -> None:
+    """The watchdog's word."""
+    assert spec.memory_limit_bytes is not None
+    record.end_at_once("memory-limit", limit_sentence(used, spec.memory_limit_bytes))
+
+
+def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
+    """What an exception means for the case."""
+    told = str(error) or type(error).__name__
+    if isinstance(error, BackendUnavailableError):
+        return "unavailable", told
+    if isinstance(error, MemoryLimitError):
+        return "memory-limit", told
+    if isinstance(error, OutOfMemoryError | MemoryError):
+        limit = record.result.memory.limit_bytes
+        if limit is not None and _is_limits_doing(record, limit):
+            return "memory-limit", f"no room within the limit of {limit / 1e9:.3f} GB: {told}"
+        return "out-of-memory", told
+    if isinstance(error, PerfHarnessError):
+        return "failed", told
+    return "failed", f"{type(error).__name__} while in {record.doing_now}: {told}"
+
+
+def _is_limits_doing(record: CaseRecord, limit_bytes: int) -> bool:
+    """Whether it was the limit that left no room, and not the device, which may have had less to begin with."""
+    if record.free_bytes is not None:
+        return record.free_bytes >= limit_bytes
+    held = (record.result.memory.limit_held_by or "").split(", ")
+    return bool({ALLOCATOR, RLIMIT} & set(held))
+
+
+def _keep_files(folder: Path) -> None:
+    """What this process has mapped or open, so that a parent can put it out of the file cache."""
+    from perfharness_launcher.page_cache import files_of
+
+    write_whole(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))
+
+
+def in_ms(nanoseconds: int) -> float:
+    """Milliseconds, to the nanosecond."""
+    return round(nanoseconds / NS_PER_MS, 6)

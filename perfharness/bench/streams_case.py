@@ -1,0 +1,185 @@
+"""The process with several streams: `python -m perfharness.bench.streams_case FOLDER/spec.json`.
+
+Each session has a thread of its own from `allocate` on, for frameworks keep things by thread (PyTorch its current
+stream and the algorithms that cuDNN has chosen). They are made ready one after the other, and let go together.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from perfharness.backends import Session, backend, model_source
+from perfharness.bench.at_once import finished_at_once
+from perfharness.bench.case_frame import gpu_view, hold_limit, keep_memory, loaded, main, options_of, watched
+from perfharness.bench.equality import Outputs, compare_outputs
+from perfharness.bench.inputs import input_arrays, input_shapes
+from perfharness.bench.latency import Clock, Timed, one_round, quiet_collector, timed_rounds, warm_up
+from perfharness.bench.record import CaseRecord
+from perfharness.bench.spec import CaseSpec, LatencySettings
+from perfharness.bench.streams import ENTRY
+from perfharness.bench.suite import EqualityTable, Tolerance
+from perfharness.errors import PerfHarnessError
+from perfharness.model.bench import MemoryUse, StreamsRecord
+
+Step = Callable[[int, Session], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one of them did.
+
+    Args:
+        warmup_iterations: before its timed rounds.
+        first, alone: its outputs before the others were let go, of the first round and of the last.
+        beside: its outputs after the timed rounds, of the same inputs.
+    """
+
+    warmup_iterations: int
+    timed: Timed
+    first: Outputs
+    alone: Outputs
+    beside: Outputs
+
+
+def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
+    """All sessions, their rounds, and the memory that they took."""
+    view = gpu_view(spec, stack)
+    watchdog = watched(spec, record, view)
+    sessions = [stack.enter_context(loaded(spec, record, view))]
+    while len(sessions) < spec.streams and stream_problem(spec, sessions) is None:
+        made = backend(spec.case.backend)
+        sessions.append(stack.enter_context(made.load(model_source(spec.model, spec.model_name), options_of(spec))))
+    if (problem := stream_problem(spec, sessions)) is not None:
+        record.keep(streams=StreamsRecord(streams=spec.streams, reason=problem))
+        return
+    hold_limit(spec, record, sessions[0])
+
+    def prepare(number: int, session: Session) -> None:
+        record.doing(f"stream {number}")
+        shapes = input_shapes(session.inputs, spec)
+        own = spec.model_copy(update={"seed": spec.seed + number})
+        session.allocate(shapes)
+        session.write_inputs(input_arrays(session.inputs, shapes, own))
+
+    def ready() -> None:
+        watchdog.stop()
+        record.doing("timed rounds of all streams")
+
+    streams = run_streams(sessions, spec.latency, prepare, ready)
+    keep_memory(spec, record, sessions, view)
+    watchdog.check()
+    record.keep(streams=conclude(spec, streams, record.result.memory))
+
+
+def stream_problem(spec: CaseSpec, sessions: Sequence[Session]) -> str | None:
+    """Why these would not be at work at once, each in a stream of its own, or None."""
+    if (problem := sessions[0].threads_problem()) is not None:
+        return problem
+    if spec.case.device == "cpu":
+        return None
+    streams = [session.stream_pointer() for session in sessions]
+    if None in streams:
+        return (
+            f"{spec.case.backend} does not tell a CUDA stream for each session (Session.stream_pointer); TensorFlow "
+            "and JAX put the work of all sessions into one, so measure several instances"
+        )
+    if len(set(streams)) < len(streams):
+        return f"two of {len(streams)} sessions have the same CUDA stream, for the framework has no more; ask for fewer"
+    return None
+
+
+def run_streams(
+    sessions: Sequence[Session],
+    settings: LatencySettings,
+    prepare: Step,
+    ready: Callable[[], None],
+    clocks: Sequence[Clock] | None = None,
+) -> list[Stream]:
+    """Make them ready one after the other, and let them go together, each in a thread of its own.
+
+    Args:
+        prepare: allocates the n-th session and writes its inputs.
+        ready: called when all are warm, just before they are let go.
+        clocks: of each; None: the machine's.
+    """
+    count = len(sessions)
+    clocks = clocks or [time.perf_counter_ns] * count
+    start = threading.Barrier(count)
+
+    def warmed(number: int) -> tuple[int, Outputs, Outputs]:
+        session = sessions[number]
+        prepare(number, session)
+        one_round(session)
+        first = session.read_outputs()
+        rounds = len(warm_up(session, settings, clocks[number]).wall_ns)
+        one_round(session)
+        return rounds, first, session.read_outputs()
+
+    def timed(number: int) -> tuple[Timed, Outputs]:
+        session = sessions[number]
+        start.wait()
+        found = timed_rounds(session, settings, clocks[number])
+        return found, session.read_outputs()
+
+    with ExitStack() as stack:
+        threads = [stack.enter_context(ThreadPoolExecutor(1, f"stream-{number}")) for number in range(count)]
+        before = [_named(number, count, thread.submit(warmed, number).result) for number, thread in enumerate(threads)]
+        ready()
+        with quiet_collector():
+            running = [thread.submit(timed, number) for number, thread in enumerate(threads)]
+            after = [_named(number, count, future.result) for number, future in enumerate(running)]
+    return [
+        Stream(rounds, found, first, alone, beside)
+        for (rounds, first, alone), (found, beside) in zip(before, after, strict=True)
+    ]
+
+
+def conclude(spec: CaseSpec, streams: Sequence[Stream], memory: MemoryUse) -> StreamsRecord:
+    """Their figures, where each stream's outputs are its own."""
+    of_one = {"model_device_bytes": None, "model_host_bytes": None}  # of the session that was loaded first
+    told = StreamsRecord(streams=len(streams), memory=memory.model_copy(update=of_one))
+    tolerance = EqualityTable().tolerance(spec.case.precision)
+    if (problem := _mixed_up(streams, tolerance)) is not None:
+        return told.model_copy(update={"outputs_equal": False, "reason": problem})
+    warmup = sum(stream.warmup_iterations for stream in streams)
+    figures = finished_at_once([stream.timed for stream in streams], spec.case.batch_size, warmup, "streams")
+    return told.model_copy(update={**figures, "outputs_equal": True if _repeat(streams, tolerance) else None})
+
+
+def _mixed_up(streams: Sequence[Stream], tolerance: Tolerance) -> str | None:
+    """How a stream's outputs beside the others differ from those alone, where alone they do not differ."""
+    for number, stream in enumerate(streams):
+        if not _repeat([stream], tolerance):
+            continue
+        found = compare_outputs("alone", stream.alone, stream.beside, tolerance)
+        if not found.equal:
+            return (
+                f"stream {number} of {len(streams)} gave other outputs beside the others than alone ({found.reason}), "
+                "so sessions of this backend cannot work in threads at once; measure several instances"
+            )
+    return None
+
+
+def _repeat(streams: Sequence[Stream], tolerance: Tolerance) -> bool:
+    """Whether all give the same outputs for the same inputs, round after round."""
+    return all(compare_outputs("first", stream.first, stream.alone, tolerance).equal for stream in streams)
+
+
+def _named(number: int, count: int, work: Callable[[], T]) -> T:
+    """The value of `work`; what goes wrong says in which stream."""
+    try:
+        return work()
+    except PerfHarnessError as error:
+        raise type(error)(f"stream {number} of {count}: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], ENTRY, measure_streams))

@@ -1,0 +1,208 @@
+"""Several sessions in threads: what is counted, by hand; who works in which thread; what is no number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import BackendOptions, ModelSource, Session, cuda_memory
+from perfharness.bench.at_once import MIN_SECONDS, finished_at_once, measured_at_once
+from perfharness.bench.latency import Timed
+from perfharness.bench.spec import CaseSpec, LatencySettings
+from perfharness.bench.streams_case import Stream, conclude, run_streams, stream_problem
+from perfharness.errors import BackendError
+from perfharness.model.bench import BenchCase, MemoryUse
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
+
+MS = 1_000_000
+
+
+def timed(*rounds: tuple[float, float]) -> Timed:
+    """Rounds from and to, in milliseconds."""
+    start, end = (np.asarray([round(one[place] * MS) for one in rounds], np.int64) for place in (0, 1))
+    return Timed(start, end - start)
+
+
+def spec(streams: int = 2, **fields: Any) -> CaseSpec:
+    case = BenchCase(
+        case_id="one", model="fake", backend=FAKE_BACKEND, mode="plain", precision="fp32",
+        device=fields.pop("device", "cpu"), batch_size=4,
+    )  # fmt: skip
+    return CaseSpec(case=case, model="fake.py:create", streams=streams, **fields)
+
+
+def sessions(*scripts: FakeScript) -> tuple[list[FakeSession], list[FakeClock]]:
+    """Each with a clock of its own."""
+    clocks = [FakeClock() for _ in scripts]
+    model = ModelSource("m", factory="no:one")
+    return [
+        FakeBackend(script, clock).load(model, BackendOptions()) for script, clock in zip(scripts, clocks, strict=True)
+    ], clocks
+
+
+def prepare(number: int, session: Session) -> None:
+    session.allocate({"x": (2, 4)})
+    session.write_inputs({"x": np.full((2, 4), number, np.float32)})
+
+
+def test_rounds_on_the_border_of_the_window_count_by_their_part() -> None:
+    """
+    one    |0....10|10....20|20....30|
+    other       |5.....17|17.....29|29.....41|
+    window      |5                     30|
+    """
+    found = finished_at_once([timed((0, 10), (10, 20), (20, 30)), timed((5, 17), (17, 29), (29, 41))], 4, 7, "streams")
+    # 2.5 rounds and 2 1/12 rounds, of 4 items each, in 25 ms.
+    assert found["window_ms"] == 25
+    assert found["items_per_second_each"] == pytest.approx([400, (2 + 1 / 12) * 4 / 0.025])
+    assert found["items_per_second"] == pytest.approx((2.5 + 2 + 1 / 12) * 4 / 0.025)
+    assert found["mean_running"] == 2
+    assert (found["latency"].iterations, found["latency"].warmup_iterations) == (6, 7)
+    assert found["latency"].mean.value == pytest.approx((3 * 10 + 3 * 12) / 6)
+
+
+def test_whoever_pauses_is_not_running() -> None:
+    found = finished_at_once([timed((0, 10), (15, 30)), timed((5, 17), (17, 29), (29, 41))], 4, 0, "streams")
+    assert found["mean_running"] == pytest.approx((5 + 15 + 25) / 25)
+    assert found["items_per_second_each"][0] == pytest.approx(1.5 * 4 / 0.025)
+
+
+def test_who_never_worked_at_the_same_time_has_no_throughput() -> None:
+    found = finished_at_once([timed((0, 10)), timed((10, 20))], 4, 0, "streams")
+    assert found == {"reason": "the streams were never in their timed rounds at the same time"}
+
+
+def test_what_each_is_told() -> None:
+    told = measured_at_once(spec(3, passes=("streams", "telemetry"), latency=LatencySettings(until_stable=True)))
+    assert (told.passes, told.instances, told.streams) == (("latency",), 1, 1)
+    assert (told.latency.until_stable, told.latency.min_seconds) == (False, MIN_SECONDS)
+    longer = LatencySettings(min_seconds=5, max_seconds=4)
+    told = measured_at_once(spec(3, latency=longer), streams=3)
+    assert (told.streams, told.latency.min_seconds, told.latency.max_seconds) == (3, 5, 5)
+
+
+def test_known_times_come_out_as_they_went_in() -> None:
+    """Rounds of 2 ms and of 4 ms, each on a clock of its own; four before the timed ones, which take 20 ms."""
+    made, clocks = sessions(FakeScript(execute_ms=2), FakeScript(execute_ms=4))
+    settings = LatencySettings(warmup=2, iterations=5, min_seconds=0.02)
+    streams = run_streams(made, settings, prepare, lambda: None, clocks)
+    begin = FakeClock().now_ns
+    starts = [(stream.timed.start_ns - begin) // MS for stream in streams]
+    assert starts[0].tolist() == [8, 10, 12, 14, 16, 18, 20, 22, 24, 26]
+    assert starts[1].tolist() == [16, 20, 24, 28, 32]
+    assert [stream.warmup_iterations for stream in streams] == [2, 2]
+    record = conclude(spec(), streams, MemoryUse(host_peak_bytes=7, model_host_bytes=1))
+    # All were at work from 16 to 28 ms: 6 rounds of one, 3 of the other, of 4 items each.
+    assert record.window_ms == 12
+    assert record.items_per_second == pytest.approx(9 * 4 / 0.012)
+    assert record.items_per_second_each == pytest.approx([2000, 1000])
+    assert record.mean_running == 2
+    assert record.latency is not None
+    assert record.latency.mean.value == pytest.approx(40 / 15)
+    assert (record.outputs_equal, record.reason) == (True, None)
+    assert (record.memory.host_peak_bytes, record.memory.model_host_bytes) == (7, None)
+
+
+def test_each_session_has_one_thread_and_all_are_warm_before_any_is_let_go() -> None:
+    made, clocks = sessions(*[FakeScript(bias=number) for number in range(3)])
+    seen: list[tuple[int, str]] = []
+
+    def watched(number: int, session: FakeSession) -> None:
+        execute = session.execute
+
+        def watching() -> None:
+            seen.append((number, threading.current_thread().name))
+            execute()
+
+        session.execute = watching  # type: ignore[method-assign]
+
+    for number, session in enumerate(made):
+        watched(number, session)
+    let_go: list[int] = []
+    settings = LatencySettings(warmup=4, iterations=9)
+    streams = run_streams(made, settings, prepare, lambda: let_go.append(len(seen)), clocks)
+    assert [number for number, _ in seen[: let_go[0]]] == [0] * 6 + [1] * 6 + [2] * 6, "one after the other"
+    assert len(seen) == 3 * (6 + 9)
+    threads = [{name for number, name in seen if number == one} for one in range(3)]
+    assert [len(names) for names in threads] == [1, 1, 1]
+    assert len(set.union(*threads)) == 3
+    assert threading.current_thread().name not in set.union(*threads)
+    for number, stream in enumerate(streams):
+        np.testing.assert_array_equal(stream.beside["y"], np.full((2, 4), 2.0 * number + number))
+
+
+def test_what_goes_wrong_says_in_which_stream() -> None:
+    made, clocks = sessions(FakeScript(), FakeScript(error_at_batch=2), FakeScript())
+    with pytest.raises(BackendError, match=r"^stream 1 of 3: the fake model does not run a batch of 2"):
+        run_streams(made, LatencySettings(warmup=1, iterations=3), prepare, lambda: None, clocks)
+    assert made[2].calls == [], "the next was not begun"
+
+    def fails_late(session: FakeSession) -> None:
+        execute = session.execute
+
+        def late() -> None:
+            if session.executions == 5:
+                raise BackendError("it broke")
+            execute()
+
+        session.execute = late  # type: ignore[method-assign]
+
+    made, clocks = sessions(FakeScript(), FakeScript())
+    fails_late(made[1])
+    with pytest.raises(BackendError, match=r"^stream 1 of 2: it broke"):
+        run_streams(made, LatencySettings(warmup=1, iterations=9), prepare, lambda: None, clocks)
+
+
+def stream(first: float, alone: float, beside: float) -> Stream:
+    outputs = [{"y": np.full((4, 2), value, np.float32)} for value in (first, alone, beside)]
+    return Stream(0, timed((0, 10), (10, 20)), *outputs)
+
+
+@pytest.mark.parametrize(
+    ("streams", "equal", "says"),
+    [
+        ([stream(1, 1, 1), stream(2, 2, 2)], True, None),
+        ([stream(1, 1, 1), stream(2, 2, 1)], False, "stream 1 of 2 gave other outputs beside the others than alone"),
+        ([stream(1, 1, 1), stream(2, 3, 4)], None, None),  # a model that draws lots
+        ([stream(1, 1, 3), stream(2, 3, 4)], False, "stream 0 of 2 gave other outputs"),
+    ],
+)
+def test_wrong_outputs_have_no_speed(streams: Sequence[Stream], equal: bool | None, says: str | None) -> None:
+    record = conclude(spec(), streams, MemoryUse())
+    assert record.outputs_equal is equal
+    if says is None:
+        assert record.reason is None
+        assert record.items_per_second == pytest.approx(2 * 400)
+        return
+    assert record.reason is not None
+    assert record.reason.startswith(says)
+    assert (record.items_per_second, record.latency, record.items_per_second_each) == (None, None, [])
+
+
+def test_sessions_that_share_a_stream_are_told() -> None:
+    own, _ = sessions(FakeScript(has_device=True), FakeScript(has_device=True))
+    shared, _ = sessions(*[FakeScript(has_device=True, one_stream=True)] * 2)
+    silent, _ = sessions(FakeScript())
+    on_gpu = spec(device="cuda")
+    assert stream_problem(on_gpu, own) is None
+    assert stream_problem(on_gpu, shared[:1]) is None
+    assert str(stream_problem(on_gpu, shared)).startswith("two of 2 sessions have the same CUDA stream")
+    assert "does not tell a CUDA stream for each session" in str(stream_problem(on_gpu, silent))
+    assert stream_problem(spec(), silent) is None
+    one_by_one, _ = sessions(FakeScript(threads_problem="one after the other"))
+    assert stream_problem(spec(), one_by_one) == "one after the other"
+
+
+@pytest.mark.parametrize(
+    ("version", "waits"),
+    [("12.6.2.post1", True), ("12.9.0", True), ("12.9.1", False), ("12.10", False), ("13.0.0", False)],
+)
+def test_bindings_that_wait_with_the_gil(version: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_memory, "_bindings_version", lambda: version)
+    told = cuda_memory.threads_problem()
+    assert (told is not None) == waits
+    assert told is None or told.startswith(f"cuda-python {version} keeps Python's GIL")
