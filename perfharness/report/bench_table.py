@@ -192,7 +192,8 @@ def at_once_lines(result: CaseResult) -> Iterator[str]:
         if record is None:
             continue
         if record.items_per_second is None:
-            yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
+            if result.status == "ok":  # else that has its reason already
+                yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
             continue
         ratio, latency = gain(result, record), record.latency
         times = "" if ratio is None else f", {ratio:.2f} times one"

@@ -238,6 +238,7 @@ def test_closed_twice_and_then_of_no_use(session: Session) -> None:
 def test_on_the_cpu_there_is_no_device(session: Session) -> None:
     run(session, inputs(1))
     assert session.device_timer() is None
+    assert (session.stream_pointer(), session.threads_problem()) == (None, None)
     assert session.device_memory_bytes() is None
 
 

@@ -172,6 +172,8 @@ def test_several_at_once_are_told_below_the_table_and_in_the_rows() -> None:
     )  # fmt: skip
     failed = InstancesRecord(instances=2, reason="instance 0 of 2 is failed: it broke\n  log")
     suite = suite_of(made_up("torch", rate=100, streams=streams, instances=failed), made_up("other", rate=100))
+    gone = made_up("gone", status="unavailable", reason="not there", instances=failed)
+    assert "instances" not in printed(suite_of(gone)), "it has one reason, the case's own"
     lines = printed(suite).splitlines()
     assert "torch/plain fp32, batch 1: 3 streams at once: 250 items/s, 2.50 times one; p50 1.9 ms, p99 4 ms" in lines
     reason = "torch/plain fp32, batch 1: 2 instances at once: not measured: instance 0 of 2 is failed: it broke"
