@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfharness.model.bench import BenchCase, CaseResult, Estimate, InstancesRecord, LatencyPercentile, StreamsRecord
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, InstancesRecord, LatencyFigure, StreamsRecord
 
 LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "error", "nan", "inf", "mean_abs", "rel")
 """How names of metrics begin where less is better; of any other, more is."""
@@ -21,10 +21,10 @@ def is_named(case: BenchCase, name: str) -> bool:
     return name in {case.backend, f"{parts[0]}/{parts[1]}", f"{parts[0]}/{parts[2]}", "/".join(parts), cell_of(case)}
 
 
-def latency_of(result: CaseResult, percentile: LatencyPercentile) -> Estimate | None:
-    """That percentile of the latency in milliseconds, or None where there were too few iterations for it."""
-    found = None if result.latency is None else getattr(result.latency, percentile)
-    if found is None and percentile == "p50" and result.latency is not None:
+def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:
+    """That figure of the latency, in milliseconds, or None where there were too few iterations for it."""
+    found = None if result.latency is None else getattr(result.latency, figure)
+    if found is None and figure == "p50" and result.latency is not None:
         return result.latency.median
     return Estimate(value=found) if isinstance(found, int | float) else found
 

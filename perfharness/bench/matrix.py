@@ -34,11 +34,13 @@ class PlannedCase:
     Args:
         sha256: of all that decides what is measured, the model's file included.
         refusal: why no process need be started to know that it cannot run.
+        model_sha256: of the model's file alone.
     """
 
     spec: CaseSpec
     sha256: str
     refusal: str | None = None
+    model_sha256: str = ""
 
     @property
     def case(self) -> BenchCase:
@@ -148,7 +150,19 @@ def _planned(
         pipeline=measure.pipeline,
         pipeline_arguments=measure.pipeline_arguments,
     )
-    return PlannedCase(spec, _digest(spec, _model_digest(source, digests)), refusal)
+    model_sha256 = _model_digest(source, digests)
+    return PlannedCase(spec, _digest(spec, model_sha256), refusal, model_sha256)
+
+
+def at_batch(planned: PlannedCase, batch_size: int) -> PlannedCase:
+    """The same cell at another batch size, as a suite with that batch size would have it."""
+    case = planned.case.model_copy(update={"case_id": "", "batch_size": batch_size})
+    spec = planned.spec.model_copy(update={"case": case})
+    sha256, name = _digest(spec, planned.model_sha256), _plain_id(case)
+    if planned.case_id != _plain_id(planned.case) or len(name) > LONGEST_ID:
+        name = _long_id(name, sha256)
+    named = spec.model_copy(update={"case": case.model_copy(update={"case_id": name})})
+    return replace(planned, spec=named, sha256=sha256)
 
 
 def _any_source(suite: Suite, model: SuiteModel) -> ModelSource:

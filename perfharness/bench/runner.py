@@ -10,24 +10,21 @@ from typing import Protocol
 
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.accuracy_step import AccuracyStep
+from perfharness.bench.case_run import CaseRunner
 from perfharness.bench.equality_step import EqualityStep
 from perfharness.bench.matrix import PlannedCase, shuffled
-from perfharness.bench.process import CaseEnd, result_of, run_process
+from perfharness.bench.process import CaseEnd
+from perfharness.bench.resume import why_again
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.store import CASES, put_in_place, results_on_disk, running_folder, update_result, write_suite
+from perfharness.bench.store import CASES, results_on_disk, update_result, write_suite
 from perfharness.bench.suite import Suite
 from perfharness.bench.sweep import MEMORY_ENDS
-from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus, MachineRecord
+from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, MachineRecord
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.telemetry.cool_down import cool_down
-from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.supervise import Patience
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
-RESUME_HINT = "--resume goes on with what is left"
-PASSING = ("timeout", "not-run", "unavailable")
-"""Why a case may fail today and not tomorrow: something may have been installed, freed or repaired since."""
 
 
 class SuiteObserver(Protocol):
@@ -55,7 +52,7 @@ class SuiteRun:
 
     Args:
         planned: all cases, in the suite's order.
-        retry: statuses of earlier results that are tried again, beside the passing ones.
+        retry_failed: try everything again that is not `ok`, not what failed for a passing reason only.
         command: of perfharness, for the results.
     """
 
@@ -72,7 +69,11 @@ class SuiteRun:
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     results: dict[str, CaseResult] = field(default_factory=dict, init=False)
     _accuracy: AccuracyStep = field(init=False)
-    remarks: list[str] = field(default_factory=list, init=False)
+    _runner: CaseRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        told = self.observer
+        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, told.look, told.say, self.patience)
 
     def run(self) -> BenchSuiteResult:
         """Run what is left; returns what is in `bench.json` then. An interrupt ends the case that runs, and the run."""
@@ -104,7 +105,7 @@ class SuiteRun:
     def _name_others(self, on_disk: Mapping[str, CaseResult]) -> None:
         gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
         if gone:
-            self._remark(f"in {CASES}/ and no longer in the suite, so not in these results: {', '.join(gone)}")
+            self._runner.remark(f"in {CASES}/ and no longer in the suite, so not in these results: {', '.join(gone)}")
 
     def _known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """What is known without a process: a refusal, or what another batch size of the same cell became."""
@@ -143,98 +144,23 @@ class SuiteRun:
             result = on_disk.get(case.case_id)
             if result is None:
                 continue
-            if result.spec_sha256 != case.sha256:
-                again[case.case_id] = "the suite or the model's file has changed since"
-            elif is_passing(result) or (self.retry_failed and result.status != "ok"):
-                again[case.case_id] = f"it was {result.status}: {result.reason}"
+            if (why := why_again(case, result, retry_failed=self.retry_failed)) is not None:
+                again[case.case_id] = why
             else:
                 self.results[case.case_id] = result
         return again
 
     def _run_case(self, planned: PlannedCase, step: EqualityStep, before: CaseResult | None) -> CaseResult | None:
         """What became of it; None where the user ended it."""
-        folder = self.out / CASES / planned.case_id
-        running = running_folder(folder)
-        attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
         self.observer.started(planned.case, "measured")
+        beside = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
         if (known := self._known_end(planned)) is not None:
-            running.mkdir()
-            result = CaseResult(case=planned.case, status=known[0], reason=known[1])
-            end = CaseEnd(None)
-        else:
-            self._cool_down(planned)
-            end = self._process(planned.spec, running, "")
-            if end.interrupted:
-                return None
-            result = self._outcome(planned, running, end)
-        result = result.model_copy(
-            update={
-                "case": planned.case,
-                "equality": step.record(planned),
-                "accuracy": self._accuracy.record(planned),
-                "spec_sha256": planned.sha256,
-                "started_unix_ns": end.started_unix_ns,
-                "duration_s": end.duration_s,
-                "process": CaseProcess(
-                    exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
-                    signal=end.signal,
-                    timed_out=end.timed_out,
-                    attempts=attempts,
-                ),
-            }
-        )
-        put_in_place(running, folder, result)
-        return result
+            return self._runner.refuse(planned, *known, before, beside)
+        return self._runner.measure(planned, before, beside)
 
     def _process(self, spec: CaseSpec, folder: Path, what: str) -> CaseEnd:
-        if what:
-            self.observer.started(spec.case, what)
-        return run_process(
-            spec,
-            folder,
-            self.interrupts,
-            timeout_s=self.suite.run.timeout_s,
-            environment=case_environment(spec),
-            look=self.observer.look,
-            patience=self.patience,
-        )
-
-    def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
-        result = result_of(end, planned.case, folder, self.suite.run.timeout_s)
-        update: dict[str, object] = {}
-        if end.reason is not None:
-            update["reason"] = end.reason
-        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
-            update["memory"] = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
-        if end.leftovers:
-            self.remarks.append(
-                f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}"
-            )
-        return result.model_copy(update=update)
-
-    def _cool_down(self, planned: PlannedCase) -> None:
-        target_c, uuids = self.suite.run.cool_down_c, planned.spec.telemetry.gpu_uuids
-        if target_c is None:
-            return
-        with open_nvml() as nvml:
-            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
-            if not devices:
-                self._remark(f"--cool-down waited for no GPU: {nvml.opened.reason or 'the cases use none'}")
-                return
-            results = cool_down(
-                devices,
-                target_c,
-                limit_s=self.suite.run.cool_down_limit_s,
-                interrupted=lambda: bool(self.interrupts),
-                say=self.observer.say,
-            )
-        for one in results:
-            if not one.reached:
-                self._remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
-
-    def _remark(self, text: str) -> None:
-        if text not in self.remarks:
-            self.remarks.append(text)
+        self.observer.started(spec.case, what)
+        return self._runner.process(spec, folder)
 
     def _write(self) -> BenchSuiteResult:
         """All that is known, on disk."""
@@ -256,23 +182,10 @@ class SuiteRun:
             cases=cases,
             recommendations=recommend(cases, constraints, self.baseline),
             complete=len(self.results) == len(self.planned),
-            remarks=list(self.remarks),
+            remarks=list(self._runner.remarks),
         )
         write_suite(self.out, result)
         return result
-
-
-def is_passing(result: CaseResult) -> bool:
-    """Whether the same case may end otherwise when it is tried again: its process was killed, or the time ran out."""
-    if result.status in PASSING:
-        return True
-    killed = result.process is not None and result.process.signal is not None
-    return result.status == "failed" and killed
-
-
-def case_environment(spec: CaseSpec) -> dict[str, str]:
-    """Over the suite's own: the GPU, or none, so that no framework takes one that it was not given."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""}
 
 
 def settings_of(suite: Suite) -> dict[str, str | int | float | bool | None]:

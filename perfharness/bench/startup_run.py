@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from perfharness.backends import model_source
+from perfharness.bench.case_run import case_environment
 from perfharness.bench.cold import make_cold
 from perfharness.bench.matrix import PlannedCase
 from perfharness.bench.process import result_of, run_process
-from perfharness.bench.runner import case_environment
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
 from perfharness.report.cold_start import spreads

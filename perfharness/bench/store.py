@@ -1,6 +1,6 @@
-"""The folder of a suite: what is done is there as a whole, what is not done is not there.
+"""The folder of a suite or a sweep: what is done is there as a whole, what is not done is not there.
 
-OUT/bench.json, OUT/bench.parquet                          after every case
+OUT/bench.json, OUT/bench.parquet                          after every case; of a sweep sweep.json, sweep.parquet
 OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   put in place by one rename when the case is over
 OUT/cases/.CASE_ID.running/                                a case while it runs; what a killed suite left is removed
 OUT/equality/CELL/outputs.npz, result.json                 outputs on the same inputs
@@ -22,20 +22,34 @@ from perfharness.bench.outcome import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import CaseResult
+from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
 from perfharness.report.bench_rows import write_bench_table
 from perfharness.report.files import replacing, write_text
+from perfharness.report.sweep import as_suite
 
 CASES = "cases"
 EQUALITY = "equality"
 ACCURACY = "accuracy"
 ITERATIONS_NAME = "iterations.parquet"
 
+KINDS = {BENCH_NAME: "a suite", SWEEP_NAME: "a sweep"}
+"""Files that tell whose folder it is."""
 
-def prepare(out: Path, *, resume: bool) -> None:
-    """Make the folder. Raises `UsageError` where it holds results that are not to be gone on with."""
-    if not resume and ((out / BENCH_NAME).exists() or any((out / CASES).glob("[!.]*"))):
-        raise UsageError(f"{out} holds results of a suite already; --resume goes on with them, -o names another folder")
+
+def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
+    """Make the folder. Raises `UsageError` where it holds results that are not to be gone on with.
+
+    Args:
+        name: of the file with all results: that of a suite, or that of a sweep.
+    """
+    for other, what in KINDS.items():
+        if other != name and (out / other).exists():
+            raise UsageError(f"{out} holds results of {what}, not of {KINDS[name]}; name another folder with -o")
+    if not resume and ((out / name).exists() or any((out / CASES).glob("[!.]*"))):
+        raise UsageError(
+            f"{out} holds results of {KINDS[name]} already; --resume goes on with them, -o names another folder"
+        )
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is no folder; name another with -o")
     try:
@@ -89,6 +103,12 @@ def write_suite(out: Path, suite: BenchSuiteResult) -> None:
     """`bench.json` and `bench.parquet`, each as a whole or not at all."""
     write_text(out / BENCH_NAME, lambda file: _write(file, suite.model_dump_json(indent=2)))
     write_bench_table(out / BENCH_TABLE_NAME, suite)
+
+
+def write_sweep(out: Path, found: SweepFile) -> None:
+    """`sweep.json` and `sweep.parquet`, each as a whole or not at all."""
+    write_text(out / SWEEP_NAME, lambda file: _write(file, found.model_dump_json(indent=2)))
+    write_bench_table(out / SWEEP_TABLE_NAME, as_suite(found))
 
 
 def read_suite_result(path: Path) -> BenchSuiteResult:

@@ -6,6 +6,7 @@ Both are told how to measure one batch size, so that each can be a process of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from perfharness.errors import UsageError
@@ -13,6 +14,7 @@ from perfharness.model.bench import CaseResult, CaseStatus, Estimate
 from perfharness.model.bench_search import LatencyTarget, Meets, SearchEnd, Sweep, TargetFigure, TargetPoint
 
 Measure = Callable[[int], CaseResult]
+"""Raises `SweepInterruptedError` where the user has asked for the end."""
 
 MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
 ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
@@ -22,8 +24,14 @@ MAX_MEASUREMENTS = 40
 ALIGNED = (4, 8, 16, 32)
 """Kernels work on tiles of such sizes, so that a batch that fills them may be faster than the one before it."""
 
+GO_ON = "--resume goes on"
+
 NEXT_ONES = 2
 """So many sizes right above the one that was found are looked at too."""
+
+
+class SweepInterruptedError(Exception):
+    """A batch size was not measured, for the user has asked for the end. What was measured before is kept."""
 
 
 def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
@@ -37,11 +45,15 @@ def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
 
 
 def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
-    """Measure in order of size until memory ends, a limit is reached, or two sizes in turn fail."""
+    """Measure in order of size until memory ends, a limit is reached, two sizes in turn fail, or the user ends it."""
     cases: list[CaseResult] = []
     failed = False
     for size in sorted(set(sizes)):
-        found = measure(size)
+        try:
+            found = measure(size)
+        except SweepInterruptedError:
+            reason = f"interrupted before a batch of {size} was measured; {GO_ON}"
+            return Sweep(cases=cases, ended_by="interrupted", ended_at_batch=size, reason=reason)
         cases.append(found)
         twice = found.status == "failed" and failed
         failed = found.status == "failed"
@@ -81,11 +93,16 @@ class _Search:
     figure: TargetFigure
     most: int
     points: dict[int, TargetPoint] = field(default_factory=dict)
+    interrupted_at: int | None = None
 
     def meets(self, size: int, step: str) -> bool:
         """Measure a size, unless that was done; whether it meets the target for certain."""
         if size not in self.points and not self.is_over:
-            case = self.measure(size)
+            try:
+                case = self.measure(size)
+            except SweepInterruptedError:
+                self.interrupted_at = size
+                raise
             estimate = figure_of(case, self.figure) if case.status == "ok" else None
             verdict = judge(estimate, self.target_ms)
             why = case.reason
@@ -143,14 +160,19 @@ def largest_batch(
         most: measurements at most.
     """
     search = _Search(measure, target_ms, figure, most)
-    _double(search, doubling_sizes(largest, smallest))
+    with suppress(SweepInterruptedError):  # what is known by then is concluded
+        _look_for_it(search, doubling_sizes(largest, smallest), largest)
+    return _concluded(search, largest)
+
+
+def _look_for_it(search: _Search, sizes: list[int], largest: int) -> None:
+    _double(search, sizes)
     while (best := search.best) is not None and not search.is_over:
         _halve(search, best)
         found = search.best
         assert found is not None
         if not any(search.meets(size, "neighbour") for size in _neighbours(search, found, largest)):
             break
-    return _concluded(search, largest)
 
 
 def _double(search: _Search, sizes: list[int]) -> None:
@@ -202,6 +224,8 @@ def _concluded(search: _Search, largest: int) -> LatencyTarget:
 
 def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
     """Why not a larger one."""
+    if search.interrupted_at is not None:
+        return "interrupted"
     if best == largest:
         return "largest-batch"
     after = search.next_not_met(best or 0)
@@ -223,6 +247,10 @@ def _sentence(found: LatencyTarget, search: _Search) -> str:
         if found.undecided
         else ""
     )
+    if search.interrupted_at is not None:
+        straddling += f"; interrupted before a batch of {search.interrupted_at} was measured, {GO_ON}"
+    if found.batch_size is None and not search.points:
+        return f"nothing was measured for a {target}{straddling}"
     if found.batch_size is None:
         first = search.points[min(search.points)]
         why = (

@@ -1,30 +1,43 @@
 """A sweep over batch sizes, or the search for the largest within a latency target, of each cell of a suite.
 
-Each batch size is a real process, and all that was measured is on disk after each cell.
+Each batch size is a real process, and all that was measured is on disk after each; an earlier run's is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Protocol
 
-from perfharness.bench.matrix import PlannedCase
-from perfharness.bench.outcome import case_outcome
-from perfharness.bench.process import run_process
-from perfharness.bench.runner import case_environment
-from perfharness.bench.store import CASES, put_in_place, running_folder
-from perfharness.bench.sweep import doubling_sizes, largest_batch, sweep
-from perfharness.model.bench import CaseResult
-from perfharness.model.bench_search import SWEEP_NAME, CellSweep, SweepFile, TargetFigure
-from perfharness.report.files import replacing
+from perfharness.bench.case_run import CaseRunner
+from perfharness.bench.matrix import PlannedCase, at_batch
+from perfharness.bench.resume import why_again
+from perfharness.bench.runner import settings_of
+from perfharness.bench.store import CASES, results_on_disk, write_sweep
+from perfharness.bench.suite import Suite
+from perfharness.bench.sweep import Measure, SweepInterruptedError, doubling_sizes, largest_batch, sweep
+from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
+from perfharness.model.bench_search import CellSweep, SweepFile, TargetFigure
+from perfharness.report.sweep import CELL
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.outcome import log_tail
-from perfharness_launcher.spawn import STDERR_LOG
 
 
-class SweepInterruptedError(Exception):
-    """The user has asked for the end."""
+class SweepObserver(Protocol):
+    """Is told of what goes on."""
+
+    def look(self) -> None:
+        """Called about 20 times a second while a case runs."""
+
+    def again(self, case: BenchCase, why: str) -> None:
+        """A case of an earlier run is measured again."""
+
+    def done(self, result: CaseResult, *, is_kept: bool) -> None:
+        """A case is over and on disk, or was measured by an earlier run."""
+
+    def say(self, line: str) -> None:
+        """Anything else worth a line."""
 
 
 @dataclass
@@ -33,99 +46,132 @@ class SweepRun:
 
     Args:
         cells: one planned case of each, of whatever batch size.
-        out: where `sweep.json` and the cases come to lie.
+        out: where `sweep.json` and the cases come to lie, or do lie.
         target_ms: milliseconds; None: sweep without a target.
-        look: called about 20 times a second while a case runs.
-        done: told of each result.
+        command: of perfharness, for the results.
     """
 
+    suite: Suite
     cells: Sequence[PlannedCase]
     out: Path
     smallest: int
     largest: int
-    timeout_s: float
+    machine: MachineRecord
     interrupts: Interrupts
+    observer: SweepObserver
     target_ms: float | None = None
     figure: TargetFigure = "p99"
     command: Sequence[str] = ()
-    look: Callable[[], None] = lambda: None
-    done: Callable[[CaseResult], None] = lambda _: None
-    results: list[CaseResult] = field(default_factory=list, init=False)
-    found: list[CellSweep] = field(default_factory=list, init=False)
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
+    _runner: CaseRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer.look, self.observer.say)
 
     def run(self) -> SweepFile:
         """Cell after cell. An interrupt ends it; what was measured is on disk and in the answer."""
-        complete = True
-        try:
-            for cell in self.cells:
-                self._cell(cell)
-                self._write(complete=False)
-        except SweepInterruptedError:
-            complete = False
-        return self._write(complete=complete)
+        on_disk = results_on_disk(self.out)
+        for cell in self.cells:
+            self._outcome(cell, self._known_of(cell, on_disk))
+        self._write()
+        for cell in self.cells:
+            if self._outcome(cell, self._measure_of(cell, on_disk)).ended_by == "interrupted":
+                break
+        gone = sorted(set(on_disk) - set(self.results))
+        if gone and not self.interrupts:
+            self._runner.remark(f"in {CASES}/ and not part of this sweep, so not in these results: {', '.join(gone)}")
+        return self._write()
 
-    def _cell(self, cell: PlannedCase) -> None:
-        def measure(batch: int) -> CaseResult:
-            return self._measure(cell, batch)
-
-        name = {name: getattr(cell.case, name) for name in ("model", "backend", "mode", "precision", "device")}
+    def _outcome(self, cell: PlannedCase, measure: Measure) -> CellSweep:
+        name = {name: getattr(cell.case, name) for name in CELL}
         if self.target_ms is None:
             swept = sweep(measure, doubling_sizes(self.largest, self.smallest))
-            batches = [case.case.batch_size for case in swept.cases]
-            outcome = CellSweep(
-                **name, batch_sizes=batches, ended_by=swept.ended_by, ended_at_batch=swept.ended_at_batch,
+            return CellSweep(
+                **name,
+                batch_sizes=[case.case.batch_size for case in swept.cases],
+                case_ids=[case.case.case_id for case in swept.cases],
+                ended_by=swept.ended_by,
+                ended_at_batch=swept.ended_at_batch,
                 reason=swept.reason,
-            )  # fmt: skip
-        else:
-            target = largest_batch(
-                measure, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest
             )
-            batches = [point.batch_size for point in target.points]
-            outcome = CellSweep(**name, batch_sizes=batches, target=target, reason=target.reason)
-        self.found.append(outcome)
-
-    def _measure(self, cell: PlannedCase, batch: int) -> CaseResult:
-        base = cell.case_id.removesuffix(f"-b{cell.case.batch_size}")
-        case = cell.case.model_copy(update={"batch_size": batch, "case_id": f"{base}-b{batch}"})
-        planned = replace(cell, spec=cell.spec.model_copy(update={"case": case}))
-        if planned.refusal is not None:
-            result = CaseResult(case=case, status="unavailable", reason=planned.refusal)
-        else:
-            result = self._run(planned)
-        self.results.append(result)
-        self.done(result)
-        return result
-
-    def _run(self, planned: PlannedCase) -> CaseResult:
-        folder = self.out / CASES / planned.case_id
-        running = running_folder(folder)
-        end = run_process(
-            planned.spec,
-            running,
-            self.interrupts,
-            timeout_s=self.timeout_s,
-            environment=case_environment(planned.spec),
-            look=self.look,
+        target = largest_batch(
+            measure, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest
         )
-        if end.interrupted or self.interrupts:
+        return CellSweep(
+            **name,
+            batch_sizes=[point.batch_size for point in target.points],
+            case_ids=[at_batch(cell, point.batch_size).case_id for point in target.points],
+            ended_by="interrupted" if target.ended_by == "interrupted" else None,
+            target=target,
+            reason=target.reason,
+        )
+
+    def _measure_of(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
+        """How to measure a batch size of a cell, unless that was done."""
+        known = self._known_of(cell, on_disk)
+
+        def measure(batch_size: int) -> CaseResult:
+            try:
+                result = known(batch_size)
+            except SweepInterruptedError:
+                return self._measured(at_batch(cell, batch_size), on_disk)
+            self.observer.done(result, is_kept=True)
+            return result
+
+        return measure
+
+    def _measured(self, planned: PlannedCase, on_disk: Mapping[str, CaseResult]) -> CaseResult:
+        if self.interrupts:
             raise SweepInterruptedError
-        stderr = log_tail(running / STDERR_LOG)
-        late = self.timeout_s if end.timed_out else None
-        result = case_outcome(running, planned.case, end.return_code, timed_out_s=late, stderr=stderr)
-        result = result.model_copy(
-            update={
-                "started_unix_ns": end.started_unix_ns,
-                "duration_s": end.duration_s,
-                "reason": end.reason or result.reason,
-            }
-        )
-        put_in_place(running, folder, result)
+        before = on_disk.get(planned.case_id)
+        if before is not None and (why := why_again(planned, before)) is not None:
+            self.observer.again(planned.case, why)
+        result = self._run(planned, before)
+        self.results[result.case.case_id] = result
+        self._write()
+        self.observer.done(result, is_kept=False)
         return result
 
-    def _write(self, *, complete: bool) -> SweepFile:
-        file = SweepFile(command=list(self.command), complete=complete, cells=self.found, cases=self.results)
+    def _run(self, planned: PlannedCase, before: CaseResult | None) -> CaseResult:
+        if planned.refusal is not None:
+            return self._runner.refuse(planned, "unavailable", planned.refusal, before)
+        result = self._runner.measure(planned, before)
+        if result is None:
+            raise SweepInterruptedError
+        return result
 
-        text = file.model_dump_json(indent=2) + "\n"
-        with replacing(self.out / SWEEP_NAME) as hidden:
-            hidden.write_text(text, encoding="utf-8")
+    def _known_of(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
+        """What is known of a cell, an earlier run's included; as if the user ended the sweep where it is not."""
+
+        def look_up(batch_size: int) -> CaseResult:
+            planned = at_batch(cell, batch_size)
+            before = on_disk.get(planned.case_id)
+            if before is not None and planned.case_id not in self.results and why_again(planned, before) is None:
+                self.results[planned.case_id] = before
+            if planned.case_id not in self.results:
+                raise SweepInterruptedError
+            return self.results[planned.case_id]
+
+        return look_up
+
+    def _write(self) -> SweepFile:
+        """All that is known, on disk; a sweep that is killed leaves what one leaves that is interrupted."""
+        cells = [self._outcome(cell, self._known_of(cell, {})) for cell in self.cells]
+        file = SweepFile(
+            created=self.now().isoformat(timespec="seconds"),
+            command=list(self.command),
+            machine=self.machine,
+            settings=settings_of(self.suite),
+            smallest=self.smallest,
+            largest=self.largest,
+            memory_limit_bytes=self.suite.measure.memory_limit,
+            target_ms=self.target_ms,
+            figure=None if self.target_ms is None else self.figure,
+            complete=all(cell.ended_by != "interrupted" for cell in cells),
+            cells=cells,
+            cases=list(self.results.values()),
+            remarks=list(self._runner.remarks),
+        )
+        write_sweep(self.out, file)
         return file

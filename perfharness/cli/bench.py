@@ -189,7 +189,8 @@ def run(
 
 def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: bool, charts: bool | None) -> int:
     from perfharness.bench.matrix import default_baseline, plan_cases, shuffled
-    from perfharness.bench.runner import RESUME_HINT, SuiteRun
+    from perfharness.bench.resume import RESUME_HINT
+    from perfharness.bench.runner import SuiteRun
     from perfharness.bench.store import prepare
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.report.bench_charts import draw_charts

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from perfharness.cli.bench_options import CaseTimeout, Device, Gpu, OutputDir, SuiteArgument, words_of
-from perfharness.cli.bench_setup import gpu_of, say, suite_of
+from perfharness.analysis.bench_names import CaseNames
+from perfharness.cli.bench_options import CaseTimeout, Charts, Device, Gpu, OutputDir, Resume, SuiteArgument, words_of
+from perfharness.cli.bench_setup import check_charts, gpu_of, machine_of, resume_command, say, say_drawn, suite_of
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import UsageError
+from perfharness.report.bench_words import first_line, in_significant_digits, status_line
 
 if TYPE_CHECKING:
-    from perfharness.model.bench import BenchCase, CaseResult, Estimate
-    from perfharness.model.bench_search import CellSweep, SweepFile
+    from perfharness.bench.suite import Suite
+    from perfharness.model.bench import BenchCase, CaseResult
+    from perfharness_launcher.interrupts import Interrupts
 
 DEFAULT_OUT = Path("sweep_out")
 
@@ -59,6 +61,8 @@ def sweep(
         typer.Option("--streams", min=2, help="So many sessions in one process, each with a stream and a thread, too."),
     ] = None,
     timeout: CaseTimeout = None,
+    resume: Resume = False,
+    charts: Charts = None,
 ) -> None:
     """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
 
@@ -71,7 +75,8 @@ def sweep(
 
     if latency_percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
-    wanted = words_of(passes) or (["latency"] if latency_target else ["latency", "telemetry"])
+    asked = words_of(passes) or _passes_of(suite)
+    wanted = asked or (["latency"] if latency_target else ["latency", "telemetry"])
     at_once = {"instances": instances, "streams": streams}
     flags: dict[str, Any] = {
         "models": model,
@@ -89,102 +94,98 @@ def sweep(
         "run.timeout_s": timeout,
     }
     made = suite_of(suite, flags, equality=False)
-    raise typer.Exit(_run(made, output_dir, smallest, largest, latency_target, latency_percentile))
+    sizes, drawn = (smallest, largest), check_charts(charts)
+    raise typer.Exit(_run(made, output_dir, sizes, latency_target, latency_percentile, resume=resume, charts=drawn))
 
 
-def _run(suite: Any, out: Path, smallest: int, largest: int, target_ms: float | None, figure: str) -> int:
+def _passes_of(suite: Path | None) -> list[str] | None:
+    """What a suite's file asks for."""
+    from perfharness.bench.suite import read_suite
+
+    measure = {} if suite is None else read_suite(suite).get("measure", {})
+    passes = measure.get("passes") if isinstance(measure, dict) else None
+    return passes if isinstance(passes, list) else None
+
+
+def _run(
+    suite: Suite,
+    out: Path,
+    sizes: tuple[int, int],
+    target_ms: float | None,
+    figure: str,
+    *,
+    resume: bool,
+    charts: bool | None,
+) -> int:
     from perfharness.bench.matrix import plan_cases
+    from perfharness.bench.resume import RESUME_HINT
     from perfharness.bench.store import prepare
     from perfharness.bench.sweep import doubling_sizes
     from perfharness.bench.sweep_run import SweepRun
-    from perfharness.model.bench_search import TargetFigure
+    from perfharness.model.bench_search import SWEEP_NAME, TargetFigure
+    from perfharness.report.sweep import print_sweep
+    from perfharness.report.sweep_charts import draw_sweep
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.orphans import adopting_orphans
 
+    smallest, largest = sizes
     doubling_sizes(largest, smallest)
     console = Console()
     gpus = find_gpus()
-    cells = plan_cases(suite, gpu_of(suite, gpus.gpus, gpus.problem))
-    cells = list({_key(one.case): one for one in reversed(cells)}.values())[::-1]  # whatever batch sizes a model names
-    prepare(out, resume=False)
+    gpu = gpu_of(suite, gpus.gpus, gpus.problem)
+    cells = plan_cases(suite, gpu)
+    cells = list({one.cell: one for one in reversed(cells)}.values())[::-1]  # whatever batch sizes a model names
+    prepare(out, resume=resume, name=SWEEP_NAME)
     with noting_interrupts() as interrupts, adopting_orphans():
         found = SweepRun(
+            suite=suite,
             cells=cells,
             out=out,
             smallest=smallest,
             largest=largest,
-            timeout_s=suite.run.timeout_s,
+            machine=machine_of(gpus, gpu.uuid if gpu is not None else None),
             interrupts=interrupts,
+            observer=SweepProgress(console, interrupts, CaseNames.of(cell.case for cell in cells)),
             target_ms=target_ms,
             figure=cast("TargetFigure", figure),
             command=["perfharness", *sys.argv[1:]],
-            done=lambda result: say(console, _line(result)),
         ).run()
     print_sweep(console, found)
+    if charts is not False:
+        say_drawn(console, lambda: draw_sweep(found, out))
     say(console, f"results: {out.absolute()}")
+    if not found.complete:
+        say(console, f"interrupted; {RESUME_HINT}: {resume_command()}")
     if not found.complete or not any(case.status == "ok" for case in found.cases):
         return EXIT_FAILED
     missed = any(cell.target is not None and cell.target.batch_size is None for cell in found.cells)
     return EXIT_CHECK_FAILED if missed else EXIT_OK
 
 
-def print_sweep(console: Console, found: SweepFile) -> None:
-    """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
-    from perfharness.analysis.bench_names import short_backend
-    from perfharness.report.bench_table import at_once_lines
+class SweepProgress:
+    """Observer of a sweep: a line a case, in the words of its table."""
 
-    for cell in found.cells:
-        title = f"{cell.model}, {short_backend(cell.backend)} {cell.mode} {cell.precision}"
-        table = Table(title=title, title_justify="left", box=None)
-        for name in ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "GPU memory", "J/item", ""):
-            table.add_column(name, justify="left" if not name else "right")
-        key = (cell.model, cell.backend, cell.mode, cell.precision)
-        mine = [
-            one for one in found.cases if (one.case.model, one.case.backend, one.case.mode, one.case.precision) == key
-        ]
-        mine.sort(key=lambda one: one.case.batch_size)
-        for case in mine:
-            table.add_row(*_cells(case))
-        console.print(table)
-        for case in mine:
-            for line in at_once_lines(case):
-                say(console, f"batch {case.case.batch_size}: {line}")
-        if cell.reason:
-            say(console, cell.reason)
+    def __init__(self, console: Console, interrupts: Interrupts, names: CaseNames) -> None:
+        self._console, self._interrupts, self._names = console, interrupts, names
+        self._told_interrupts = 0
 
+    def look(self) -> None:
+        """Tell that an interrupt came in."""
+        if self._interrupts.count > self._told_interrupts:
+            self._told_interrupts = self._interrupts.count
+            self.say("ending this case; what is done is kept")
 
-def _key(cell: BenchCase | CellSweep) -> tuple[str, ...]:
-    return cell.model, cell.backend, cell.mode, cell.precision, cell.device
+    def again(self, case: BenchCase, why: str) -> None:
+        """Why it is not kept."""
+        self.say(f"again: {self._names.case(case)}: {first_line(why)}")
 
+    def done(self, result: CaseResult, *, is_kept: bool) -> None:
+        """Its median, or what became of it."""
+        median = None if result.latency is None else result.latency.median
+        found = status_line(result) or f"{in_significant_digits(median)} ms"
+        self.say(f"{self._names.case(result.case)}: {found}{' (kept of an earlier run)' if is_kept else ''}")
 
-def _cells(case: CaseResult) -> list[str]:
-    latency, memory = case.latency, case.memory.device_peak_bytes
-    return [
-        str(case.case.batch_size),
-        _with_interval(latency.median if latency else None),
-        _with_interval(latency.p95 if latency else None),
-        _with_interval(latency.p99 if latency else None),
-        _with_interval(case.items_per_second),
-        "-" if memory is None else f"{memory / 1e9:.3f} GB",
-        _with_interval(case.energy_per_item_j),
-        "" if case.status == "ok" else case.status,
-    ]
-
-
-def _with_interval(figure: Estimate | None) -> str:
-    if figure is None:
-        return "-"
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.4g}"
-    return f"{figure.value:.4g} ±{(figure.high - figure.low) / 2:.1g}"
-
-
-def _line(result: CaseResult) -> str:
-    from perfharness.analysis.bench_names import short_backend
-
-    case = result.case
-    name = f"{short_backend(case.backend)} {case.mode} {case.precision}, batch {case.batch_size}"
-    if result.latency is None:
-        return f"{name}: {result.status}: {result.reason}"
-    return f"{name}: {result.latency.median.value:.4g} ms"
+    def say(self, line: str) -> None:
+        """As it is."""
+        say(self._console, line)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
+LatencyFigure = Literal["mean", "p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
 

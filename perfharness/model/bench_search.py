@@ -6,16 +6,21 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.model.bench import CaseResult, CaseStatus, Estimate, Precision
+from perfharness.model.bench import CaseResult, CaseStatus, Estimate, MachineRecord, Precision
 
 SWEEP_NAME = "sweep.json"
+SWEEP_TABLE_NAME = "sweep.parquet"
 SWEEP_VERSION = 1
 
 TargetFigure = Literal["mean", "p50", "p95", "p99"]
 """Figures of the latency that have an interval, so that it can be told whether a target is met."""
 
 Meets = Literal["meets", "misses", "cannot-tell", "not-measured"]
-SearchEnd = Literal["latency", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements"]
+SearchEnd = Literal[
+    "latency", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements", "interrupted"
+]
+SweepEnd = CaseStatus | Literal["interrupted"]
+"""What a case became, or that the user ended it."""
 
 
 class _Model(BaseModel):
@@ -26,7 +31,7 @@ class Sweep(_Model):
     """Cases of growing batch size, and why there are no more."""
 
     cases: list[CaseResult] = Field(default_factory=list)
-    ended_by: CaseStatus | None = None
+    ended_by: SweepEnd | None = None
     """What the last case became where that ended the sweep; None: all sizes were measured."""
 
     ended_at_batch: int | None = None
@@ -56,9 +61,7 @@ class LatencyTarget(_Model):
     target_ms: float
     figure: TargetFigure
     batch_size: int | None = None
-    ended_by: Literal["latency", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements"] | None = (
-        None
-    )
+    ended_by: SearchEnd | None = None
     undecided: list[int] = Field(default_factory=list)
     proven: bool = False
     """Whether the next larger size was measured and does not meet the target, or is more than was asked for."""
@@ -79,8 +82,15 @@ class CellSweep(_Model):
     batch_sizes: list[int]
     """In the order in which they were measured."""
 
-    ended_by: CaseStatus | None = None
+    case_ids: list[str] = Field(default_factory=list)
+    """Likewise."""
+
+    ended_by: SweepEnd | None = None
+    """None: all sizes were measured, or `target` says it. `interrupted`: what is here is what was known by then."""
+
     ended_at_batch: int | None = None
+    """Which ended it; of one that was interrupted the next one, which has not been measured."""
+
     target: LatencyTarget | None = None
     """Where a latency target was searched for."""
 
@@ -88,11 +98,28 @@ class CellSweep(_Model):
 
 
 class SweepFile(_Model):
-    """`sweep.json` of `perfharness bench sweep`."""
+    """`sweep.json` of `perfharness bench sweep`, written after every case.
+
+    Args:
+        complete: whether every cell came to its end.
+        remarks: what a reader must know of the whole.
+    """
 
     schema_version: int = SWEEP_VERSION
+    created: str = ""
     command: list[str] = Field(default_factory=list)
+    machine: MachineRecord = MachineRecord(hostname="")
+    settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    smallest: int | None = None
+    largest: int | None = None
+    memory_limit_bytes: int | None = None
+    target_ms: float | None = None
+    figure: TargetFigure | None = None
+    """Of the latency, that `target_ms` is of."""
+
     complete: bool = True
     cells: list[CellSweep] = Field(default_factory=list)
     cases: list[CaseResult] = Field(default_factory=list)
     """Every case that was measured, in order."""
+
+    remarks: list[str] = Field(default_factory=list)

@@ -12,8 +12,9 @@ from rich.table import Table
 from perfharness.analysis.bench_figures import gives_wrong_answers, latency_of
 from perfharness.analysis.bench_names import in_groups, short_backend
 from perfharness.model.bench_suite import BenchMergedResult, MergedCell, MergedRow
-from perfharness.report.bench_table import WIDTH, WRONG
+from perfharness.report.bench_table import WRONG
 from perfharness.report.bench_words import (
+    WIDTH,
     first_line,
     in_significant_digits,
     listed,

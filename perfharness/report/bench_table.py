@@ -24,6 +24,7 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_words import (
     NOT_MEASURED,
+    WIDTH,
     bytes_in_words,
     first_line,
     in_significant_digits,
@@ -33,9 +34,6 @@ from perfharness.report.bench_words import (
     speedup_in_words,
     status_line,
 )
-
-WIDTH = 160
-"""Of a table that goes to a file."""
 
 LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from perfharness.model.bench import CaseResult, Estimate
 
 NOT_MEASURED = "-"
+WIDTH = 160
+"""Of a table that goes to a file."""
+
 LISTED_WIDTH = 110
 """Of the lines of a list of cells."""
 

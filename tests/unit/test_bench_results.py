@@ -7,16 +7,18 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.merge import merge_suites
-from perfharness.bench.store import read_suite_result, write_suite
+from perfharness.bench.store import read_suite_result, write_suite, write_sweep
 from perfharness.cli.bench_progress import duration_in_words, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
@@ -28,14 +30,18 @@ from perfharness.model.bench import (
     MemoryUse,
     StreamsRecord,
 )
+from perfharness.model.bench_search import CellSweep, LatencyTarget, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
-from perfharness.report import bench_charts
-from perfharness.report.bench_charts import CHARTS, MAX_NOTES, curves_of, draw_charts, draw_merged
+from perfharness.report import bench_chart, bench_charts
+from perfharness.report.bench_chart import MAX_NOTES, apart, curves_of
+from perfharness.report.bench_charts import CHARTS, draw_charts, draw_merged
 from perfharness.report.bench_merge_table import print_merged
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_rows import bench_table
 from perfharness.report.bench_table import print_suite
 from perfharness.report.bench_words import LISTED_WIDTH, bytes_in_words, in_significant_digits, listed, speedup_in_words
+from perfharness.report.sweep import print_sweep
+from perfharness.report.sweep_charts import draw_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 
 ROOT = Path(__file__).parents[2]
@@ -266,17 +272,17 @@ def test_many_missing_cases_are_named_within_bounds(tmp_path: Path) -> None:
     assert draw_charts(suite_of(made_up("torch"), *gone), tmp_path)
 
 
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: BenchSuiteResult) -> dict[str, Any]:
+def drawn(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], object]) -> dict[str, Any]:
     """The figures of the charts, by file name."""
     figures: dict[str, Any] = {}
 
-    def keep(figure: Any, path: Path) -> Path:
-        figure._write_notes()
-        figures[path.stem] = figure.figure
+    def keep(chart: Any, path: Path) -> Path:
+        chart._write_notes()
+        figures[path.stem] = chart.figure
         return path
 
-    monkeypatch.setattr(bench_charts._Chart, "save", keep)
-    draw_charts(suite, tmp_path)
+    monkeypatch.setattr(bench_chart.Chart, "save", keep)
+    draw()
     return figures
 
 
@@ -284,7 +290,7 @@ def test_a_curve_is_broken_where_a_batch_size_was_not_measured(tmp_path: Path, m
     pytest.importorskip("matplotlib")
     cases = [made_up("torch", size, rate=10.0 * size, power_w=100.0 + size) for size in (1, 2, 8, 16)]
     cases.insert(2, made_up("torch", 4, status="not-run", reason="stopped"))
-    figures = drawn(tmp_path, monkeypatch, suite_of(*cases))
+    figures = drawn(monkeypatch, lambda: draw_charts(suite_of(*cases), tmp_path))
     (line,) = (line for line in figures["bench_throughput"].axes[0].lines if line.get_linestyle() == "-")
     heights = line.get_ydata()
     assert list(line.get_xdata()) == [1, 2, 4, 8, 16]
@@ -296,7 +302,8 @@ def test_a_curve_is_broken_where_a_batch_size_was_not_measured(tmp_path: Path, m
 def test_what_is_not_shown_for_one_reason_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     gone = [made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (4, 1)]
-    figures = drawn(tmp_path, monkeypatch, suite_of(made_up("torch"), *gone, made_up("d", status="failed", reason="x")))
+    suite = suite_of(made_up("torch"), *gone, made_up("d", status="failed", reason="x"))
+    figures = drawn(monkeypatch, lambda: draw_charts(suite, tmp_path))
     assert figures["bench_latency"].get_supxlabel().splitlines() == [
         "bars: 95 % interval of the p50",
         "not shown, 4 cases: not-run: stopped (b/plain fp32, batch 1, 4; c/plain fp32, batch 1, 4)",
@@ -308,6 +315,99 @@ def test_no_two_curves_look_the_same() -> None:
     cases = [made_up(f"b{n}", precision=p) for n in range(12) for p in ("fp32", "fp16")]
     looks = [(curve.color, curve.style, curve.marker) for curve in curves_of(suite_of(*cases))]
     assert len(set(looks)) == len(looks)
+
+
+def test_ticks_that_would_run_into_each_other_are_left_out() -> None:
+    sizes = [1, 2, 4, 8, 16, 32, 36, 38, 40, 64]
+    assert apart(sizes, [math.log2(size) for size in sizes]) == [1, 2, 4, 8, 16, 32, 40, 64]
+    assert apart([1, 2, 3], [1, 2, 3]) == [1, 2, 3]
+    assert apart([99, 100], [99, 100]) == [99, 100]
+    assert apart([7], [7]) == [7]
+    assert apart(list(range(1, 101)), list(range(1, 101)))[-1] == 100
+
+
+# ---- sweeps ----
+
+
+def swept() -> SweepFile:
+    """Three cells: one that memory ended, one that was interrupted, one of which nothing was measured."""
+    sizes = (1, 2, 4)
+    cases = [
+        *(made_up("torch", size, rate=100.0 * size, memory_bytes=10**9 * size) for size in sizes),
+        made_up("torch", 8, status="out-of-memory", reason="no room"),
+        *(made_up("fast", size, rate=300.0 * size) for size in sizes[:2]),
+    ]
+    cell = {"model": "net", "mode": "plain", "precision": "fp32", "device": "cuda"}
+    reason = "a batch of 8 is out-of-memory: no room"
+    stopped = "interrupted before a batch of 4 was measured; --resume goes on"
+    cells = [
+        CellSweep.model_validate({"backend": "torch", "batch_sizes": [1, 2, 4, 8], "ended_by": "out-of-memory",
+                                  "ended_at_batch": 8, "reason": reason, **cell}),
+        CellSweep.model_validate({"backend": "fast", "batch_sizes": [1, 2], "ended_by": "interrupted",
+                                  "ended_at_batch": 4, "reason": stopped, **cell}),
+        CellSweep.model_validate({"backend": "late", "batch_sizes": [], "ended_by": "interrupted",
+                                  "ended_at_batch": 1, "reason": "not begun", **cell}),
+    ]  # fmt: skip
+    machine = MachineRecord(hostname="rack1", gpus=["NVIDIA H200"])
+    return SweepFile(machine=machine, cells=cells, cases=cases, complete=False, memory_limit_bytes=6 * 10**9)
+
+
+def test_a_sweep_on_the_terminal() -> None:
+    text = io.StringIO()
+    print_sweep(Console(file=text, width=80), swept())
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert lines[0] == "net, torch/plain fp32"
+    assert lines[5].split() == ["8", *"------", "out-of-memory"]
+    assert lines[6] == "a batch of 8 is out-of-memory: no room"
+    assert lines[3].split() == ["2", "10", "±0.2", "11", "±0.2", "13", "±0.3", "200", "±4", "2", "GB", "-"]
+    assert lines[-1] == "net, late/plain fp32: not begun"
+
+
+def test_a_sweep_as_rows(tmp_path: Path) -> None:
+    write_sweep(tmp_path, swept())
+    rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
+    assert [row["batch_size"] for row in rows] == [1, 2, 4, 8, 1, 2]
+    assert set(rows[0]) == set(bench_table(whole_suite()).column_names)
+    assert (rows[3]["status"], rows[3]["items_per_second"], rows[0]["hostname"]) == ("out-of-memory", None, "rack1")
+    assert {row["speedup"] for row in rows} == {None}
+    written = json.loads((tmp_path / "sweep.json").read_text())
+    schema = json.loads((ROOT / "docs" / "schema" / "sweep.schema.json").read_text())
+    jsonschema.validate(written, schema)
+    written["cells"][0]["ended_by"] = "splendid"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(written, schema)
+
+
+def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    written = draw_sweep(swept(), tmp_path)
+    assert [path.name for path in written] == ["sweep_throughput.png", "sweep_latency.png", "sweep_memory.png"]
+    assert all(path.stat().st_size > 10_000 for path in written)
+    figures = drawn(monkeypatch, lambda: draw_sweep(swept(), tmp_path))
+    assert figures["sweep_throughput"].get_supxlabel().splitlines() == [
+        "torch/plain fp32: a batch of 8 is out-of-memory: no room",
+        "fast/plain fp32: interrupted before a batch of 4 was measured; --resume goes on",
+        "late/plain fp32: not begun",
+        "bars: 95 % interval of the mean",
+    ]
+    (ended,) = figures["sweep_throughput"].axes[0].texts
+    assert (ended.get_text(), ended.xy[0]) == ("out-of-memory", 8)
+    assert "limit: 6 GB" in figures["sweep_memory"].axes[0].get_legend_handles_labels()[1]
+
+
+def test_charts_of_a_search_have_the_target_and_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    target = LatencyTarget(target_ms=15, figure="mean", batch_size=2, reason="a batch of 2 meets it")
+    first = swept().cells[0].model_copy(update={"ended_by": None, "ended_at_batch": None, "target": target})
+    first = first.model_copy(update={"reason": target.reason})
+    found = swept().model_copy(update={"cells": [first], "target_ms": 15.0, "figure": "mean"})
+    figures = drawn(monkeypatch, lambda: draw_sweep(found, tmp_path))
+    axes = figures["sweep_latency"].axes[0]
+    assert "target: mean at most 15 ms" in axes.get_legend_handles_labels()[1]
+    assert "ring: torch/plain fp32: a batch of 2 meets it" in figures["sweep_latency"].get_supxlabel()
+    (ring,) = (line for line in axes.lines if line.get_markersize() > 12)
+    assert list(ring.get_xdata()) == [2]
+    assert list(ring.get_ydata()) == [10.0]
 
 
 # ---- merge ----

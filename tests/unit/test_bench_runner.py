@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench import runner
+from perfharness.bench import case_run
 from perfharness.bench.matrix import default_baseline, plan_cases
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.record import CaseRecord
@@ -86,7 +86,7 @@ def run_suite(
             record.keep(accuracy=AccuracyRecord(against=spec.accuracy.against, samples=1, metrics=metrics))
         return CaseEnd(record.end("ok", None))
 
-    monkeypatch.setattr(runner, "run_process", play)
+    monkeypatch.setattr(case_run, "run_process", play)
     write_model(folder / "net.py", FakeScript())
     (folder / "data").mkdir(exist_ok=True)
     np.save(folder / "data" / "a.npy", np.zeros(4, np.float32))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.matrix import default_baseline, plan_cases, shuffled
+from perfharness.bench.matrix import at_batch, default_baseline, plan_cases, shuffled
 from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.suite import Suite, read_suite
 from perfharness.bench.suite_check import make_suite
@@ -82,6 +82,21 @@ def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
     assert digest(WHOLE + "[latency]\niterations = 7\n") != before
     write_model(folder / "net.py", FakeScript(execute_ms=9))
     assert digest(WHOLE) != before
+
+
+def test_a_cell_at_another_batch_size_is_the_case_that_a_suite_would_have(folder: Path) -> None:
+    first, second = plan_cases(suite_of(folder, WHOLE), None)[:2]
+    assert (first.case.batch_size, second.case.batch_size) == (1, 8)
+    assert at_batch(first, 8) == second
+    assert at_batch(second, 1) == first
+    assert at_batch(first, 3).case_id == "net-FakeBackend-plain-fp32-cpu-b3"
+
+
+def test_names_stay_apart_at_every_batch_size(folder: Path) -> None:
+    text = WHOLE.replace('models = ["net.py:create"]', "").replace("modes", "extra = {}\nmodes")
+    text += '[[model]]\nname = "Net"\nsource = "net.py:create"\n[[model]]\nname = "net"\nsource = "net.py:create"\n'
+    cells = plan_cases(suite_of(folder, text), None)
+    assert len({at_batch(cell, 16).case_id.lower() for cell in cells}) == len(cells) // 2  # each cell was there twice
 
 
 def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:

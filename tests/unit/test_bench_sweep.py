@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.sweep import doubling_sizes, judge, largest_batch, sweep
+from perfharness.bench.sweep import SweepInterruptedError, doubling_sizes, judge, largest_batch, sweep
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, Estimate, LatencyStats
 
@@ -177,3 +177,55 @@ def test_there_is_an_end_to_measuring() -> None:
     found = largest_batch(Table(lambda size: size / 10), 50, largest=1024, most=10)
     assert len(found.points) == 10
     assert (found.batch_size, found.ended_by, found.proven) == (256, "measurements", False)
+
+
+# ---- the user ends it ----
+
+
+class Interrupted(Table):
+    """Measures so many sizes, then the user ends it."""
+
+    def __init__(self, milliseconds: Callable[[int], float], most: int) -> None:
+        super().__init__(milliseconds)
+        self.most = most
+
+    def __call__(self, size: int) -> CaseResult:
+        if len(self.asked) == self.most:
+            raise SweepInterruptedError
+        return super().__call__(size)
+
+
+def test_a_sweep_that_is_interrupted_keeps_what_was_measured() -> None:
+    found = sweep(Interrupted(lambda size: size, 2), [1, 2, 4, 8])
+    assert [case.case.batch_size for case in found.cases] == [1, 2]
+    assert (found.ended_by, found.ended_at_batch) == ("interrupted", 4)
+    assert found.reason == "interrupted before a batch of 4 was measured; --resume goes on"
+
+
+def test_a_search_that_is_interrupted_says_what_is_known() -> None:
+    found = largest_batch(Interrupted(lambda size: float(size), 5), 5.0, largest=64)  # 1, 2, 4, 8, 16; then 6
+    assert [point.batch_size for point in found.points] == [1, 2, 4, 8, 16]
+    assert (found.batch_size, found.ended_by, found.proven) == (4, "interrupted", False)
+    assert found.reason == (
+        "a batch of 4 meets a p99 of 5 ms (4 ms, 3.999 to 4.001); interrupted before a batch of 6 was measured,"
+        " --resume goes on"
+    )
+    nothing = largest_batch(Interrupted(lambda size: float(size), 0), 5.0)
+    assert (nothing.batch_size, nothing.ended_by) == (None, "interrupted")
+    assert nothing.reason.startswith("nothing was measured for a p99 of 5 ms; interrupted before a batch of 1")
+
+
+@given(st.integers(0, 12), st.floats(0.5, 300))
+def test_a_search_that_goes_on_finds_what_one_in_a_piece_finds(most: int, target: float) -> None:
+    """What was measured before the interrupt is looked up."""
+
+    def milliseconds(size: int) -> float:
+        return size - (size % 8 == 0) * 1.5
+
+    first = Interrupted(milliseconds, most)
+    largest_batch(first, target, largest=256)
+    known = {size: result(size, milliseconds(size)) for size in first.asked}
+    rest = Table(milliseconds)
+    resumed = largest_batch(lambda size: known.get(size) or rest(size), target, largest=256)
+    assert resumed == largest_batch(Table(milliseconds), target, largest=256)
+    assert not set(first.asked) & set(rest.asked)

@@ -1,0 +1,139 @@
+"""A case from its plan to its result in the results' folder: cooled down, run, and put in place as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from perfharness.bench.matrix import PlannedCase
+from perfharness.bench.process import CaseEnd, result_of, run_process
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.store import CASES, put_in_place, running_folder
+from perfharness.bench.suite import RunTable
+from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus
+from perfharness.telemetry.cool_down import cool_down
+from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.supervise import Patience
+
+Fields = Mapping[str, object]
+NOTHING: Fields = MappingProxyType({})
+
+
+@dataclass
+class CaseRunner:
+    """Runs the cases of a suite or a sweep, one after the other.
+
+    Args:
+        look: called about 20 times a second while one runs.
+        say: told of what takes long.
+        remarks: what a reader of the results must know; grows.
+    """
+
+    out: Path
+    run: RunTable
+    interrupts: Interrupts
+    look: Callable[[], None]
+    say: Callable[[str], None]
+    patience: Patience | None = None
+    remarks: list[str] = field(default_factory=list, init=False)
+
+    def measure(self, planned: PlannedCase, before: CaseResult | None, beside: Fields = NOTHING) -> CaseResult | None:
+        """What became of the case's process, in place; None where the user ended it.
+
+        Args:
+            before: of an earlier attempt.
+            beside: fields of the result that others know.
+        """
+        running = running_folder(self.out / CASES / planned.case_id)
+        self._cool_down(planned)
+        end = self.process(planned.spec, running)
+        if end.interrupted:
+            return None
+        return self._put(planned, self._outcome(planned, running, end), end, before, beside)
+
+    def refuse(
+        self, planned: PlannedCase, status: CaseStatus, reason: str, before: CaseResult | None, beside: Fields = NOTHING
+    ) -> CaseResult:
+        """The result, in place, of a case that is known not to run."""
+        running_folder(self.out / CASES / planned.case_id).mkdir()
+        result = CaseResult(case=planned.case, status=status, reason=reason)
+        return self._put(planned, result, CaseEnd(None), before, beside)
+
+    def process(self, spec: CaseSpec, folder: Path) -> CaseEnd:
+        """Run it in that folder, which is made."""
+        return run_process(
+            spec,
+            folder,
+            self.interrupts,
+            timeout_s=self.run.timeout_s,
+            environment=case_environment(spec),
+            look=self.look,
+            patience=self.patience,
+        )
+
+    def remark(self, text: str) -> None:
+        """Keep it, once."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def _put(
+        self, planned: PlannedCase, result: CaseResult, end: CaseEnd, before: CaseResult | None, beside: Fields
+    ) -> CaseResult:
+        attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
+        result = result.model_copy(
+            update={
+                "case": planned.case,
+                **beside,
+                "spec_sha256": planned.sha256,
+                "started_unix_ns": end.started_unix_ns,
+                "duration_s": end.duration_s,
+                "process": CaseProcess(
+                    exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
+                    signal=end.signal,
+                    timed_out=end.timed_out,
+                    attempts=attempts,
+                ),
+            }
+        )
+        folder = self.out / CASES / planned.case_id
+        put_in_place(folder.with_name(f".{folder.name}.running"), folder, result)
+        return result
+
+    def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
+        result = result_of(end, planned.case, folder, self.run.timeout_s)
+        update: dict[str, object] = {}
+        if end.reason is not None:
+            update["reason"] = end.reason
+        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
+            update["memory"] = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
+        if end.leftovers:
+            self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
+        return result.model_copy(update=update)
+
+    def _cool_down(self, planned: PlannedCase) -> None:
+        target_c, uuids = self.run.cool_down_c, planned.spec.telemetry.gpu_uuids
+        if target_c is None:
+            return
+        with open_nvml() as nvml:
+            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
+            if not devices:
+                self.remark(f"--cool-down waited for no GPU: {nvml.opened.reason or 'the cases use none'}")
+                return
+            results = cool_down(
+                devices,
+                target_c,
+                limit_s=self.run.cool_down_limit_s,
+                interrupted=lambda: bool(self.interrupts),
+                say=self.say,
+            )
+        for one in results:
+            if not one.reached:
+                self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
+
+
+def case_environment(spec: CaseSpec) -> dict[str, str]:
+    """Over the suite's own: the GPU, or none, so that no framework takes one that it was not given."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""}

@@ -1,0 +1,117 @@
+"""Sweeps over batch sizes: what ended each in words, the table of it on the terminal, and all of it as a suite."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perfharness.analysis.bench_figures import memory_of
+from perfharness.analysis.bench_names import CaseNames
+from perfharness.model.bench import BenchCase, CaseResult, Estimate
+from perfharness.model.bench_search import CellSweep, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+from perfharness.report.bench_table import at_once_lines
+from perfharness.report.bench_words import NOT_MEASURED, WIDTH, bytes_in_words
+
+CELL = ("model", "backend", "mode", "precision", "device")
+"""What a cell is."""
+
+
+def as_suite(found: SweepFile) -> BenchSuiteResult:
+    """The cases as rows of a suite, for what is made of those; a sweep has no baseline."""
+    return BenchSuiteResult(
+        created=found.created,
+        command=found.command,
+        machine=found.machine,
+        settings=found.settings,
+        constraints=Constraints(memory_limit_bytes=found.memory_limit_bytes),
+        cases=found.cases,
+        complete=found.complete,
+        remarks=found.remarks,
+    )
+
+
+def is_of(case: BenchCase, cell: CellSweep) -> bool:
+    """Whether the case was measured for that cell; a backend may be there with several settings."""
+    if cell.case_ids or not cell.batch_sizes:
+        return case.case_id in cell.case_ids
+    return all(
+        getattr(case, name) == getattr(cell, name) for name in ("model", "backend", "mode", "precision", "device")
+    )
+
+
+def case_of(cell: CellSweep, batch_size: int = 1) -> BenchCase:
+    """A case of the cell, for its name."""
+    return BenchCase(
+        case_id="", model=cell.model, backend=cell.backend, mode=cell.mode, precision=cell.precision,
+        device=cell.device, batch_size=batch_size,
+    )  # fmt: skip
+
+
+def names_of(found: SweepFile, *, with_model: bool) -> CaseNames:
+    """Of all cells, those of which nothing was measured too."""
+    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=with_model)
+
+
+def end_in_words(cell: CellSweep) -> str:
+    """Which limit ended it, and at which batch size."""
+    if cell.reason is not None:
+        return cell.reason
+    return (
+        f"all batch sizes were measured, up to {max(cell.batch_sizes)}" if cell.batch_sizes else "nothing was measured"
+    )
+
+
+def print_sweep(console: Console, found: SweepFile) -> None:
+    """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
+    names = names_of(found, with_model=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, WIDTH))
+    for cell in found.cells:
+        name = f"{cell.model}, {names.cell(case_of(cell))}"
+        table = Table(title=escape(name), title_justify="left", box=None)
+        for column in ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "memory", "J/item", ""):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True, overflow="fold")
+        mine = [one for one in found.cases if is_of(one.case, cell)]
+        mine.sort(key=lambda one: one.case.batch_size)
+        for case in mine:
+            table.add_row(*_cells(case))
+        if mine:
+            console.print(table)
+        for case in mine:
+            for line in at_once_lines(case):
+                _say(console, f"batch {case.case.batch_size}: {line}")
+        _say(console, end_in_words(cell) if mine else f"{name}: {end_in_words(cell)}")
+    for remark in found.remarks:
+        _say(console, remark)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(case: CaseResult) -> list[str]:
+    size = str(case.case.batch_size)
+    if case.status != "ok":
+        return [size, *[NOT_MEASURED] * 6, case.status]
+    latency = case.latency
+    return [
+        size,
+        _with_interval(latency.median if latency else None),
+        _with_interval(latency.p95 if latency else None),
+        _with_interval(latency.p99 if latency else None),
+        _with_interval(case.items_per_second),
+        bytes_in_words(memory_of(case)),
+        _with_interval(case.energy_per_item_j),
+        "",
+    ]
+
+
+def _with_interval(figure: Estimate | None) -> str:
+    if figure is None:
+        return NOT_MEASURED
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.4g}"
+    half = float(f"{(figure.high - figure.low) / 2:.1g}")
+    return f"{figure.value:.4g} ±{half:g}"
