@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions
+from perfharness.backends import torch as ours
 from perfharness.backends.torch import TorchSession
 from perfharness.backends.torch_program import Program
 from perfharness.errors import OutOfMemoryError
@@ -22,6 +23,7 @@ torch = pytest.importorskip("torch")
 class FakeStream:
     def __init__(self, calls: list[str], name: str) -> None:
         self.calls, self.name = calls, name
+        self.device = torch.device("cpu")
 
     def synchronize(self) -> None:
         self.calls.append(f"wait for {self.name}")
@@ -121,6 +123,12 @@ class Doubled(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is 
         return x * 2
 
 
+@pytest.fixture(autouse=True)
+def no_idle_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed session's stream is there for the next, of another test too."""
+    monkeypatch.setattr(ours, "_IDLE_STREAMS", [])
+
+
 def made(fake: FakeTorch, monkeypatch: pytest.MonkeyPatch, fails: bool = False, **options: Any) -> TorchSession:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     x = TensorSpec(name="x", shape=(None, 2), dtype="float32")
@@ -163,7 +171,7 @@ def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) 
     session.allocate({"x": (1, 2)})
     captured = fake.calls[fake.calls.index("set stream 1") :]
     assert captured == [
-        "set stream 1", "model", "model", "model", "wait for stream 1",
+        "set stream 1", "model", "wait for stream 1", "model", "model", "wait for stream 1",
         "capture on stream 1", "model", "captured", "wait for stream 1",
     ]  # fmt: skip
     session.write_inputs({"x": np.array([[1, 2]], np.float32)})
@@ -202,3 +210,17 @@ def test_a_limit_is_set_lifted_and_named(monkeypatch: pytest.MonkeyPatch) -> Non
         session.execute()
     session.close()
     assert fake.calls[-1] == "fraction 1.0"
+
+
+def test_a_closed_sessions_stream_is_the_next_ones_and_no_open_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTorch()
+    one, other = made(fake, monkeypatch), made(fake, monkeypatch)
+    first, second = one._stream, other._stream
+    assert first is not second
+    one.close()
+    third = made(fake, monkeypatch)
+    assert third._stream is first
+    fourth = made(fake, monkeypatch)
+    assert all(fourth._stream is not stream for stream in (first, second))
+    for session in (other, third, fourth):
+        session.close()
