@@ -25,8 +25,11 @@ COLORS = tuple(color for color in PALETTE if color != "#F0E442")
 
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-LEGEND_WIDTH, MAX_NOTES, MAX_NAMED, MAX_TICKS = 34, 12, 450, 22
-"""Characters of a line of the legend, notes below a chart, characters of the cells that one note names, ticks."""
+LEGEND_WIDTH, MAX_NOTES, MAX_NAMED = 34, 12, 450
+"""Characters of a line of the legend, notes below a chart, characters of the cells that one note names."""
+
+DIGIT_WIDTH = 0.008
+"""Half of what a digit of a tick takes, of the width of the axis, with some room."""
 
 LIMIT = "#444444"
 
@@ -57,12 +60,19 @@ class Curve:
 class Chart:
     """One picture with one pair of axes; the legend and what is missing stand beside the data."""
 
-    def __init__(self, suite: BenchSuiteResult, title: str, target: tuple[LatencyFigure, float] | None = None) -> None:
+    def __init__(
+        self,
+        suite: BenchSuiteResult,
+        title: str,
+        target: tuple[LatencyFigure, float] | None = None,
+        names: CaseNames | None = None,
+    ) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         self.suite, self.target = suite, target
-        self.curves = curves_of(suite)
+        self.names = names or CaseNames.of((result.case for result in suite.cases), with_model=False)
+        self.curves = curves_of(suite, self.names)
         self.figure = Figure(figsize=(10.5, 5.2), layout="constrained")
         FigureCanvasAgg(self.figure)
         self.ax: Any = self.figure.subplots()
@@ -178,9 +188,8 @@ class Chart:
 
     def _missing_notes(self) -> Iterator[str]:
         """What is not in the picture is named in it; cases of one reason together."""
-        names = _names(self.suite)
         for reason, cases in in_groups(self.missing):
-            short, cells = textwrap.shorten(reason, 220), names.cells(cases)
+            short, cells = textwrap.shorten(reason, 220), self.names.cells(cases)
             if len(cells) == 1:
                 yield f"not shown: {cells[0]}: {short}"
             else:
@@ -188,15 +197,16 @@ class Chart:
                 yield f"not shown, {len(cases)} cases: {short} ({named})"
 
 
-def curves_of(suite: BenchSuiteResult) -> list[Curve]:
-    """A colour for each backend and mode, a line style and a marker for each precision and device."""
-    cells: dict[tuple[str, str, str, str], list[CaseResult]] = {}
+def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
+    """A colour for each backend and mode, a line style and a marker for each precision, device and settings."""
+    cells: dict[tuple[str, str, str, str, int], list[CaseResult]] = {}
     for result in suite.cases:
         case = result.case
-        cells.setdefault((case.backend, case.mode, case.precision, case.device), []).append(result)
+        look = (case.backend, case.mode, case.precision, case.device, names.number(case))
+        cells.setdefault(look, []).append(result)
     hues = list(dict.fromkeys(key[:2] for key in cells))
     kinds = list(dict.fromkeys(key[2:] for key in cells))
-    curves, names = [], _names(suite)
+    curves = []
     for position, (key, results) in enumerate(cells.items()):
         rank = position / max(1, len(cells) - 1)
         hue, kind = hues.index(key[:2]), kinds.index(key[2:])
@@ -241,10 +251,6 @@ def _label(curve: Curve) -> str:
     return f"{curve.label} (wrong answers)" if curve.is_wrong else curve.label
 
 
-def _names(suite: BenchSuiteResult) -> CaseNames:
-    return CaseNames.of((result.case for result in suite.cases), with_model=False)
-
-
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
     """The reason that the result gives for a field, or that it has none."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
@@ -270,12 +276,16 @@ def apart(sizes: Sequence[int], places: Sequence[float]) -> list[int]:
         places: of them on the axis, in any unit.
     """
     width = places[-1] - places[0]
+
+    def touch(one: int, other: int) -> bool:
+        digits = len(f"{sizes[one]}{sizes[other]}")
+        return places[other] - places[one] < width * digits * DIGIT_WIDTH
+
+    last = len(sizes) - 1
     kept: list[int] = []
-    for position, place in enumerate(places):
-        if position == len(places) - 1:
-            while len(kept) > 1 and place - places[kept[-1]] < width / MAX_TICKS:
-                kept.pop()
-        elif kept and place - places[kept[-1]] < width / MAX_TICKS:
-            continue
-        kept.append(position)
-    return [sizes[position] for position in kept]
+    for position in range(last):
+        if not kept or not touch(kept[-1], position):
+            kept.append(position)
+    while len(kept) > 1 and touch(kept[-1], last):
+        kept.pop()
+    return [sizes[position] for position in [*kept, last]]

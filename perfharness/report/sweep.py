@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import memory_of
-from perfharness.analysis.bench_names import CaseNames
+from perfharness.analysis.bench_names import CaseNames, in_groups
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
@@ -41,17 +41,20 @@ def is_of(case: BenchCase, cell: CellSweep) -> bool:
     )
 
 
-def case_of(cell: CellSweep, batch_size: int = 1) -> BenchCase:
+def case_of(cell: CellSweep) -> BenchCase:
     """A case of the cell, for its name."""
     return BenchCase(
-        case_id="", model=cell.model, backend=cell.backend, mode=cell.mode, precision=cell.precision,
-        device=cell.device, batch_size=batch_size,
+        case_id=cell.case_ids[0] if cell.case_ids else "", model=cell.model, backend=cell.backend, mode=cell.mode,
+        precision=cell.precision, device=cell.device, batch_size=1,
     )  # fmt: skip
 
 
-def names_of(found: SweepFile, *, with_model: bool) -> CaseNames:
-    """Of all cells, those of which nothing was measured too."""
-    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=with_model)
+def names_of(found: SweepFile) -> CaseNames:
+    """Of all cells, those of which nothing was measured too; the model is told beside them."""
+    numbers = {}
+    for _, cells in in_groups((tuple(getattr(cell, name) for name in CELL), cell) for cell in found.cells):
+        numbers.update({case_id: number for number, cell in enumerate(cells, 1) for case_id in cell.case_ids})
+    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False, numbers=numbers)
 
 
 def end_in_words(cell: CellSweep) -> str:
@@ -65,7 +68,7 @@ def end_in_words(cell: CellSweep) -> str:
 
 def print_sweep(console: Console, found: SweepFile) -> None:
     """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
-    names = names_of(found, with_model=False)
+    names = names_of(found)
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     for cell in found.cells:

@@ -35,18 +35,17 @@ class _SweepChart(Chart):
 
     def __init__(self, found: SweepFile, title: str) -> None:
         target = None if found.target_ms is None or found.figure is None else (found.figure, found.target_ms)
-        super().__init__(as_suite(found), title, target)
+        super().__init__(as_suite(found), title, target, names_of(found))
         self.found = found
 
     def lines(self, value: Value, what: str) -> bool:
         """The curves, and their ends."""
         if not super().lines(value, what):
             return False
-        names = names_of(self.found, with_model=False)
         for cell in self.found.cells:
             curve = next((one for one in self.curves if is_of(one.results[0].case, cell)), None)
             mark = "" if curve is None else self._ring(curve, cell, value)
-            self.notes.append(f"{mark}{names.cell(case_of(cell))}: {end_in_words(cell)}")
+            self.notes.append(f"{mark}{self.names.cell(case_of(cell))}: {end_in_words(cell)}")
         for size, ended in in_groups((one.ended_at_batch, one) for one in self.found.cells):
             if size is not None:
                 self._end(size, [one for one in ended if one.ended_by != "interrupted"])

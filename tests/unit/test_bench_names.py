@@ -25,5 +25,12 @@ def test_two_classes_of_one_name_are_two_cells() -> None:
     assert CaseNames.of(cases).cells(cases) == ["a:Own/plain fp32, batch 1", "b:Own/plain fp32, batch 2"]
 
 
+def test_the_second_settings_of_a_backend_have_a_number() -> None:
+    cases = [
+        made_up("torch", size).case.model_copy(update={"case_id": f"{n}-{size}"}) for n in (1, 2) for size in (1, 4)
+    ]
+    assert CaseNames.of(cases).cells(cases) == ["torch/plain fp32, batch 1, 4", "torch/plain #2 fp32, batch 1, 4"]
+
+
 def test_groups_keep_the_order() -> None:
     assert in_groups([("b", 1), ("a", 2), ("b", 3)]) == [("b", [1, 3]), ("a", [2])]

@@ -33,7 +33,7 @@ from perfharness.model.bench import (
 from perfharness.model.bench_search import CellSweep, LatencyTarget, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
 from perfharness.report import bench_chart, bench_charts
-from perfharness.report.bench_chart import MAX_NOTES, apart, curves_of
+from perfharness.report.bench_chart import MAX_NOTES, Chart, apart
 from perfharness.report.bench_charts import CHARTS, draw_charts, draw_merged
 from perfharness.report.bench_merge_table import print_merged
 from perfharness.report.bench_recommendation import recommendation_lines
@@ -312,14 +312,35 @@ def test_what_is_not_shown_for_one_reason_is_one_note(tmp_path: Path, monkeypatc
 
 
 def test_no_two_curves_look_the_same() -> None:
+    pytest.importorskip("matplotlib")
     cases = [made_up(f"b{n}", precision=p) for n in range(12) for p in ("fp32", "fp16")]
-    looks = [(curve.color, curve.style, curve.marker) for curve in curves_of(suite_of(*cases))]
+    looks = [(curve.color, curve.style, curve.marker) for curve in Chart(suite_of(*cases), "").curves]
     assert len(set(looks)) == len(looks)
+
+
+def test_several_settings_of_a_backend_are_curves_of_their_own() -> None:
+    def with_threads(threads: int, rate: float) -> list[CaseResult]:
+        cases = (made_up("torch", size, rate=rate * size) for size in (1, 2))
+        return [
+            one.model_copy(update={"case": one.case.model_copy(update={"case_id": f"{one.case.case_id}-{threads}"})})
+            for one in cases
+        ]
+
+    suite = suite_of(*with_threads(1, 10), *with_threads(2, 20))
+    pytest.importorskip("matplotlib")
+    curves = Chart(suite, "").curves
+    assert [curve.label for curve in curves] == ["torch/plain fp32", "torch/plain #2 fp32"]
+    assert [[one.items_per_second.value for one in curve.results if one.items_per_second] for curve in curves] == [
+        [10, 20],
+        [20, 40],
+    ]
+    assert len({(curve.color, curve.style, curve.marker) for curve in curves}) == 2
+    assert row_with(printed(suite), "torch/plain #2", "40")
 
 
 def test_ticks_that_would_run_into_each_other_are_left_out() -> None:
     sizes = [1, 2, 4, 8, 16, 32, 36, 38, 40, 64]
-    assert apart(sizes, [math.log2(size) for size in sizes]) == [1, 2, 4, 8, 16, 32, 40, 64]
+    assert apart(sizes, [math.log2(size) for size in sizes]) == [1, 2, 4, 8, 16, 32, 38, 64]
     assert apart([1, 2, 3], [1, 2, 3]) == [1, 2, 3]
     assert apart([99, 100], [99, 100]) == [99, 100]
     assert apart([7], [7]) == [7]
