@@ -147,7 +147,8 @@ def _draw_given(axes: Any, comparison: EngineComparison) -> None:
 
 
 def _draw_map(ax: Any, engine: EngineResult, found: Float64 | str) -> None:
-    title = f"{engine.name}\n{engine.backend}, {engine.precision or '?'}"
+    runner = f"{engine.backend}/{engine.mode}" if engine.mode else engine.backend
+    title = f"{engine.name}\n{runner}, {engine.precision or '?'}"
     ax.set_title(title, fontsize=9, parse_math=False)
     if isinstance(found, str):
         _empty(ax, found)
