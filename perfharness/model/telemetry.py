@@ -39,6 +39,8 @@ def process_subject(folder: str) -> str:
 class Metric:
     """What a metric means.
 
+    A reading holds from then on, until the next, but for `SINCE_LAST_READING`.
+
     Args:
         name: with its unit.
         meaning: for the documentation and the plots, without the unit.
@@ -93,6 +95,10 @@ HOST_METRICS = (
     Metric("read_bytes", "read from storage", counter=True, computed=True),
     Metric("write_bytes", "written to storage", counter=True, computed=True),
 )
+
+
+SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent"})
+"""Metrics whose value is the mean over the time since the reading before."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,19 @@ def test_only_the_window_counts_and_what_held_when_it_began() -> None:
     assert found.new_readings == 2
 
 
+def test_what_a_reading_says_of_the_time_before_it_counts_there() -> None:
+    # One core idle until 1.0 s, busy until 1.2 s, idle after: readings at 0.1, 0.2, ... are of the tenth before each.
+    share = [0.0] * 10 + [100.0, 100.0] + [0.0] * 8
+    times = [T0 + round((place + 1) * 100 * MS) for place in range(len(share))]
+    log = SampleBuilder().readings("GPU-a", "x", times, share).build().get("GPU-a", "x")
+    busy = window_figures(log, window(1.0, 1.2), since_last=True)
+    assert (busy.mean, busy.min) == (100, 100)
+    assert window_figures(log, window(0.0, 1.0), since_last=True).max == 0
+    assert window_figures(log, window(0.9, 1.3), since_last=True).mean == pytest.approx(50)
+    failed = SampleBuilder().readings("GPU-a", "x", times[:4], [10.0, None, 30.0, 30.0]).build().get("GPU-a", "x")
+    assert window_figures(failed, window(0.0, 0.4), since_last=True).mean == pytest.approx((10 + 30 + 30) / 3)
+
+
 def test_a_clock_that_never_changes_is_known_without_a_new_reading() -> None:
     found = window_figures(series([1980.0] * 50, is_new=[True] + [False] * 49), window(2, 4))
     assert (found.mean, found.new_readings, found.reason) == (1980, 0, None)

@@ -1,4 +1,4 @@
-"""One metric over a window: every value holds until the source was updated again, and counts for as long."""
+"""One metric over a window: every value counts for as long as it holds, mostly until the source is updated again."""
 
 from __future__ import annotations
 
@@ -59,9 +59,22 @@ def held(series: Series) -> Held:
     return Held(start[known], end[known], series.value[at][known])
 
 
+def since_last_reading(series: Series) -> Held:
+    """The readings of a metric whose value is the mean over the time since the reading before, as steps.
+
+    The first is taken to be of a time as long as they usually are.
+    """
+    time = series.time_unix_ns
+    if len(time) < 2:
+        return held(series)
+    known = ~np.isnan(series.value)
+    start = np.r_[time[0] - np.int64(np.median(np.diff(time))), time[:-1]]
+    return Held(start[known], time[known], series.value[known])
+
+
 def window_figures(
     series: Series | None, window: Window | None, *, scale: float = 1.0, period_ns: int | None = None,
-    reason: str | None = None,
+    since_last: bool = False, reason: str | None = None,
 ) -> MetricFigures:  # fmt: skip
     """Figures of a metric over a window.
 
@@ -70,13 +83,15 @@ def window_figures(
         window: None where there is no measured window.
         scale: from the metric's unit to that of the figures.
         period_ns: of the source's updates, where known.
+        since_last: whether a value is of the time since the reading before (`SINCE_LAST_READING`).
         reason: why there are no readings, where that is known.
     """
     if series is None or not series.is_read.any():
         return _nothing(0, period_ns, reason or "it was not sampled")
     if window is None:
         return _nothing(0, period_ns, "there is no measured window")
-    inside = held(series).within(window)
+    steps = since_last_reading(series) if since_last else held(series)
+    inside = steps.within(window)
     count = len(series.updates().between(*window))
     known = float(inside.weight.sum()) / (window[1] - window[0])
     if known < MIN_KNOWN:

@@ -28,7 +28,7 @@ from perfharness.model.gpu_metrics import (
     RunMetrics,
     WindowKind,
 )
-from perfharness.model.telemetry import HOST, SampleLog, SubjectRecord, process_subject
+from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, SubjectRecord, process_subject
 
 Scaled = Mapping[str, tuple[str, float]]
 
@@ -233,6 +233,7 @@ def _figures(log: SampleLog, subject: str, wanted: Scaled, window: Window | None
             window,
             scale=scale,
             period_ns=log.meta.update_period_ns(subject, metric),
+            since_last=metric in SINCE_LAST_READING,
             reason=next((f.reason for f in log.meta.failures if (f.subject, f.metric) == (subject, metric)), None),
         )
         for name, (metric, scale) in wanted.items()
