@@ -241,12 +241,6 @@ class TensorRTSession(Session):
             return f"{self._library.name} reported no layer to its profiler"
         return [LayerTime(name, total / rounds) for name, total in recorder.milliseconds.items()]
 
-    def engine_information(self) -> dict[str, Any]:
-        """What the engine inspector tells of the engine, for the allocated shapes."""
-        if self._loaded is None:
-            raise BackendError("no engine is loaded yet; allocate before it is looked into")
-        return self._loaded.information(self._context)
-
     def close(self) -> None:
         """Keep what RTX compiled, then free context, engine, buffers and stream."""
         if self._runtime_cache is not None and self._loaded is not None:
