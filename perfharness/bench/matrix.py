@@ -6,12 +6,13 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
+from perfharness.backends.model_files import model_files
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, source_of
 from perfharness.errors import BackendError
@@ -32,15 +33,15 @@ class PlannedCase:
     """A case that is to be run.
 
     Args:
-        sha256: of all that decides what is measured, the model's file included.
+        sha256: of all that decides what is measured, the model's files and its inputs included.
         refusal: why no process need be started to know that it cannot run.
-        model_sha256: of the model's file alone.
+        files_sha256: of these files alone.
     """
 
     spec: CaseSpec
     sha256: str
     refusal: str | None = None
-    model_sha256: str = ""
+    files_sha256: str = ""
 
     @property
     def case(self) -> BenchCase:
@@ -150,15 +151,15 @@ def _planned(
         pipeline=measure.pipeline,
         pipeline_arguments=measure.pipeline_arguments,
     )
-    model_sha256 = _model_digest(source, digests)
-    return PlannedCase(spec, _digest(spec, model_sha256), refusal, model_sha256)
+    files_sha256 = _files_digest(source, spec.input_file, digests)
+    return PlannedCase(spec, _digest(spec, files_sha256), refusal, files_sha256)
 
 
 def at_batch(planned: PlannedCase, batch_size: int) -> PlannedCase:
     """The same cell at another batch size, as a suite with that batch size would have it."""
     case = planned.case.model_copy(update={"case_id": "", "batch_size": batch_size})
     spec = planned.spec.model_copy(update={"case": case})
-    sha256, name = _digest(spec, planned.model_sha256), _plain_id(case)
+    sha256, name = _digest(spec, planned.files_sha256), _plain_id(case)
     if planned.case_id != _plain_id(planned.case) or len(name) > LONGEST_ID:
         name = _long_id(name, sha256)
     named = spec.model_copy(update={"case": case.model_copy(update={"case_id": name})})
@@ -186,25 +187,19 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
     return None if path is None else (suite.folder / path).absolute()
 
 
-def _model_digest(source: ModelSource, digests: dict[str, str]) -> str:
-    file = source.path or Path(str(source.factory).rpartition(":")[0])
-    key = str(file)
+def _files_digest(source: ModelSource, inputs: Path | None, digests: dict[str, str]) -> str:
+    """Of the model's files and that of its inputs; `digests` has those that are known."""
+    key = f"{source.path or source.factory} {inputs}"
     if key not in digests:
-        digests[key] = "".join(_file_digest(path) for path in _files(file))
+        given = [inputs] if inputs is not None and inputs.is_file() else []
+        digests[key] = "".join(_file_digest(path) for path in (*model_files(source), *given))
     return digests[key]
 
 
-def _digest(spec: CaseSpec, model_sha256: str) -> str:
+def _digest(spec: CaseSpec, files_sha256: str) -> str:
     """Of a spec whose case has no id yet."""
-    text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + model_sha256
+    text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + files_sha256
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-    elif path.is_dir():
-        yield from sorted(one for one in path.rglob("*") if one.is_file())
 
 
 def _file_digest(path: Path) -> str:

@@ -13,7 +13,7 @@ PASSING = ("timeout", "not-run", "unavailable")
 def why_again(case: PlannedCase, result: CaseResult, *, retry_failed: bool = False) -> str | None:
     """Why a case with a result is run again; None: the result is kept."""
     if result.spec_sha256 != case.sha256:
-        return "the suite, the model's file or the GPU has changed since"
+        return "the suite, a file of the model or of its inputs, or the GPU has changed since"
     if is_passing(result) or (retry_failed and result.status != "ok"):
         return f"it was {result.status}: {result.reason}"
     return None

@@ -173,7 +173,7 @@ def test_resume_tells_of_a_changed_suite_and_measures_what_changed(tmp_path: Pat
     assert set(by_cell(out)) == {("plain", 1), ("plain", 2)}
     write_suite(tmp_path, FAST.model_copy(update={"bias": 1.0}), batch_sizes="[1, 2]", modes="plain")
     changed = bench(suite, "-o", out, "--resume", "--no-charts")
-    assert "the suite, the model's file or the GPU has changed since" in changed.stdout
+    assert "the suite, a file of the model or of its inputs, or the GPU has changed since" in changed.stdout
     assert by_cell(out)["plain", 1] != before["plain", 1]
 
 

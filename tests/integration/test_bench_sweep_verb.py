@@ -180,7 +180,7 @@ def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     assert third.complete
     assert "in cases/ and not part of this sweep, so not in these results: " in smaller.stdout
     changed, _ = run(tmp_path, FakeScript(execute_ms=0.3), "--largest", "2", "--resume")
-    assert "batch 1: the suite, the model's file or the GPU has changed since" in changed.stdout
+    assert "batch 1: the suite, a file of the model or of its inputs, or the GPU has changed since" in changed.stdout
     assert "kept" not in changed.stdout
 
 

@@ -80,6 +80,13 @@ def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
     assert digest(f"baseline = 'x'\n{WHOLE}".replace("baseline = 'x'\n", "")) == before
     assert digest(WHOLE + "[run]\nseed = 7\ntimeout_s = 3\n[constraints]\nmax_latency_ms = 2\n") == before
     assert digest(WHOLE + "[latency]\niterations = 7\n") != before
+    inputs = WHOLE.replace('models = ["net.py:create"]', "") + (
+        '[[model]]\nname = "net"\nsource = "net.py:create"\ninput_file = "x.npz"\n'
+    )
+    (folder / "x.npz").write_bytes(b"a")
+    with_inputs = digest(inputs)
+    (folder / "x.npz").write_bytes(b"b")
+    assert digest(inputs) not in (with_inputs, before), "other values in the same file"
     write_model(folder / "net.py", FakeScript(execute_ms=9))
     assert digest(WHOLE) != before
 

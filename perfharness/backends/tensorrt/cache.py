@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from perfharness.backends.model_files import onnx_weight_files
 from perfharness.backends.tensorrt.build import Engine
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.options import BuildOptions, Profile
@@ -128,28 +129,13 @@ def model_sha256(source: Path | bytes) -> str:
         return hashlib.sha256(source).hexdigest()
     digest = hashlib.sha256()
     try:
-        for path in (source, *_weight_files(source)):
+        for path in (source, *onnx_weight_files(source)):
             with path.open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
     except OSError as error:
         raise BackendError(f"{source} cannot be read: {error}") from error
     return digest.hexdigest()
-
-
-def _weight_files(path: Path) -> list[Path]:
-    """Files beside an ONNX file that hold its weights."""
-    import onnx
-
-    model = onnx.load_model(str(path), load_external_data=False)
-    names = {
-        entry.value
-        for tensor in model.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return [path.parent / name for name in sorted(names)]
 
 
 def _sha256_text(value: object) -> str:

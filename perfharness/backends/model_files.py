@@ -1,0 +1,86 @@
+"""The files that decide what a model is, found without running any of its code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from perfharness.backends.base import ModelSource
+
+
+def model_files(model: ModelSource) -> list[Path]:
+    """Files that are there: the model's own and those with its weights, or the program that makes it.
+
+    Of a function in a file it is that file; of one in a module of a package the package folder's `*.py`, for models are
+    built by more than the module that is named. What these import from elsewhere is not looked at.
+    """
+    if model.path is None:
+        return _files_of_function(str(model.factory).rpartition(":")[0])
+    if model.path.is_dir():
+        return sorted(one for one in model.path.rglob("*") if one.is_file())
+    beside: Iterable[Path] = ()
+    if model.suffix == ".onnx":
+        beside = _weights_of_broken_or_whole(model.path)
+    elif model.suffix == ".xml":
+        beside = (model.path.with_suffix(".bin"),)
+    return [path for path in (model.path, *beside) if path.is_file()]
+
+
+def onnx_weight_files(path: Path) -> list[Path]:
+    """Files beside an ONNX file that hold its weights."""
+    import onnx
+
+    if not _holds(path, b"location"):  # the key that names such a file; to parse a large model takes seconds
+        return []
+    model = onnx.load_model(str(path), load_external_data=False)
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / name for name in sorted(names)]
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(text) >= 0
+
+
+def _weights_of_broken_or_whole(path: Path) -> list[Path]:
+    """None of a file that cannot be read: whoever loads it says so."""
+    try:
+        return onnx_weight_files(path)
+    except Exception:
+        return []
+
+
+def _files_of_function(module: str) -> list[Path]:
+    if module.endswith(".py"):
+        return [Path(module)] if Path(module).is_file() else []
+    file = _module_file(module)
+    if file is None:
+        return []
+    in_package = "." in module or file.name == "__init__.py"
+    return sorted(file.parent.glob("*.py")) if in_package else [file]
+
+
+def _module_file(name: str) -> Path | None:
+    """Of a module that would be imported from the working folder or `sys.path`."""
+    places: Iterable[str] | None = [str(Path.cwd()), *sys.path]
+    found: ModuleSpec | None = None
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        if places is None:
+            return None
+        found = PathFinder.find_spec(".".join(parts[: depth + 1]), list(places))
+        if found is None:
+            return None
+        places = found.submodule_search_locations
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
