@@ -101,7 +101,13 @@ def host_bytes() -> int:
 
 
 def host_peak_bytes() -> int:
-    """The most that was resident since the process began (getrusage(2): kilobytes)."""
+    """The most that was resident since the program began (proc_pid_status(5), VmHWM).
+
+    `ru_maxrss` of getrusage(2) also counts what the process was before it became this program: a copy of its parent.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -130,6 +130,13 @@ def test_host_memory_is_that_of_this_process() -> None:
     del block
 
 
+def test_what_the_parent_held_is_not_the_childs_peak() -> None:
+    held = bytearray(300_000_000)  # resident, for zeros are written
+    script = "from perfharness.bench.memory import host_peak_bytes as peak; print(peak())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 1_000_000 < int(done.stdout) < len(held)
+
+
 def test_size_on_disk(tmp_path: Path) -> None:
     (tmp_path / "saved" / "variables").mkdir(parents=True)
     (tmp_path / "saved" / "saved_model.pb").write_bytes(b"x" * 10)
