@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -73,14 +73,9 @@ def _files_of_function(module: str) -> list[Path]:
 
 def _module_file(name: str) -> Path | None:
     """Of a module that would be imported from the working folder or `sys.path`."""
-    places: Iterable[str] | None = [str(Path.cwd()), *sys.path]
-    found: ModuleSpec | None = None
-    parts = name.split(".")
-    for depth in range(len(parts)):
-        if places is None:
-            return None
-        found = PathFinder.find_spec(".".join(parts[: depth + 1]), list(places))
-        if found is None:
-            return None
-        places = found.submodule_search_locations
+    *packages, last = name.split(".")
+    places = [Path.cwd(), *map(Path, sys.path)]
+    for package in packages:  # with an __init__.py or without one
+        places = [place / package for place in places if (place / package).is_dir()]
+    found = PathFinder.find_spec(last, [str(place) for place in places])
     return Path(found.origin) if found is not None and found.has_location and found.origin else None

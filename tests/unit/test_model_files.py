@@ -39,6 +39,12 @@ def test_a_function_in_a_package_is_the_packages_folder(tmp_path: Path, monkeypa
         assert model_files(ModelSource("m", factory=missing)) == []
 
 
+def test_packages_need_no_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [write(tmp_path / "examples" / "deep" / name) for name in ("factory.py", "layers.py")]
+    assert model_files(ModelSource("m", factory="examples.deep.factory:create")) == files
+
+
 def test_weights_beside_a_model_belong_to_it(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     from tests.contract import tiny_models
