@@ -31,10 +31,10 @@ def model_files(model: ModelSource) -> list[Path]:
 
 def onnx_weight_files(path: Path) -> list[Path]:
     """Files beside an ONNX file that hold its weights."""
+    if not _holds(path, b"location"):  # the key that names such a file; to import onnx and parse a model takes seconds
+        return []
     import onnx
 
-    if not _holds(path, b"location"):  # the key that names such a file; to parse a large model takes seconds
-        return []
     model = onnx.load_model(str(path), load_external_data=False)
     names = {
         entry.value

@@ -14,7 +14,7 @@ from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.backends.model_files import model_files
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, source_of
+from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, possible_devices, source_of
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.manifest import GpuRecord
@@ -95,10 +95,7 @@ def default_baseline(suite: Suite, gpu: GpuRecord | None) -> str:
 
 def device_of(suite: Suite, one: SuiteBackend, gpu: GpuRecord | None) -> Device:
     """What a backend is to run on."""
-    asked = one.device or suite.device
-    if asked == "auto":
-        return "cpu" if gpu is None else "cuda"
-    return asked
+    return possible_devices(suite, one)[0 if gpu is None else -1]
 
 
 def _planned(

@@ -251,7 +251,7 @@ def modes_of(one: SuiteBackend, known: Backend, device: Device) -> tuple[str, ..
 
 
 def possible_devices(suite: Suite, one: SuiteBackend) -> tuple[Device, ...]:
-    """What a backend may run on, as far as the suite alone tells."""
+    """What a backend may run on, as far as the suite alone tells: one device, or first the CPU's, then the GPU's."""
     asked = one.device or suite.device
     return ("cpu", "cuda") if asked == "auto" else (asked,)
 
