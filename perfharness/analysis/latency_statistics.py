@@ -14,7 +14,7 @@ from math import comb, sqrt
 
 import numpy as np
 
-from perfharness.analysis.statistics import PERCENTILES, min_count
+from perfharness.analysis.statistics import PERCENTILES, min_count, student_t
 from perfharness.model.bench import Estimate, LatencyStats
 from perfharness.model.result import Float64
 
@@ -26,12 +26,6 @@ MIN_FOR_INTERVAL = 6
 
 MIN_BEYOND = 2.0
 """With less, how the blocks scatter is chance, and an interval found by luck is too narrow."""
-
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t, two-sided 95 %, for 1 to 30 degrees of freedom."""
 
 ONE_SIDED_95 = 1.645
 EXACT_UP_TO = 500
@@ -167,7 +161,7 @@ def _half_width(values: Float64) -> float | None:
     if len(values) < MIN_FOR_INTERVAL:
         return None
     means = _blocks(values)
-    return _t(len(means) - 1) * float(means.std(ddof=1)) / sqrt(len(means))
+    return student_t(len(means) - 1) * float(means.std(ddof=1)) / sqrt(len(means))
 
 
 def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | None:
@@ -205,10 +199,6 @@ def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
     low = int(np.searchsorted(below, 0.025, side="right")) - 1
     high = int(np.searchsorted(below, 0.975, side="left"))
     return low, high
-
-
-def _t(freedom: int) -> float:
-    return T_975[min(freedom, len(T_975)) - 1] if freedom <= len(T_975) else 1.96 + 2.5 / freedom
 
 
 def _figure(value: float) -> float:

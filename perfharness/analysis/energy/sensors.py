@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -20,6 +21,12 @@ Z95 = 1.96
 MIN_UPDATES = 20
 """Updates inside the shortest stretch that gets a number: at its two ends one update may be on the wrong side, a
 tenth of it in all."""
+
+MIN_GROUPS = 10
+"""Of several steps together, whose differences say what the sensor may have missed."""
+
+EDGES_SHARE = 0.2
+"""Steps differ for the places of their edges, mostly: an edge moved by e at power P makes 3 (P e)² of the variance."""
 
 BLURRED = 0.15
 """Edges with an error of more than this part of a period are told from the steps' differences no more."""
@@ -61,6 +68,8 @@ class Steps:
     edge_error_ns: float
     window_ns: float
     """How much of the time before an edge its value speaks of: the period, or the time that it was averaged over."""
+    drift_ns: float = 0.0
+    """How far the last edge may lie from its place when the first is held, the others in proportion."""
 
     def __len__(self) -> int:
         return len(self.energy_j)
@@ -110,42 +119,106 @@ def counter_steps(readings: Readings) -> Steps | str:
     if (np.diff(value) < 0).any():
         return "the energy counter ran backwards: the driver was reloaded during the run"
     lower, upper = readings.time_ns[at - 1], readings.time_ns[at]
-    edge, error = _place_updates(lower, upper, readings.period_ns)
+    edge, error, drift = _place_updates(lower, upper, readings.period_ns)
     period = readings.period_ns or float(np.median(np.diff(edge)))
     moves = np.diff(edge) > 0
     keep = np.r_[True, moves]
-    return Steps(edge[keep], np.diff(value[keep]) / 1e3, period, error, period)
+    return Steps(edge[keep], np.diff(value[keep]) / 1e3, period, error, period, drift)
 
 
-def _place_updates(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64, float]:
-    """When updates happened that were seen between two readings, and the standard error of that."""
+def _place_updates(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64, float, float]:
+    """When updates happened that were seen between two readings, the standard error of that, and their drift.
+
+    Where readings and updates beat slowly, many lines go through all updates, and what one step of them has too long
+    all have too long: that does not become less the more updates there are.
+    """
     middle = (lower + upper) // 2
     gap = float(np.median(upper - lower))
-    fit = _rhythm(lower, upper, period_ns)
+    fit = _rhythm(lower, upper, period_ns, always_new=True)
     if fit is None:
-        return middle, gap / np.sqrt(12)
-    fitted, _ = fit
-    outside = np.maximum(np.abs(fitted - middle) - (upper - lower) / 2, 0)
-    placed = np.maximum.accumulate(np.clip(fitted, lower, upper))
-    return placed, max(float(np.sqrt(np.mean(outside**2))), gap / np.sqrt(12 * len(middle)))
+        return middle, gap / np.sqrt(12), 0.0
+    outside = np.maximum(np.abs(fit.time_ns - middle) - (upper - lower) / 2, 0)
+    placed = np.maximum.accumulate(np.clip(fit.time_ns, lower, upper))
+    return placed, max(float(np.sqrt(np.mean(outside**2))), gap / np.sqrt(12 * len(middle))), fit.drift_ns
 
 
-def _rhythm(lower: Int64, upper: Int64, period_ns: float | None) -> tuple[Int64, float] | None:
-    """Times of updates on a line through all of them, and their period; None where they keep none, or readings hide it.
+@dataclass(frozen=True)
+class _Rhythm:
+    """Updates on a line.
+
+    Args:
+        time_ns: of each, on the line.
+        period_ns: of the line.
+        drift_ns: as of `Steps`, for other lines fit as well.
+    """
+
+    time_ns: Int64
+    period_ns: float
+    drift_ns: float
+
+
+def _rhythm(lower: Int64, upper: Int64, period_ns: float | None, *, always_new: bool) -> _Rhythm | None:
+    """Updates on a line through all of them; None where they keep none, or readings hide it.
 
     Readings as rare as the updates show the rhythm of the readings.
+
+    Args:
+        lower, upper: the readings between which each update came.
+        period_ns: roughly.
+        always_new: every update is seen, for it always changes the value, as it does a counter's.
     """
     if not period_ns or np.median(upper - lower) > 0.8 * period_ns or len(lower) <= MIN_FOR_RHYTHM:
         return None
     middle = (lower + upper) // 2
     elapsed = (middle - middle[0]).astype(np.float64)
     start, slope = _line(elapsed, period_ns)
-    fitted = start + slope * np.round((elapsed - start) / slope)
+    number = np.round((elapsed - start) / slope)
+    if always_new:
+        in_time = (upper - lower)[1:] < slope  # so soon after the reading before that it found no more than one
+        number = np.r_[0.0, np.cumsum(np.where(in_time, 1.0, np.maximum(np.diff(number), 1.0)))]
+        slope, start = (float(value) for value in np.polyfit(number, elapsed, 1))
+    earliest, latest = ((each - middle[0]).astype(np.float64) for each in (lower, upper))
+    through = _slopes_through(number, earliest, latest, slope)
+    drift = 0.0
+    if through is not None:
+        slope = sum(through) / 2
+        start = float((earliest - slope * number).max() + (latest - slope * number).min()) / 2
+        drift = (through[1] - through[0]) / 2 * float(np.ptp(number))
+    fitted = start + slope * number
     outside = np.abs(fitted - elapsed) - (upper - lower) / 2
     if (outside < GRID_SLACK_NS).mean() <= 0.98:
         return None
-    return np.round(fitted).astype(np.int64) + middle[0], float(slope)
+    return _Rhythm(np.round(fitted).astype(np.int64) + middle[0], slope, drift)
 
+
+def _slopes_through(number: Float64, earliest: Float64, latest: Float64, near: float) -> tuple[float, float] | None:
+    """The smallest and the largest slope of the lines that pass every update between its two readings.
+
+    None where there are no such lines: the updates keep their rhythm less than exactly. The room that a slope leaves
+    for the line's start is concave in the slope: its top is found by thirds, its zeros by halves.
+    """
+
+    def room(slope: float) -> float:
+        return float((latest - slope * number).min() - (earliest - slope * number).max())
+
+    low, high = near * (1 - OFF), near * (1 + OFF)
+    for _ in range(HALVINGS):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (left, high) if room(left) < room(right) else (low, right)
+    best = (low + high) / 2
+    if room(best) < 0:
+        return None
+    ends = []
+    for end in (near * (1 - OFF), near * (1 + OFF)):
+        inside, beyond = best, end
+        for _ in range(HALVINGS):
+            half = (inside + beyond) / 2
+            inside, beyond = (half, beyond) if room(half) >= 0 else (inside, half)
+        ends.append(inside)
+    return ends[0], ends[1]
+
+
+HALVINGS = 60
 
 FIRST_UPDATES = 64
 OFF = 0.04
@@ -155,9 +228,9 @@ OFF = 0.04
 def _line(elapsed: Float64, period_ns: float) -> tuple[float, float]:
     """First update and period of a line through the updates, each of which is known to half a reading or so only.
 
-    Counting from one to the next goes wrong where readings are more than three quarters of a period apart. So the first
-    updates are numbered by the period under which their phases agree best (the peak of their periodogram), and the
-    line through them numbers twice as many, until there are no more.
+    Counting from one to the next by their distance goes wrong where readings are more than three quarters of a period
+    apart. So the first updates are numbered by the period under which their phases agree best (the peak of their
+    periodogram), and the line through them numbers twice as many, until there are no more.
     """
     count = min(FIRST_UPDATES, len(elapsed))
     first = elapsed[:count]
@@ -178,8 +251,8 @@ def rhythm_ns(readings: Readings) -> float | None:
     """The source's update period as the line through all updates has it; None where they keep no rhythm."""
     at = np.flatnonzero(readings.is_new)
     at = at[at > 0]
-    fit = _rhythm(readings.time_ns[at - 1], readings.time_ns[at], readings.period_ns)
-    return None if fit is None else fit[1]
+    fit = _rhythm(readings.time_ns[at - 1], readings.time_ns[at], readings.period_ns, always_new=False)
+    return None if fit is None else fit.period_ns
 
 
 def power_steps(readings: Readings, window_ns: float | None = None, edge_error_ns: float | None = None) -> Steps | str:
@@ -208,9 +281,10 @@ def energy_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
     """Energy of a stretch of time from one sensor.
 
     The error has two parts, added in squares: what may have happened on which side of the two ends (the spread of
-    power among the updates around them, for as long as an update and the sensor's averaging last), and what the
-    sensor may have missed because it looks only part of the time (from how much successive updates differ, after von
-    Neumann's mean square successive difference; of a pipeline in step with the sensor this tells nothing).
+    power among the updates around them, for as long as an update and the sensor's averaging last, and how badly the
+    places of updates are known), and what the sensor may have missed because it looks only part of the time (from how
+    much successive updates differ, after von Neumann's mean square successive difference; of a pipeline in step with
+    the sensor this tells nothing).
     """
     if isinstance(steps, str):
         return Energy(None, reason=steps)
@@ -227,25 +301,32 @@ def energy_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
         return Energy(None, reason="the sensor was not read for a while during that time")
     joules = _until(steps, end_ns) - _until(steps, start_ns)
     ends = sum(_end_error(steps, moment) for moment in (start_ns, end_ns))
+    ends += joules * steps.drift_ns / float(steps.edge_ns[-1] - steps.edge_ns[0])
     return Energy(float(joules), float(np.hypot(ends, _missed(steps, inside))), (end_ns - start_ns) / NS_PER_S)
 
 
 def _missed(steps: Steps, inside: Int64) -> float:
     """Error from looking only part of the time: how much the sum would differ if each step had seen its neighbour's.
 
-    Steps whose edges are known badly differ without any change of the load, and what one has too much the next one
-    lacks; so the differences of several steps together are looked at too, and the smallest estimate is taken: each of
-    them is too large where the load itself changes.
+    Where edges are known so badly that most of the difference between steps is theirs (what one has too much the next
+    one lacks), the differences of several steps together are looked at too, and the smallest estimate is taken: each
+    of them is too large where the load itself changes. Elsewhere the smallest would be small by chance. Student's t
+    allows for how few there are, with (n - 1)² / (1.5 n - 2) degrees of freedom for the differences of n.
     """
-    found = []
+    found: list[float] = []
     for together in (1, 5, 10):
         first = np.arange(0, len(inside) - together + 1, together)
-        if len(first) < 3:
+        groups = len(first)
+        if groups < (3 if together == 1 else MIN_GROUPS):
             break
-        energy = np.add.reduceat(steps.energy_j[inside], first)[: len(first)]
-        seconds = np.add.reduceat(steps.seconds[inside], first)[: len(first)]
-        found.append(float(np.sum(np.diff(energy / seconds) ** 2 / 2 * seconds[1:] ** 2)))
-    return Z95 * float(np.sqrt(min(found))) if found else 0.0
+        energy = np.add.reduceat(steps.energy_j[inside], first)[:groups]
+        seconds = np.add.reduceat(steps.seconds[inside], first)[:groups]
+        variance = float(np.sum(np.diff(energy / seconds) ** 2 / 2 * seconds[1:] ** 2)) * groups / (groups - 1)
+        found.append(student_t(round((groups - 1) ** 2 / (1.5 * groups - 2))) * float(np.sqrt(variance)))
+        of_edges = groups * (float(steps.power_w[inside].mean()) * steps.edge_error_ns / NS_PER_S) ** 2
+        if together == 1 and of_edges < EDGES_SHARE * variance:
+            break
+    return min(found, default=0.0)
 
 
 def _until(steps: Steps, moment_ns: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.metrics.figures import Window, held
+from perfharness.analysis.statistics import student_t
 from perfharness.model.gpu_metrics import BatchPeak, Growth
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Int64
@@ -12,9 +13,6 @@ from perfharness.model.trace import Int64
 BLOCKS = 20
 """The window is cut into so many parts, and a line is laid through their lowest values: what comes and goes with each
 batch is no growth, and neighbouring readings are not independent, parts nearly are."""
-
-T_975 = {8: 2.306, 18: 2.101}
-"""Student's t, two-sided 95 %, by degrees of freedom: of a line through half of the parts, and through all."""
 
 MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
@@ -59,7 +57,7 @@ def _line(x: np.typing.NDArray[np.float64], y: np.typing.NDArray[np.float64]) ->
     slope, start = np.polyfit(x, y, 1)
     freedom = len(x) - 2
     left = float(((y - slope * x - start) ** 2).sum()) / freedom
-    return float(slope), T_975[freedom] * float(np.sqrt(left / ((x - x.mean()) ** 2).sum()))
+    return float(slope), student_t(freedom) * float(np.sqrt(left / ((x - x.mean()) ** 2).sum()))
 
 
 def batch_peak(series: Series | None, start_ns: Int64, end_ns: Int64) -> BatchPeak:
