@@ -300,10 +300,16 @@ def plain_settings() -> Iterator[None]:
 
 def hand_written(mode: str, precision: str, image: Any) -> Callable[[], None]:
     """One iteration as one would write it for this case alone, on the default stream."""
+    how = mode.split("+")
     dtype = {"fp32": torch.float32, "fp16": torch.float16}[precision]
-    model = weights_in_torch().cuda().to(dtype)
-    host = torch.from_numpy(image.copy()).pin_memory()
+    layout = torch.channels_last if "channels-last" in how else torch.contiguous_format
+    model = weights_in_torch().cuda().to(dtype).to(memory_format=layout)
+    if "compile" in how:
+        model = torch.compile(model, dynamic=False)
+    host = torch.from_numpy(image.copy()).contiguous(memory_format=layout).pin_memory()
     device = torch.empty_like(host, device="cuda")
+    assert host.is_contiguous(memory_format=layout)
+    assert device.is_contiguous(memory_format=layout)
     result = torch.empty((len(image), 1000), pin_memory=True)
 
     def inferred() -> Any:
@@ -311,7 +317,7 @@ def hand_written(mode: str, precision: str, image: Any) -> Callable[[], None]:
 
     graph, static = None, None
     with torch.inference_mode():
-        if mode == "cudagraph":
+        if "cudagraph" in how:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -352,8 +358,15 @@ def timed_by_hand(iteration: Callable[[], None], count: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("mode", "precision", "batch"),
-    [("eager", "fp32", 1), ("eager", "fp32", 64), ("cudagraph", "fp16", 1), ("cudagraph", "fp32", 64)],
-)
+    [
+        ("eager", "fp32", 1), ("eager", "fp32", 64),
+        ("cudagraph", "fp16", 1), ("cudagraph", "fp32", 64),
+        ("channels-last", "fp32", 1), ("channels-last", "fp16", 64),
+        ("cudagraph+channels-last", "fp32", 1), ("cudagraph+channels-last", "fp16", 64),
+        ("compile", "fp32", 1), ("compile", "fp16", 64),
+        ("compile+channels-last", "fp32", 1), ("compile+channels-last", "fp16", 64),
+    ],
+)  # fmt: skip
 def test_latency_is_that_of_others(mode: str, precision: str, batch: int, plain_settings: None) -> None:
     """Ours, a hand-written loop and torch.utils.benchmark in turn; the least of five medians each, so noise is out."""
     from torch.utils.benchmark import Timer

@@ -23,7 +23,12 @@ from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.telemetry.nvml import open_nvml
 from tests.integration.case_process import run_case
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 pytest.importorskip("torch")
 
 MODEL = "samples.mobilenet_v3.factory:create"
