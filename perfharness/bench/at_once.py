@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ from perfharness.analysis.throughput import throughput
 from perfharness.bench.latency import Timed
 from perfharness.bench.spec import SPEC_NAME, CaseSpec
 from perfharness.model.result import BatchLoop
+from perfharness_launcher.spawn import STDERR_LOG
 
 MIN_SECONDS = 2.0
 """Of the timed rounds: whoever is let go wakes milliseconds after the others, which must be little of the window."""
 
-LOG_NAME = "stderr.log"
+MOST_ITERATIONS = 1_000_000
+"""Rounds in that time, of a model of two microseconds; a smaller limit would cut the time, and the window, short."""
+
 Process = subprocess.Popen[bytes]
 
 
@@ -30,7 +33,12 @@ def measured_at_once(spec: CaseSpec, **changes: Any) -> CaseSpec:
     """What a process is told that is to measure a case beside others: the latency only, and for long enough."""
     least = max(MIN_SECONDS, spec.latency.min_seconds)
     latency = spec.latency.model_copy(
-        update={"until_stable": False, "min_seconds": least, "max_seconds": max(least, spec.latency.max_seconds)}
+        update={
+            "until_stable": False,
+            "min_seconds": least,
+            "max_seconds": max(least, spec.latency.max_seconds),
+            "max_iterations": max(MOST_ITERATIONS, spec.latency.max_iterations),
+        }
     )
     told = {"passes": ("latency",), "instances": 1, "streams": 1, "latency": latency, **changes}
     return spec.model_copy(update={**told, "spawned_unix_ns": time.time_ns()})
@@ -82,7 +90,7 @@ def started(module: str, spec: CaseSpec, folder: Path, variables: Mapping[str, s
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SPEC_NAME).write_text(spec.model_dump_json())
-    with (folder / LOG_NAME).open("wb") as log:
+    with (folder / STDERR_LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(folder / SPEC_NAME)],
             stdin=subprocess.DEVNULL,
@@ -96,10 +104,3 @@ def started(module: str, spec: CaseSpec, folder: Path, variables: Mapping[str, s
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def said(folder: Path) -> str:
-    """What a process that was `started` wrote."""
-    with suppress(OSError):
-        return (folder / LOG_NAME).read_text(errors="replace")
-    return ""

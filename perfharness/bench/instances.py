@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from perfharness.bench.at_once import Process, finished_at_once, measured_at_once, said, started
+from perfharness.bench.at_once import Process, finished_at_once, measured_at_once, started
 from perfharness.bench.latency import Timed
 from perfharness.bench.outcome import case_outcome, read_arrays
 from perfharness.bench.spec import CASE_ENTRY, CaseSpec
@@ -25,7 +25,7 @@ def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
     """Start `spec.instances` processes, hold them before their timed rounds until all are there, and let them go."""
     folders = [folder / FOLDER / str(number) for number in range(spec.instances)]
     codes = _run(measured_at_once(spec), folders)
-    results = [case_outcome(one, spec.case, code, stderr=said(one)) for one, code in zip(folders, codes, strict=True)]
+    results = [case_outcome(one, spec.case, code) for one, code in zip(folders, codes, strict=True)]
     return conclude(folders, results, spec.case.batch_size)
 
 

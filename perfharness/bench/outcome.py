@@ -12,24 +12,26 @@ from pydantic import ValidationError
 
 from perfharness.bench.spec import ARRAYS, ARRAYS_FOLDER, RESULT_NAME, STATUS_NAME, CaseState
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
-from perfharness_launcher.outcome import signal_name
+from perfharness_launcher.outcome import log_tail, signal_name
+from perfharness_launcher.spawn import STDERR_LOG
 
 TAIL_LINES = 5
+LOOKED_AT_LINES = 100
+"""Of the log, for signs of memory that ran out: a stack follows them."""
 
 NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA out of memory", "Out of memory")
 """What libraries write to stderr before they abort for lack of memory, instead of raising."""
 
 
 def case_outcome(
-    folder: Path, case: BenchCase, return_code: int | None, *, timed_out_s: float | None = None, stderr: str = ""
+    folder: Path, case: BenchCase, return_code: int | None, *, timed_out_s: float | None = None
 ) -> CaseResult:
     """The row of a case.
 
     Args:
-        folder: of the case.
+        folder: of the case; the end of the log that its process wrote there tells the reason of a crash.
         return_code: of its process as `subprocess` has it, less the signal's number; None: it was never started.
         timed_out_s: the time limit, where the process was ended for it.
-        stderr: what it wrote, for the reason of a crash.
 
     What had been measured before a crash is kept, with a status that says so.
     """
@@ -42,7 +44,7 @@ def case_outcome(
         return result.model_copy(update={"status": "timeout", "reason": reason})
     if state is not None and state.status is not None:
         return result.model_copy(update={"status": state.status, "reason": state.reason})
-    status, reason = _crash(return_code, state, stderr)
+    status, reason = _crash(return_code, state, log_tail(folder / STDERR_LOG, LOOKED_AT_LINES))
     if status == "out-of-memory" and result.memory.limit_held_by is not None and case.device == "cpu":
         status = "memory-limit"
     return result.model_copy(update={"status": status, "reason": reason})

@@ -15,8 +15,8 @@ from perfharness.model.manifest import TracerRecord
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
-from perfharness_launcher.outcome import log_tail, signal_name
-from perfharness_launcher.spawn import STDERR_LOG, TRACER_LOG, RunningProcess
+from perfharness_launcher.outcome import signal_name
+from perfharness_launcher.spawn import TRACER_LOG, RunningProcess
 from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
 
 
@@ -52,7 +52,7 @@ Run = Callable[[CaseSpec, Path, str], CaseEnd]
 def result_of(end: CaseEnd, case: BenchCase, folder: Path, timeout_s: float) -> CaseResult:
     """What became of a case whose process has ended; `timeout_s` is what it was allowed."""
     late = timeout_s if end.timed_out else None
-    return case_outcome(folder, case, end.return_code, timed_out_s=late, stderr=log_tail(folder / STDERR_LOG))
+    return case_outcome(folder, case, end.return_code, timed_out_s=late)
 
 
 def run_process(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfharness.bench.at_once import measured_at_once, said, started
+from perfharness.bench.at_once import measured_at_once, started
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.spec import CaseSpec
 from perfharness.model.bench import StreamsRecord
@@ -18,7 +18,7 @@ def measure_streams(spec: CaseSpec, folder: Path) -> StreamsRecord:
     place = folder / FOLDER
     with started(ENTRY, measured_at_once(spec, streams=spec.streams), place, {}) as process:
         code = process.wait()
-    result = case_outcome(place, spec.case, code, stderr=said(place))
+    result = case_outcome(place, spec.case, code)
     if result.streams is None:
         why = f"the process with {spec.streams} streams is {result.status}: {result.reason}"
         return StreamsRecord(streams=spec.streams, memory=result.memory, reason=why)

@@ -11,6 +11,7 @@ from pathlib import Path
 from perfharness.bench.outcome import case_outcome
 from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
+from perfharness_launcher.spawn import STDERR_LOG
 from tests.integration.launches import CHECKOUT
 
 
@@ -23,9 +24,10 @@ def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ:
     folder.mkdir(exist_ok=True)
     begun = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
     (folder / SPEC_NAME).write_text(begun.model_dump_json())
-    done = subprocess.run(
-        [sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME)],
-        capture_output=True, text=True, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
-    )  # fmt: skip
-    print(done.stderr)  # seen where the test fails
-    return case_outcome(folder, spec.case, done.returncode, stderr=done.stderr), done.returncode
+    with (folder / STDERR_LOG).open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME)],
+            stdout=log, stderr=log, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
+        )  # fmt: skip
+    print((folder / STDERR_LOG).read_text(errors="replace"))  # seen where the test fails
+    return case_outcome(folder, spec.case, done.returncode), done.returncode

@@ -54,6 +54,8 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     assert all(layer.milliseconds >= 0 for layer in found.layers)
     assert found.instances is not None
     assert found.instances.reason is None
+    assert found.instances.window_ms is not None
+    assert found.instances.window_ms > 1000  # max_iterations, a tenth of a second, does not cut it short
     assert found.streams is not None
     assert (found.streams.reason, found.streams.outputs_equal) == (None, True)
     assert all(rate and rate > 0 for rate in found.streams.items_per_second_each)

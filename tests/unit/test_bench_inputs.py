@@ -14,6 +14,7 @@ from perfharness.bench.outcome import case_outcome, read_arrays
 from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, MemoryUse, TensorSpec
+from perfharness_launcher.spawn import STDERR_LOG
 
 IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")
 IDS = TensorSpec(name="ids", shape=(None, None), dtype="int64")
@@ -108,7 +109,8 @@ def test_a_process_that_did_not_come_to_its_end(
     tmp_path: Path, code: int, stderr: str, limit: str | None, status: str, says: str
 ) -> None:
     leave(tmp_path, limit=limit)
-    found = case_outcome(tmp_path, CASE, code, stderr=stderr)
+    (tmp_path / STDERR_LOG).write_text(stderr)
+    found = case_outcome(tmp_path, CASE, code)
     assert found.status == status
     assert found.reason is not None
     assert says in found.reason

@@ -25,9 +25,9 @@ from perfharness.bench.compare_engines.model import (
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness_launcher.outcome import signal_name
+from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG
 
 TAIL_LINES = 5
-STDOUT_LOG, STDERR_LOG = "stdout.log", "stderr.log"
 OF_A_RUN = (RESULT_NAME, IMAGE_FOLDER, MAPS_FOLDER, WALL_NAME, TELEMETRY_NAME)
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
