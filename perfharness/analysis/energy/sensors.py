@@ -191,6 +191,10 @@ def _rhythm(lower: Int64, upper: Int64, period_ns: float | None, *, always_new: 
     return _Rhythm(np.round(fitted).astype(np.int64) + middle[0], slope, drift)
 
 
+HALVINGS = 60
+"""Of 8 % of a period: what is left is far below a nanosecond."""
+
+
 def _slopes_through(number: Float64, earliest: Float64, latest: Float64, near: float) -> tuple[float, float] | None:
     """The smallest and the largest slope of the lines that pass every update between its two readings.
 
@@ -217,8 +221,6 @@ def _slopes_through(number: Float64, earliest: Float64, latest: Float64, near: f
         ends.append(inside)
     return ends[0], ends[1]
 
-
-HALVINGS = 60
 
 FIRST_UPDATES = 64
 OFF = 0.04
