@@ -6,7 +6,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,20 +30,18 @@ from perfharness.backends.base import (
 from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem, threads_problem
 from perfharness.backends.models import call_factory
 from perfharness.backends.onnx_precision import model_precision
+from perfharness.backends.onnxruntime_graph import (
+    Shape,
+    layer_times_of_profile,
+    nodes_by_provider,
+    output_shapes,
+    tensor_spec,
+)
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
-from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.bench import Precision
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 """Mode -> the provider's name."""
-
-DTYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(bool)": "bool",
-    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-"""ONNX Runtime's name of a type -> NumPy's."""
 
 OPTIMIZATION_LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -51,8 +49,6 @@ OPTIMIZATION_LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-
-Shape = tuple[int, ...]
 
 
 class OnnxRuntimeBackend(Backend):
@@ -136,9 +132,9 @@ class OnnxRuntimeSession(Session):
         self._results: dict[str, npt.NDArray[Any]] = {}
         try:
             self._session = self._made(_session_options(library, options))
-            self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
-            self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
-            self._nodes = _nodes_by_provider(self._session)
+            self.inputs = tuple(tensor_spec(node) for node in self._session.get_inputs())
+            self.outputs = tuple(tensor_spec(node) for node in self._session.get_outputs())
+            self._nodes = nodes_by_provider(self._session)
             self._refuse_fallback()
         except BaseException:
             self.close()
@@ -155,7 +151,7 @@ class OnnxRuntimeSession(Session):
         self._open()
         self._shapes = {}
         whole = checked_shapes(self, shapes)
-        out = _output_shapes(self._session, whole)
+        out = output_shapes(self._session, whole)
         self._free_buffers()
         self._left_to_library = tuple(spec.name for spec in self.outputs if spec.name not in out)
         self._binding = self._session.io_binding()
@@ -357,24 +353,6 @@ class OnnxRuntimeSession(Session):
             raise BackendError("the session is closed; load the model again")
 
 
-def layer_times_of_profile(events: list[dict[str, Any]], rounds: int) -> list[LayerTime]:
-    """Mean milliseconds of each operator over the last `rounds` runs of a profile, in the order of execution.
-
-    The first run is left out, for it allocates. Operators that run several times in a run (in a loop) count in sum.
-    """
-    runs = [event for event in events if event.get("cat") == "Session" and event.get("name") == "model_run"]
-    if len(runs) < rounds + 1:
-        raise BackendError(f"ONNX Runtime's profile has {len(runs)} runs, not {rounds + 1}")
-    begin = runs[-rounds]["ts"]
-    total: dict[str, float] = {}
-    for event in events:
-        name = str(event.get("name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time") and event["ts"] >= begin:
-            layer = name.removesuffix("_kernel_time")
-            total[layer] = total.get(layer, 0.0) + float(event["dur"])
-    return [LayerTime(name, microseconds / 1000 / rounds) for name, microseconds in total.items()]
-
-
 def _mode(options: BackendOptions) -> str:
     return options.mode or OnnxRuntimeBackend().modes_on(options.device)[0]
 
@@ -450,45 +428,6 @@ def _session_options(library: Any, options: BackendOptions) -> Any:
         made.intra_op_num_threads = options.threads
         made.inter_op_num_threads = 1
     return made
-
-
-def _spec(node: Any) -> TensorSpec:
-    """Of an input or output. Raises `BackendError` for what NumPy has no type for."""
-    if node.type not in DTYPES:
-        raise BackendError(
-            f"{node.name!r} is {node.type}, which cannot be measured; export the model with numbers there"
-        )
-    shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
-    return TensorSpec(name=node.name, shape=shape, dtype=DTYPES[node.type])
-
-
-def _output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Shapes of the outputs, as far as they follow from those of the inputs by the names of open dimensions.
-
-    Raises `BackendError` where one name would have two sizes.
-    """
-    sizes: dict[str, int] = {}
-    for node in session.get_inputs():
-        for wanted, size in zip(node.shape, shapes[node.name], strict=True):
-            if isinstance(wanted, str) and sizes.setdefault(wanted, size) != size:
-                raise BackendError(
-                    f"dimension {wanted!r} would be {sizes[wanted]} and {size}; inputs that share it must agree"
-                )
-    known = {}
-    for node in session.get_outputs():
-        shape = [sizes.get(size) if isinstance(size, str) else size for size in node.shape]
-        if all(isinstance(size, int) and size > 0 for size in shape):
-            known[node.name] = tuple(int(size) for size in shape if size is not None)
-    return known
-
-
-def _nodes_by_provider(session: Any) -> dict[str, int]:
-    """How many nodes each provider got; empty where this version of ONNX Runtime does not tell."""
-    counts: dict[str, int] = {}
-    with suppress(AttributeError, RuntimeError):
-        for part in session.get_provider_graph_assignment_info():
-            counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
-    return counts
 
 
 def _translated(error: Exception, what: str) -> BackendError:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, backend, model_source
-from perfharness.backends.onnxruntime import OnnxRuntimeSession, layer_times_of_profile
+from perfharness.backends.onnxruntime import OnnxRuntimeSession
+from perfharness.backends.onnxruntime_graph import layer_times_of_profile
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
 
