@@ -1,7 +1,7 @@
 """Backends on a real GPU: equal outputs in every mode and precision, honest times, replayed graphs, a limit that holds.
 
 `python3 -m pytest tests/gpu/test_backends_gpu.py -m gpu -s -q` or `scripts/gpu_check --slow`; needs PyTorch with CUDA.
-About five minutes, most of them torch.compile.
+About nine minutes, most of them torch.compile.
 """
 
 from __future__ import annotations
