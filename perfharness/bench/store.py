@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from perfharness.bench.outcome import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import CaseResult
-from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile
+from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
 from perfharness.report.bench_rows import write_bench_table
 from perfharness.report.files import replacing, write_text
@@ -113,20 +113,35 @@ def write_sweep(out: Path, found: SweepFile) -> None:
 
 def read_suite_result(path: Path) -> BenchSuiteResult:
     """Of a suite's folder or its `bench.json`. Raises `ResultError`."""
-    file = path / BENCH_NAME if path.is_dir() else path
+    return _read(path, BENCH_NAME, BenchSuiteResult, BENCH_VERSION, "perfharness bench")
+
+
+def read_sweep_result(path: Path) -> SweepFile:
+    """Of a sweep's folder or its `sweep.json`. Raises `ResultError`."""
+    return _read(path, SWEEP_NAME, SweepFile, SWEEP_VERSION, "perfharness bench sweep")
+
+
+def is_of_sweep(path: Path) -> bool:
+    """Whether a folder, or a file, holds the results of a sweep."""
+    return path.name == SWEEP_NAME or (path / SWEEP_NAME).exists()
+
+
+Result = TypeVar("Result", BenchSuiteResult, SweepFile)
+
+
+def _read(path: Path, name: str, kind: type[Result], version: int, command: str) -> Result:
+    file = path / name if path.is_dir() else path
     try:
-        suite = BenchSuiteResult.model_validate_json(file.read_text(encoding="utf-8"))
+        found = kind.model_validate_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote") from error
+        raise ResultError(f"there is no {file}; name the folder that {command} -o wrote") from error
     except OSError as error:
         raise ResultError(f"{file} cannot be read: {error.strerror}") from error
     except (ValidationError, UnicodeDecodeError) as error:
-        raise ResultError(f"{file} is no result of perfharness bench: {str(error).splitlines()[0]}") from error
-    if suite.schema_version > BENCH_VERSION:
-        raise ResultError(
-            f"{file} has version {suite.schema_version}, this perfharness reads {BENCH_VERSION}; update it"
-        )
-    return suite
+        raise ResultError(f"{file} is no result of {command}: {str(error).splitlines()[0]}") from error
+    if found.schema_version > version:
+        raise ResultError(f"{file} has version {found.schema_version}, this perfharness reads {version}; update it")
+    return found
 
 
 def read_outputs(folder: Path, name: str) -> dict[str, Any]:

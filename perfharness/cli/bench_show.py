@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 def show(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What `perfharness bench -o` wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIR", help="What `perfharness bench -o`, or `bench sweep -o`, wrote.", show_default=False
+        ),
     ],
     baseline: Baseline = None,
     max_latency_ms: MaxLatency = None,
@@ -39,22 +42,30 @@ def show(
     max_energy_per_item_j: MaxEnergy = None,
     charts: Charts = None,
 ) -> None:
-    """Print the results of a suite again, under other constraints or against another baseline. Measures nothing."""
+    """Print the results of a suite again, under other constraints or against another baseline; or those of a sweep.
+
+    Measures nothing.
+    """
     from perfharness.analysis.recommendation import recommend
-    from perfharness.bench.store import read_suite_result
+    from perfharness.bench.store import is_of_sweep, read_suite_result
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite
 
+    asked = {
+        "max_latency_ms": max_latency_ms,
+        "latency_percentile": latency_percentile,
+        "memory_limit": max_memory,
+        "max_accuracy_loss": max_accuracy_loss,
+        "accuracy_metric": accuracy_metric,
+        "max_energy_per_item_j": max_energy_per_item_j,
+    }
+    if is_of_sweep(folder):
+        if baseline is not None or any(value is not None for value in asked.values()):
+            raise UsageError(f"{folder} holds a sweep, which has neither baseline nor constraints; leave them out")
+        _show_sweep(folder, charts)
+        return
     suite = read_suite_result(folder)
-    constraints = _constraints(
-        suite.constraints,
-        max_latency_ms=max_latency_ms,
-        latency_percentile=latency_percentile,
-        memory_limit=max_memory,
-        max_accuracy_loss=max_accuracy_loss,
-        accuracy_metric=accuracy_metric,
-        max_energy_per_item_j=max_energy_per_item_j,
-    )
+    constraints = _constraints(suite.constraints, **asked)
     if baseline is not None:
         _check_baseline(suite, baseline)
     base = baseline or suite.baseline
@@ -69,6 +80,18 @@ def show(
     print_suite(console, suite)
     if check_charts(charts):
         say_drawn(console, lambda: draw_charts(suite, folder if folder.is_dir() else folder.parent))
+
+
+def _show_sweep(folder: Path, charts: bool | None) -> None:
+    from perfharness.bench.store import read_sweep_result
+    from perfharness.report.sweep import print_sweep
+    from perfharness.report.sweep_charts import draw_sweep
+
+    found = read_sweep_result(folder)
+    console = Console()
+    print_sweep(console, found)
+    if check_charts(charts):
+        say_drawn(console, lambda: draw_sweep(found, folder if folder.is_dir() else folder.parent))
 
 
 def _constraints(known: Constraints, **given: Any) -> Constraints:

@@ -37,6 +37,11 @@ def run(tmp_path: Path, script: FakeScript, *options: str) -> tuple[subprocess.C
     return done, result(tmp_path)
 
 
+def show(*arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "perfharness", "bench", "show", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+
 def test_a_sweep_ends_where_memory_does(tmp_path: Path) -> None:
     done, found = run(tmp_path, FakeScript(execute_ms=0.5, oom_at_batch=3), "--largest", "16")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -120,6 +125,22 @@ def test_charts_and_rows_of_a_sweep(tmp_path: Path) -> None:
         (2, found.machine.hostname),
     ]
     assert "all batch sizes were measured, up to 2" in done.stdout
+
+
+def test_a_sweep_is_shown_again(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, FakeScript(execute_ms=0.5), "--largest", "2", "--no-charts")
+    out = tmp_path / "out"
+    for shown in (show(out), show(out / "sweep.json")):
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout
+        assert shown.stdout in done.stdout
+    refused = show(out, "--max-latency-ms", "4")
+    assert refused.returncode == 2
+    assert "holds a sweep, which has neither baseline nor constraints" in refused.stdout + refused.stderr
+    (out / "sweep.json").write_text("{")
+    broken = show(out)
+    assert broken.returncode == 1
+    assert "is no result of perfharness bench sweep" in broken.stdout + broken.stderr
 
 
 SLOW = FakeScript(execute_ms=0.2, by_batch_ms={4: 300.0})
