@@ -47,6 +47,7 @@ class SweepRun:
     Args:
         cells: one planned case of each, of whatever batch size.
         out: where `sweep.json` and the cases come to lie, or do lie.
+        retry_failed: try everything again that is not `ok`, not what failed for a passing reason only.
         target_ms: milliseconds; None: sweep without a target.
         command: of perfharness, for the results.
     """
@@ -59,6 +60,7 @@ class SweepRun:
     machine: MachineRecord
     interrupts: Interrupts
     observer: SweepObserver
+    retry_failed: bool = False
     target_ms: float | None = None
     figure: TargetFigure = "p99"
     command: Sequence[str] = ()
@@ -125,7 +127,7 @@ class SweepRun:
         if self.interrupts:
             raise SweepInterruptedError
         before = on_disk.get(planned.case_id)
-        if before is not None and (why := why_again(planned, before)) is not None:
+        if before is not None and (why := self._why_again(planned, before)) is not None:
             self.observer.again(planned.case, why)
         result = self._run(planned, before)
         self.results[result.case.case_id] = result
@@ -147,13 +149,16 @@ class SweepRun:
         def look_up(batch_size: int) -> CaseResult:
             planned = at_batch(cell, batch_size)
             before = on_disk.get(planned.case_id)
-            if before is not None and planned.case_id not in self.results and why_again(planned, before) is None:
+            if before is not None and planned.case_id not in self.results and not self._why_again(planned, before):
                 self.results[planned.case_id] = before
             if planned.case_id not in self.results:
                 raise SweepInterruptedError
             return self.results[planned.case_id]
 
         return look_up
+
+    def _why_again(self, planned: PlannedCase, before: CaseResult) -> str | None:
+        return why_again(planned, before, retry_failed=self.retry_failed)
 
     def _write(self) -> SweepFile:
         """All that is known, on disk; a sweep that is killed leaves what one leaves that is interrupted."""

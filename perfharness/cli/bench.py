@@ -23,8 +23,10 @@ from perfharness.cli.bench_options import (
     OutputDir,
     Percentile,
     Resume,
+    RetryFailed,
     SuiteArgument,
     batch_sizes_of,
+    check_retry,
     words_of,
 )
 from perfharness.cli.bench_setup import check_charts, gpu_of, machine_of, resume_command, say, say_drawn, suite_of
@@ -32,7 +34,6 @@ from perfharness.cli.bench_show import merge, show
 from perfharness.cli.bench_startup import start_up
 from perfharness.cli.bench_sweep import sweep
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
-from perfharness.errors import UsageError
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite
@@ -130,9 +131,7 @@ def run(
         bool | None, typer.Option("--shuffle/--in-order", help="[default: shuffle]", show_default=False)
     ] = None,
     resume: Resume = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="With --resume: run everything again that is not ok.")
-    ] = False,
+    retry_failed: RetryFailed = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the cases in their order, start nothing.")
     ] = False,
@@ -180,8 +179,7 @@ def run(
         "constraints.max_energy_per_item_j": max_energy_per_item_j,
     }
     made = suite_of(suite, flags, equality)
-    if retry_failed and not resume:
-        raise UsageError("--retry-failed goes with --resume")
+    check_retry(retry_failed=retry_failed, resume=resume)
     raise typer.Exit(
         _run(made, output_dir, resume=resume, retry_failed=retry_failed, dry_run=dry_run, charts=check_charts(charts))
     )

@@ -23,6 +23,9 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Keep what is done in the folder, run what is left or failed for a passing reason."),
 ]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="With --resume: run everything again that is not ok.")
+]
 MaxLatency = Annotated[
     float | None, typer.Option("--max-latency-ms", metavar="MS", help="Recommend only what is at most that slow.")
 ]
@@ -69,3 +72,9 @@ def batch_sizes_of(text: str | None) -> list[int] | str | None:
     if not parts or not all(part.isdigit() for part in parts):
         raise UsageError(f"--batch-size {text}: must be numbers, as in 1,8,32, or a range, as in 1..64")
     return [int(part) for part in parts]
+
+
+def check_retry(*, retry_failed: bool, resume: bool) -> None:
+    """Raise `UsageError` where there is nothing to retry."""
+    if retry_failed and not resume:
+        raise UsageError("--retry-failed goes with --resume")

@@ -10,7 +10,18 @@ import typer
 from rich.console import Console
 
 from perfharness.analysis.bench_names import CaseNames
-from perfharness.cli.bench_options import CaseTimeout, Charts, Device, Gpu, OutputDir, Resume, SuiteArgument, words_of
+from perfharness.cli.bench_options import (
+    CaseTimeout,
+    Charts,
+    Device,
+    Gpu,
+    OutputDir,
+    Resume,
+    RetryFailed,
+    SuiteArgument,
+    check_retry,
+    words_of,
+)
 from perfharness.cli.bench_setup import check_charts, gpu_of, machine_of, resume_command, say, say_drawn, suite_of
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import UsageError
@@ -62,6 +73,7 @@ def sweep(
     ] = None,
     timeout: CaseTimeout = None,
     resume: Resume = False,
+    retry_failed: RetryFailed = False,
     charts: Charts = None,
 ) -> None:
     """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
@@ -73,6 +85,7 @@ def sweep(
     """
     from perfharness.model.bench_search import TargetFigure
 
+    check_retry(retry_failed=retry_failed, resume=resume)
     if latency_percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
     asked = words_of(passes) or _passes_of(suite)
@@ -95,7 +108,8 @@ def sweep(
     }
     made = suite_of(suite, flags, equality=False)
     sizes, drawn = (smallest, largest), check_charts(charts)
-    raise typer.Exit(_run(made, output_dir, sizes, latency_target, latency_percentile, resume=resume, charts=drawn))
+    again = (resume, retry_failed)
+    raise typer.Exit(_run(made, output_dir, sizes, latency_target, latency_percentile, again=again, charts=drawn))
 
 
 def _passes_of(suite: Path | None) -> list[str] | None:
@@ -114,7 +128,7 @@ def _run(
     target_ms: float | None,
     figure: str,
     *,
-    resume: bool,
+    again: tuple[bool, bool],
     charts: bool | None,
 ) -> int:
     from perfharness.bench.matrix import plan_cases
@@ -129,7 +143,7 @@ def _run(
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.orphans import adopting_orphans
 
-    smallest, largest = sizes
+    (smallest, largest), (resume, retry_failed) = sizes, again
     doubling_sizes(largest, smallest)
     console = Console()
     gpus = find_gpus()
@@ -147,6 +161,7 @@ def _run(
             machine=machine_of(gpus, gpu.uuid if gpu is not None else None),
             interrupts=interrupts,
             observer=SweepProgress(console, interrupts, CaseNames.of(cell.case for cell in cells)),
+            retry_failed=retry_failed,
             target_ms=target_ms,
             figure=cast("TargetFigure", figure),
             command=["perfharness", *sys.argv[1:]],

@@ -205,6 +205,21 @@ def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     assert "kept" not in changed.stdout
 
 
+def test_what_memory_ended_is_tried_again_when_that_is_asked_for(tmp_path: Path) -> None:
+    full = FakeScript(execute_ms=0.2, oom_at_batch=2)
+    run(tmp_path, full, "--largest", "4")
+    kept, _ = run(tmp_path, full, "--largest", "4", "--resume")
+    assert "again" not in kept.stdout
+    again, found = run(tmp_path, full, "--largest", "4", "--resume", "--retry-failed")
+    assert "again: FakeBackend/plain fp32, batch 2: it was out-of-memory" in again.stdout
+    assert found is not None
+    assert [case.process.attempts for case in found.cases if case.process] == [1, 2]
+    assert found.cells[0].ended_at_batch == 2
+    alone, _ = run(tmp_path, full, "--retry-failed")
+    assert alone.returncode == 2
+    assert "--retry-failed goes with --resume" in alone.stderr
+
+
 def test_a_sweep_does_not_go_on_with_a_suite(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bench.json").write_text("{}")
