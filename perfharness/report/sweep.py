@@ -112,9 +112,11 @@ def _cells(case: CaseResult) -> list[str]:
 
 
 def _with_interval(figure: Estimate | None) -> str:
+    """Four digits, or as many as stand before the point, and one of half the interval."""
     if figure is None:
         return NOT_MEASURED
+    value = f"{figure.value:.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.4g}"
     if figure.low is None or figure.high is None:
-        return f"{figure.value:.4g}"
+        return value
     half = float(f"{(figure.high - figure.low) / 2:.1g}")
-    return f"{figure.value:.4g} ±{half:g}"
+    return f"{value} ±{half:.0f}" if half >= 1 else f"{value} ±{half:g}"

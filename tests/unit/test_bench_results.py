@@ -384,6 +384,14 @@ def test_a_sweep_on_the_terminal() -> None:
     assert lines[-1] == "net, late/plain fp32: not begun"
 
 
+def test_a_large_rate_stands_there_in_full() -> None:
+    text = io.StringIO()
+    cell = swept().cells[0].model_copy(update={"batch_sizes": [1]})
+    case = made_up("torch", 1, rate=15_029.4)
+    print_sweep(Console(file=text, width=80), SweepFile(cells=[cell], cases=[case]))
+    assert " 15029 ±300 " in text.getvalue()
+
+
 def test_a_sweep_as_rows(tmp_path: Path) -> None:
     write_sweep(tmp_path, swept())
     rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
