@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +129,10 @@ class Session(ABC):
 
     build_ms: float | None = None
     """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
-    compile in it; None: nothing was built."""
+    compile in it; None: nothing was built, or all of it was found in a cache."""
+
+    from_cache: str | None = None
+    """What of the build came from a cache, in words, where the framework tells; None: nothing, as far as is known."""
 
     @abstractmethod
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -195,13 +198,24 @@ class Session(ABC):
         return "this backend does not tell the times of its layers"
 
     @contextmanager
-    def building(self) -> Iterator[None]:
-        """What is done inside counts as build."""
+    def building(self, programs: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> Iterator[None]:
+        """What is done inside counts as build, unless all of it was found in a cache.
+
+        Args:
+            programs: how many the framework has found in its cache so far, and how many it has made.
+        """
+        found_before, made_before = programs()
         begin_ns = time.perf_counter_ns()
         try:
             yield
         finally:
-            self.build_ms = (self.build_ms or 0.0) + (time.perf_counter_ns() - begin_ns) / 1e6
+            taken_ms = (time.perf_counter_ns() - begin_ns) / 1e6
+            found, made = programs()
+            found, made = found - found_before, made - made_before
+            if found:
+                self.from_cache = f"{found} of {found + made} compiled programs came from a cache"
+            if made or not found:
+                self.build_ms = (self.build_ms or 0.0) + taken_ms
 
     def __enter__(self) -> Session:
         return self

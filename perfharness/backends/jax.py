@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,10 @@ THREADS_VARIABLE = "NPROC"
 """From it XLA's client for the CPU takes the size of its thread pools when it starts (xla/pjrt/utils.cc)."""
 
 Function = Callable[..., Any]
+
+CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "found", "/jax/compilation_cache/cache_misses": "made"}
+_cache_told: Counter[str] = Counter()
+"""What of JAX's compilation cache its events have told in this process."""
 
 
 class JaxBackend(Backend):
@@ -195,7 +201,11 @@ class JaxSession(FunctionSession):
         with self._matmul_precision():
             lowered = self._jax.jit(self._traced).lower(self._parameters, *inputs)
         flags = {name: _typed(value) for name, value in self._flags.items()}
-        self._compiled = lowered.compile(compiler_options=flags or None)
+        with _cached_in(self._jax, self._options.cache_dir):
+            self._compiled = lowered.compile(compiler_options=flags or None)
+
+    def _cached_programs(self) -> tuple[int, int]:
+        return _cache_told["found"], _cache_told["made"]
 
     @contextmanager
     def _matmul_precision(self) -> Iterator[None]:
@@ -247,6 +257,33 @@ def started(jax: Any, options: BackendOptions) -> str | None:
     except RuntimeError as error:
         return f"JAX finds no {options.device} here: {' '.join(str(error).split())[:200]}"
     return None
+
+
+@contextmanager
+def _cached_in(jax: Any, folder: Path | None) -> Iterator[None]:
+    """JAX's compilation cache is there, XLA's choice of a GPU's algorithms in it too; or wherever the user has it."""
+    if not _cache_told["listening"]:
+        _cache_told["listening"] = 1
+        jax.monitoring.register_event_listener(
+            lambda event, **_: _cache_told.update([CACHE_EVENTS.get(event, "other")])
+        )
+    if folder is None:
+        yield
+        return
+    cache = import_module("jax.experimental.compilation_cache.compilation_cache")
+    wanted = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in wanted}
+
+    def put(values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            jax.config.update(name, value)
+        cache.reset_cache()  # else it stays with the folder that it began with
+
+    put(wanted)
+    try:
+        yield
+    finally:
+        put(before)
 
 
 def _has_started() -> bool:

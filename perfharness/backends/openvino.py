@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -101,6 +102,7 @@ class OpenVinoSession(Session):
         self._check_precision()
         self._declared = {spec.name: self._model.input(spec.name).get_partial_shape() for spec in self.inputs}
         self._compiled: Any = None
+        self._programs: Counter[str] = Counter()
         self._request: Any = None
         self._running = False
         self._done = False
@@ -113,10 +115,11 @@ class OpenVinoSession(Session):
             raise BackendError("the session is closed; load the model again")
         whole = checked_shapes(self, shapes)
         self._forget()
-        with self.building():
+        with self.building(lambda: (self._programs["found"], self._programs["made"])):
             self._compiled = with_errors(
                 lambda: self._made(whole), f"{self._name} could not be compiled for these shapes"
             )
+            self._programs["found" if self._compiled.get_property("LOADED_FROM_CACHE") else "made"] += 1
         self._host = {spec.name: aligned_zeros(whole[spec.name], spec.dtype) for spec in self.inputs}
         self._request = self._requested(self._compiled)
         for spec, port in zip(self.outputs, self._compiled.outputs, strict=True):

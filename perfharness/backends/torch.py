@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from shutil import which
 from threading import current_thread, main_thread
 from traceback import clear_frames
@@ -40,6 +41,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that capture CUDA graphs, on a GPU."""
 
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 WARMUP_ROUNDS = 3
 """Before a capture, on the session's stream: libraries choose their algorithms and make their workspaces there."""
 
@@ -276,7 +278,8 @@ class TorchSession(Session):
         with ExitStack() as stack:
             if self._mode == "compile":  # which is done at the first call
                 stack.enter_context(many_shapes(torch))
-                stack.enter_context(self.building())
+                stack.enter_context(_cached_in(self._options.cache_dir))
+                stack.enter_context(self.building(_graphs))
             self._results = self._inferred()
             self.synchronize()
         for _ in range(WARMUP_ROUNDS - 1):
@@ -290,8 +293,6 @@ class TorchSession(Session):
             self.synchronize()
 
     def _compiled(self, module: Any) -> Any:
-        if self._options.cache_dir is not None:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self._options.cache_dir)
         # Each shape is a program of its own: one for all sizes would be slower, and not what allocate is for.
         made = self._torch.compile(module, mode=self._compile_mode(), dynamic=False)
         if self._compile_mode() not in WITH_GRAPHS:
@@ -401,6 +402,29 @@ def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
         if options.device == "cpu" and not (which("g++") or which("clang++") or "CXX" in os.environ):
             return "torch.compile needs a C++ compiler on the CPU; install g++"
     return None
+
+
+@contextmanager
+def _cached_in(folder: Path | None) -> Iterator[None]:
+    """Inductor keeps what it compiles there; by itself in a folder of the user's for temporary files."""
+    before = os.environ.get(CACHE_VARIABLE)
+    if folder is not None:
+        os.environ[CACHE_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.environ.pop(CACHE_VARIABLE)
+        if before is not None:
+            os.environ[CACHE_VARIABLE] = before
+
+
+def _graphs() -> tuple[int, int]:
+    """Graphs that Inductor has found in its cache so far, and those that it has compiled; none where it counts none."""
+    with suppress(ImportError, AttributeError):
+        counted = import_module("torch._dynamo.utils").counters["inductor"]
+        return counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"] + counted["fxgraph_cache_bypass"]
+    return 0, 0
 
 
 def _check_graphs_in_thread(compile_mode: str) -> None:

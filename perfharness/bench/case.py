@@ -78,6 +78,7 @@ def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     allocate_ms = in_ms(time.perf_counter_ns() - begin)
     built = (session.build_ms or 0.0) - built_before
     record.keep_part("startup", allocate_ms=max(0.0, allocate_ms - built), build_ms=session.build_ms)
+    record.because(build_ms=session.from_cache)
     session.write_inputs(arrays)
     record.keep(settings=session.settings())
     record.doing("first inference")

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,8 +120,10 @@ BUILT = {"jax", "keras", "openvino", "tensorflow", "tensorrt", "tensorrt-rtx"}
 
 
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
-def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str) -> None:
+def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str, tmp_path: Path) -> None:
     made, options = options_or_skip(name, mode, precision)
+    if mode.startswith("compile"):
+        options = replace(options, cache_dir=tmp_path)  # PyTorch has a cache of its own in any case, which is not empty
     arrays = inputs(3)
     with loaded_in(made, options) as session:
         begin = time.perf_counter()
@@ -128,6 +132,24 @@ def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str) -> Non
         builds = (name in BUILT and mode != "keras-torch") or mode.startswith("compile")
         assert (session.build_ms is not None) == builds
         assert 0 <= (session.build_ms or 0) <= taken_ms
+
+
+@pytest.mark.parametrize(("name", "mode"), [("torch", "compile"), ("jax", "jit"), ("openvino", "latency")])
+def test_what_a_cache_had_is_no_build(name: str, mode: str, tmp_path: Path) -> None:
+    """Built once, found twice, and built again where the cache is another."""
+    made, options = options_or_skip(name, mode)
+    told = []
+    for folder in ("one", "one", "one", "two"):
+        with loaded_in(made, replace(options, cache_dir=tmp_path / folder)) as session:
+            run(session, inputs(3))
+            told.append((session.build_ms is not None, session.from_cache))
+    found = (False, "1 of 1 compiled programs came from a cache")
+    assert told == [(True, None), found, found, (True, None)]
+    assert list((tmp_path / "one").iterdir())
+    with loaded_in(made, options) as session:
+        run(session, inputs(3))
+        if name != "torch":
+            assert (session.build_ms is not None, session.from_cache) == (True, None)
 
 
 def test_inputs_and_outputs_are_described(session: Session) -> None:
