@@ -138,14 +138,15 @@ def test_a_counter_that_does_not_move_or_runs_backwards() -> None:
     lag_ms=st.integers(0, 100),
     phase_ms=st.integers(0, 99),
     poll_ms=st.floats(20, 60),
+    noise=st.sampled_from([0, 0.01]),
 )
 @settings(max_examples=60, deadline=None)
 def test_a_block_of_load_lies_in_both_intervals(
-    low: float, high: float, on_s: float, lag_ms: int, phase_ms: int, poll_ms: float
+    low: float, high: float, on_s: float, lag_ms: int, phase_ms: int, poll_ms: float, noise: float
 ) -> None:
-    """The load starts and ends exactly with the window: the hardest ends there are, and no noise that excuses."""
+    """The load starts and ends exactly with the window: the hardest ends there are. Of noise, 5 of 100 lie outside."""
     load = step_load((5, low), (on_s, high), (5, low))
-    sensor = Sensor(lag_ns=lag_ms * MS, phase_ns=phase_ms * MS)
+    sensor = Sensor(lag_ns=lag_ms * MS, phase_ns=phase_ms * MS, noise=noise)
     window = (int(load.edge_ns[1]), int(load.edge_ns[2]))
     truth = float(load.energy_j(*window))
     counter = energy_within(counter_of(load, sensor, 10 + on_s, poll_ms), *window)
@@ -153,7 +154,7 @@ def test_a_block_of_load_lies_in_both_intervals(
     for found in (counter, power):
         assert found.joules is not None
         assert found.error_j is not None
-        assert abs(found.joules - truth) <= found.error_j
+        assert abs(found.joules - truth) <= found.error_j * (2 if noise else 1)
     assert disagreement(counter, power) == 0
 
 
