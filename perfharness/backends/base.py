@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,20 +197,20 @@ class Session(ABC):
         del rounds
         return "this backend does not tell the times of its layers"
 
-    @contextmanager
-    def building(self, programs: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> Iterator[None]:
-        """What is done inside counts as build, unless all of it was found in a cache.
+    def compiled_programs(self) -> tuple[int, int]:
+        """How many the framework has found in its cache so far, and how many it has made; zeros: it does not tell."""
+        return 0, 0
 
-        Args:
-            programs: how many the framework has found in its cache so far, and how many it has made.
-        """
-        found_before, made_before = programs()
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """What is done inside counts as build, unless all of it was found in a cache."""
+        found_before, made_before = self.compiled_programs()
         begin_ns = time.perf_counter_ns()
         try:
             yield
         finally:
             taken_ms = (time.perf_counter_ns() - begin_ns) / 1e6
-            found, made = programs()
+            found, made = self.compiled_programs()
             found, made = found - found_before, made - made_before
             if found:
                 self.from_cache = f"{found} of {found + made} compiled programs came from a cache"

@@ -78,7 +78,7 @@ class FunctionSession(Session):
         self._forget()
         whole = checked_shapes(self, shapes)
         arrays = [aligned_zeros(whole[spec.name], spec.dtype) for spec in self.inputs]
-        with self.building(self._cached_programs) if self.compiles else nullcontext():
+        with self.building() if self.compiles else nullcontext():
             with_errors(lambda: self._compile(arrays), "the model could not be compiled for these shapes")
         self._host = arrays
         self._shapes = whole
@@ -131,10 +131,6 @@ class FunctionSession(Session):
         self._closed = True
         self._forget()
         self._release()
-
-    def _cached_programs(self) -> tuple[int, int]:
-        """As of `building`; for frameworks that tell."""
-        return 0, 0
 
     def _finish(self) -> None:
         if self._values:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ THREADS_VARIABLE = "NPROC"
 
 Function = Callable[..., Any]
 
-CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "found", "/jax/compilation_cache/cache_misses": "made"}
+CACHE_HIT, CACHE_MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 _cache_told: Counter[str] = Counter()
-"""What of JAX's compilation cache its events have told in this process."""
+"""How often JAX has told each event in this process since it was listened to."""
 
 
 class JaxBackend(Backend):
@@ -120,6 +121,11 @@ class JaxSession(FunctionSession):
         if (problem := self._precision_problem(name)) is not None:
             raise BackendError(problem)
         self.enforces_memory_limit = _holds_limit(self._device, options.memory_limit_bytes)
+
+    def compiled_programs(self) -> tuple[int, int]:
+        """Of JAX's compilation cache, where there is one."""
+        _listen(self._jax)
+        return _cache_told[CACHE_HIT], _cache_told[CACHE_MISS]
 
     def device_memory_bytes(self) -> int | None:
         """Peak of JAX's allocator, where it was reached since `allocate`; JAX cannot reset it."""
@@ -204,9 +210,6 @@ class JaxSession(FunctionSession):
         with _cached_in(self._jax, self._options.cache_dir):
             self._compiled = lowered.compile(compiler_options=flags or None)
 
-    def _cached_programs(self) -> tuple[int, int]:
-        return _cache_told["found"], _cache_told["made"]
-
     @contextmanager
     def _matmul_precision(self) -> Iterator[None]:
         with self._jax.default_matmul_precision(MATMUL_PRECISION.get(self._options.precision)):
@@ -259,25 +262,26 @@ def started(jax: Any, options: BackendOptions) -> str | None:
     return None
 
 
+@cache
+def _listen(jax: Any) -> None:
+    """Count events from now on; there is no public way to end that."""
+    jax.monitoring.register_event_listener(lambda event, **_: _cache_told.update([event]))
+
+
 @contextmanager
 def _cached_in(jax: Any, folder: Path | None) -> Iterator[None]:
     """JAX's compilation cache is there, XLA's choice of a GPU's algorithms in it too; or wherever the user has it."""
-    if not _cache_told["listening"]:
-        _cache_told["listening"] = 1
-        jax.monitoring.register_event_listener(
-            lambda event, **_: _cache_told.update([CACHE_EVENTS.get(event, "other")])
-        )
     if folder is None:
         yield
         return
-    cache = import_module("jax.experimental.compilation_cache.compilation_cache")
+    compilation_cache = import_module("jax.experimental.compilation_cache.compilation_cache")
     wanted = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0.0}
     before = {name: getattr(jax.config, name) for name in wanted}
 
     def put(values: dict[str, Any]) -> None:
         for name, value in values.items():
             jax.config.update(name, value)
-        cache.reset_cache()  # else it stays with the folder that it began with
+        compilation_cache.reset_cache()  # else it stays with the folder that it began with
 
     put(wanted)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -27,6 +28,16 @@ def model_files(model: ModelSource) -> list[Path]:
     elif model.suffix == ".xml":
         beside = (model.path.with_suffix(".bin"),)
     return [path for path in (model.path, *beside) if path.is_file()]
+
+
+def sha256_of(*files: Path) -> str:
+    """Of the contents of files, one after the other."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def onnx_weight_files(path: Path) -> list[Path]:

@@ -115,7 +115,7 @@ class OpenVinoSession(Session):
             raise BackendError("the session is closed; load the model again")
         whole = checked_shapes(self, shapes)
         self._forget()
-        with self.building(lambda: (self._programs["found"], self._programs["made"])):
+        with self.building():
             self._compiled = with_errors(
                 lambda: self._made(whole), f"{self._name} could not be compiled for these shapes"
             )
@@ -127,6 +127,10 @@ class OpenVinoSession(Session):
                 self._host[spec.name] = aligned_zeros(tuple(port.get_shape()), spec.dtype)
                 self._request.set_tensor(port, self._library.Tensor(self._host[spec.name], shared_memory=True))
         self._shapes = whole
+
+    def compiled_programs(self) -> tuple[int, int]:
+        """Of this session."""
+        return self._programs["found"], self._programs["made"]
 
     def write_inputs(self, arrays: Arrays) -> None:
         """Fill the arrays that the request reads."""

@@ -232,6 +232,13 @@ class TorchSession(Session):
         """Of the session's stream."""
         return None if self._stream is None else int(self._stream.cuda_stream)
 
+    def compiled_programs(self) -> tuple[int, int]:
+        """Inductor's graphs."""
+        with suppress(ImportError, AttributeError):  # versions that do not count them
+            counted = import_module("torch._dynamo.utils").counters["inductor"]
+            return counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"] + counted["fxgraph_cache_bypass"]
+        return 0, 0
+
     def device_memory_bytes(self) -> int | None:
         """What the caching allocator has reserved at most since `allocate`; CUDA's own context is not in it."""
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
@@ -279,7 +286,7 @@ class TorchSession(Session):
             if self._mode == "compile":  # which is done at the first call
                 stack.enter_context(many_shapes(torch))
                 stack.enter_context(_cached_in(self._options.cache_dir))
-                stack.enter_context(self.building(_graphs))
+                stack.enter_context(self.building())
             self._results = self._inferred()
             self.synchronize()
         for _ in range(WARMUP_ROUNDS - 1):
@@ -407,24 +414,17 @@ def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
 @contextmanager
 def _cached_in(folder: Path | None) -> Iterator[None]:
     """Inductor keeps what it compiles there; by itself in a folder of the user's for temporary files."""
+    if folder is None:
+        yield
+        return
     before = os.environ.get(CACHE_VARIABLE)
-    if folder is not None:
-        os.environ[CACHE_VARIABLE] = str(folder)
+    os.environ[CACHE_VARIABLE] = str(folder)
     try:
         yield
     finally:
-        if folder is not None:
-            os.environ.pop(CACHE_VARIABLE)
+        del os.environ[CACHE_VARIABLE]
         if before is not None:
             os.environ[CACHE_VARIABLE] = before
-
-
-def _graphs() -> tuple[int, int]:
-    """Graphs that Inductor has found in its cache so far, and those that it has compiled; none where it counts none."""
-    with suppress(ImportError, AttributeError):
-        counted = import_module("torch._dynamo.utils").counters["inductor"]
-        return counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"] + counted["fxgraph_cache_bypass"]
-    return 0, 0
 
 
 def _check_graphs_in_thread(compile_mode: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
-from perfharness.backends.model_files import model_files
+from perfharness.backends.model_files import model_files, sha256_of
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, possible_devices, source_of
 from perfharness.errors import BackendError
@@ -189,7 +189,7 @@ def _files_digest(source: ModelSource, inputs: Path | None, digests: dict[str, s
     key = f"{source.path or source.factory} {inputs}"
     if key not in digests:
         given = [inputs] if inputs is not None and inputs.is_file() else []
-        digests[key] = "".join(_file_digest(path) for path in (*model_files(source), *given))
+        digests[key] = "".join(sha256_of(path) for path in (*model_files(source), *given))
     return digests[key]
 
 
@@ -197,14 +197,6 @@ def _digest(spec: CaseSpec, files_sha256: str) -> str:
     """Of a spec whose case has no id yet."""
     text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + files_sha256
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:

@@ -30,6 +30,7 @@ from perfharness.report.bench_words import first_line, in_significant_digits, st
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite
     from perfharness.model.bench import BenchCase, CaseResult
+    from perfharness.model.bench_search import SweepFile
     from perfharness_launcher.interrupts import Interrupts
 
 DEFAULT_OUT = Path("sweep_out")
@@ -107,9 +108,12 @@ def sweep(
         "run.timeout_s": timeout,
     }
     made = suite_of(suite, flags, equality=False)
-    sizes, drawn = (smallest, largest), check_charts(charts)
-    again = (resume, retry_failed)
-    raise typer.Exit(_run(made, output_dir, sizes, latency_target, latency_percentile, again=again, charts=drawn))
+    drawn = check_charts(charts)
+    found = _measured(
+        made, output_dir, (smallest, largest), latency_target, latency_percentile,
+        resume=resume, retry_failed=retry_failed,
+    )  # fmt: skip
+    raise typer.Exit(_tell(found, output_dir, charts=drawn))
 
 
 def _passes_of(suite: Path | None) -> list[str] | None:
@@ -121,29 +125,26 @@ def _passes_of(suite: Path | None) -> list[str] | None:
     return passes if isinstance(passes, list) else None
 
 
-def _run(
+def _measured(
     suite: Suite,
     out: Path,
     sizes: tuple[int, int],
     target_ms: float | None,
     figure: str,
     *,
-    again: tuple[bool, bool],
-    charts: bool | None,
-) -> int:
+    resume: bool,
+    retry_failed: bool,
+) -> SweepFile:
     from perfharness.bench.matrix import plan_cases
-    from perfharness.bench.resume import RESUME_HINT
     from perfharness.bench.store import prepare
     from perfharness.bench.sweep import doubling_sizes
     from perfharness.bench.sweep_run import SweepRun
     from perfharness.model.bench_search import SWEEP_NAME, TargetFigure
-    from perfharness.report.sweep import print_sweep
-    from perfharness.report.sweep_charts import draw_sweep
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.orphans import adopting_orphans
 
-    (smallest, largest), (resume, retry_failed) = sizes, again
+    smallest, largest = sizes
     doubling_sizes(largest, smallest)
     console = Console()
     gpus = find_gpus()
@@ -152,7 +153,7 @@ def _run(
     cells = list({one.cell: one for one in reversed(cells)}.values())[::-1]  # whatever batch sizes a model names
     prepare(out, resume=resume, name=SWEEP_NAME)
     with noting_interrupts() as interrupts, adopting_orphans():
-        found = SweepRun(
+        return SweepRun(
             suite=suite,
             cells=cells,
             out=out,
@@ -166,6 +167,15 @@ def _run(
             figure=cast("TargetFigure", figure),
             command=["perfharness", *sys.argv[1:]],
         ).run()
+
+
+def _tell(found: SweepFile, out: Path, *, charts: bool | None) -> int:
+    """Tables, charts and what to do next; the exit code."""
+    from perfharness.bench.resume import RESUME_HINT
+    from perfharness.report.sweep import print_sweep
+    from perfharness.report.sweep_charts import draw_sweep
+
+    console = Console()
     print_sweep(console, found)
     if charts is not False:
         say_drawn(console, lambda: draw_sweep(found, out))

@@ -20,7 +20,7 @@ import numpy as np
 
 from perfharness.analysis.energy.awake import awake_power
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Z95, Energy, Steps
+from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Energy, Steps
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -35,6 +35,9 @@ the rest pulls its power towards the mean of all by about that share (attenuatio
 DUTIES = (1.0, 0.25, 0.5, 2.0, 5.0, 10.0)
 """How much of its period each value of the sensor may speak of: 0.25 is what Yang et al. found on A100 and H100; more
 than 1 is an average that reaches back beyond the update before."""
+
+Z95 = 1.96
+"""Half-width of the middle 95 % of a normal distribution, in standard deviations."""
 
 LAG_PERIODS = (0.0, *(round(0.1 * step, 1) for step in range(-5, 21) if step))
 BETTER = 1.1

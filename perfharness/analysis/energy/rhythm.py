@@ -39,7 +39,7 @@ class Rhythm:
     Args:
         time_ns: of each, on the line.
         period_ns: of the line.
-        drift_ns: as of `Steps`, for other lines fit as well.
+        drift_ns: how far the last may lie from its place when the first is held, for other lines fit as well.
     """
 
     time_ns: Int64

@@ -16,9 +16,6 @@ from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
 NS_PER_S = 1e9
-Z95 = 1.96
-"""Half-width of the middle 95 % of a normal distribution, in standard deviations."""
-
 MIN_UPDATES = 20
 """Updates inside the shortest stretch that gets a number: at its two ends one update may be on the wrong side, a
 tenth of it in all."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from perfharness.backends.model_files import onnx_weight_files
+from perfharness.backends.model_files import onnx_weight_files, sha256_of
 from perfharness.backends.tensorrt.build import Engine
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.options import BuildOptions, Profile
@@ -127,15 +127,10 @@ def model_sha256(source: Path | bytes) -> str:
     """Of an ONNX model: the file and the files with its weights. Raises `BackendError` where one is missing."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
-    digest = hashlib.sha256()
     try:
-        for path in (source, *onnx_weight_files(source)):
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+        return sha256_of(source, *onnx_weight_files(source))
     except OSError as error:
         raise BackendError(f"{source} cannot be read: {error}") from error
-    return digest.hexdigest()
 
 
 def _sha256_text(value: object) -> str:
