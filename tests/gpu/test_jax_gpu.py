@@ -1,6 +1,6 @@
 """JAX on a real GPU: fp32 that is fp32, latency beside a loop by hand, a memory limit that holds.
 
-`python3 -m pytest tests/gpu/test_jax_gpu.py -m gpu -s -q`; needs JAX with CUDA. About a minute. What all backends have
+`python3 -m pytest tests/gpu/test_jax_gpu.py -m gpu -s -q`; needs JAX with CUDA. Two minutes. What all backends have
 in common, every precision of MobileNetV3-Large among it, is in test_backends_gpu.py.
 """
 
