@@ -21,6 +21,7 @@ import numpy as np
 from perfharness.analysis.energy.awake import awake_power
 from perfharness.analysis.energy.busy import BusyShares
 from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Energy, Steps
+from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -340,9 +341,9 @@ def _bootstrap(design: _Design, reach: int, seed: int) -> Float64:
     found = np.empty((BOOTSTRAPS, rows))
     for place, choice in enumerate(drawn):
         found[place] = design.powers(np.bincount(choice, minlength=count).astype(np.float64))
-    freedom = max(count / block - rows, 1)
+    freedom = max(count // block - rows, 1)
     low, high = np.percentile(found, [2.5, 97.5], axis=0)
-    return np.asarray((high - low) / 2 * (1 + 2.37 / (freedom * Z95)), dtype=np.float64)
+    return np.asarray((high - low) / 2 * student_t(freedom) / Z95, dtype=np.float64)
 
 
 @dataclass(frozen=True)
