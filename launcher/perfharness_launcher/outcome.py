@@ -163,3 +163,9 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
     except OSError:
         return ""
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
+
+
+def last_said(text: str, lines: int = 5) -> str:
+    """The last lines of what a process said, in one line behind a colon; empty where it said nothing."""
+    said = [line.strip() for line in text.strip().splitlines()[-lines:]]
+    return f": {' | '.join(said)}" if said else ""

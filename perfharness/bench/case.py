@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from perfharness.bench.memory import GpuView
 from perfharness.bench.record import CaseRecord
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
 from perfharness.errors import PerfHarnessError
-from perfharness.model.bench import LayerRecord
+from perfharness.model.bench import InstancesRecord, LayerRecord, StreamsRecord
 from perfharness.recorder import barrier
 
 MAX_CLOCK_DROP_PERCENT = 5.0
@@ -220,21 +221,23 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 def _instances(spec: CaseSpec, record: CaseRecord) -> None:
     from perfharness.bench.instances import measure_instances
 
-    record.doing("instances")
-    with _not_fatal(record, "instances"):
-        found = measure_instances(spec, record.folder)
-        record.keep(instances=found)
-        record.because(instances=found.reason)
+    _at_once("instances", measure_instances, spec, record)
 
 
 def _streams(spec: CaseSpec, record: CaseRecord) -> None:
     from perfharness.bench.streams import measure_streams
 
-    record.doing("streams")
-    with _not_fatal(record, "streams"):
-        found = measure_streams(spec, record.folder)
-        record.keep(streams=found)
-        record.because(streams=found.reason)
+    _at_once("streams", measure_streams, spec, record)
+
+
+def _at_once(
+    name: str, measure: Callable[[CaseSpec, Path], InstancesRecord | StreamsRecord], spec: CaseSpec, record: CaseRecord
+) -> None:
+    record.doing(name)
+    with _not_fatal(record, name):
+        found = measure(spec, record.folder)
+        record.keep(**{name: found})
+        record.because(**{name: found.reason})
 
 
 def _stages(spec: CaseSpec, record: CaseRecord) -> None:

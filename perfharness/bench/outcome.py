@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from perfharness.bench.spec import ARRAYS, ARRAYS_FOLDER, RESULT_NAME, STATUS_NAME, CaseState
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
-from perfharness_launcher.outcome import log_tail, signal_name
+from perfharness_launcher.outcome import last_said, log_tail, signal_name
 from perfharness_launcher.spawn import STDERR_LOG
 
-TAIL_LINES = 5
 LOOKED_AT_LINES = 100
 """Of the log, for signs of memory that ran out: a stack follows them."""
 
@@ -74,8 +73,7 @@ def _state(folder: Path) -> CaseState | None:
 
 
 def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[CaseStatus, str]:
-    tail = " | ".join(line.strip() for line in stderr.strip().splitlines()[-TAIL_LINES:])
-    said = f": {tail}" if tail else ""
+    said = last_said(stderr)
     status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if return_code >= 0:
         return status, f"its process ended with exit code {return_code}{_while(state)}{said}"

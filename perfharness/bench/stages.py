@@ -18,6 +18,7 @@ from typing import Any
 from perfharness.bench.spec import SPEC_NAME, CaseSpec
 from perfharness.errors import BackendError
 from perfharness.model import environment
+from perfharness_launcher.outcome import last_said
 
 FOLDER = "stages"
 WARMUP_BATCHES = 5
@@ -25,7 +26,6 @@ BATCHES = 60
 OUTSIDE = "outside of stages"
 BETWEEN = "between batches"
 BATCH = "batch"
-TAIL_LINES = 5
 TIME, BUSY = "cpu_time", "gpu_busy_time"
 
 SCRIPT = "import sys\n\nfrom perfharness.bench.pipeline import main\n\nmain(*sys.argv[1:])\n"
@@ -68,8 +68,8 @@ def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
     (place / "launch.log").write_text(done.stdout + done.stderr)
     results = sorted((place / "run").glob("proc_*/benchmark.json"))
     if done.returncode not in (0, 3) or not results:
-        tail = " | ".join((done.stdout + done.stderr).strip().splitlines()[-TAIL_LINES:])
-        raise BackendError(f"the pipeline could not be measured (exit {done.returncode}): {tail}")
+        said = last_said(done.stdout + done.stderr)
+        raise BackendError(f"the pipeline could not be measured (exit {done.returncode}){said}")
     whole = json.loads((place / "run" / "benchmark_mean.json").read_text())
     return read_stages(json.loads(results[0].read_text()), whole)
 

@@ -9,7 +9,7 @@ import pytest
 from perfharness.cli.live import LogMirror, last_line
 from perfharness.model.findings import Severity
 from perfharness_launcher.collect import tracer_findings
-from perfharness_launcher.outcome import log_tail, signal_name
+from perfharness_launcher.outcome import last_said, log_tail, signal_name
 from perfharness_launcher.staging import belongs_to_a_run
 
 WELL = (
@@ -87,3 +87,8 @@ def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
         assert mirror.new_lines() == ["proc_0_gpu_0 | two", "proc_0_gpu_0 | \ufffd"]
     assert mirror.new_lines() == []
     assert last_line(path) == "\ufffd"
+
+
+def test_what_was_said_last_is_one_line() -> None:
+    assert last_said("first\n second \nthird\n\n", lines=2) == ": second | third"
+    assert last_said(" \n") == ""

@@ -24,10 +24,9 @@ from perfharness.bench.compare_engines.model import (
     EngineResult,
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
-from perfharness_launcher.outcome import signal_name
+from perfharness_launcher.outcome import last_said, signal_name
 from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG
 
-TAIL_LINES = 5
 OF_A_RUN = (RESULT_NAME, IMAGE_FOLDER, MAPS_FOLDER, WALL_NAME, TELEMETRY_NAME)
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -79,7 +78,6 @@ def outcome(job: EngineJob, folder: Path, return_code: int, timed_out_s: float |
         return result.model_copy(update={"status": "timeout", "reason": reason})
     if return_code == 0 or (return_code == 1 and result.reason not in (None, "it has not come to its end")):
         return result
-    lines = (folder / STDERR_LOG).read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
-    said = f": {' | '.join(line.strip() for line in lines)}" if lines else ""
+    said = last_said((folder / STDERR_LOG).read_text(errors="replace"))
     how = f"was ended by {signal_name(-return_code)}" if return_code < 0 else f"ended with exit code {return_code}"
     return result.model_copy(update={"status": "failed", "reason": f"its process {how}{said}"})
