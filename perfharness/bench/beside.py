@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfharness.analysis.energy.gpu_sensors import GpuSensors
@@ -28,6 +28,7 @@ SUBJECT = "case"
 class Beside:
     """What the sampler saw; None with a reason by the name of the field in `CaseResult`."""
 
+    telemetry_items_per_second: float | None = None
     utilization_percent: float | None = None
     power_mean_w: float | None = None
     energy_per_item_j: Estimate | None = None
@@ -40,9 +41,14 @@ class Beside:
 NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
 
 
-def without_gpu(reason: str) -> Beside:
-    """Nothing, and why."""
-    return Beside(reasons=dict.fromkeys(NEEDS_GPU, reason))
+def without_gpu(reason: str, *, rate: float | None = None) -> Beside:
+    """No readings of a GPU, and why.
+
+    Args:
+        rate: of the pass, items/s; None: it was not run, for the same reason.
+    """
+    missing = NEEDS_GPU if rate is not None else (*NEEDS_GPU, "telemetry_items_per_second")
+    return Beside(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
 
 
 def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], int]) -> Beside:
@@ -70,7 +76,7 @@ def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, w
     try:
         log = read_sample_log(folder / TELEMETRY_NAME)
     except PerfHarnessError as error:
-        return without_gpu(str(error))
+        return without_gpu(str(error), rate=_rate(rounds * batch_size, (begin, end)))
     return conclude(log, settings.gpu_uuids, (begin, end), rounds * batch_size)
 
 
@@ -85,8 +91,7 @@ def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: 
         inside = resident.select(resident.is_read).between(*window)
         host = int(inside.value.max()) if len(inside) else None
     if not gpu_uuids:
-        nothing = without_gpu("the case has no GPU")
-        return Beside(host_peak_bytes=host, reasons=nothing.reasons)
+        return replace(without_gpu("the case has no GPU", rate=_rate(items, window)), host_peak_bytes=host)
     uuid, reasons = gpu_uuids[0], {}
     name = "gpu_utilization_percent"
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
@@ -106,6 +111,7 @@ def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: 
     memory = log.get(process_subject(SUBJECT), "process_memory_bytes")
     taken = None if memory is None else memory.select(memory.is_read)
     return Beside(
+        telemetry_items_per_second=_rate(items, window),
         utilization_percent=used.mean,
         power_mean_w=energy.mean_power_w,
         energy_per_item_j=per_item,
@@ -114,6 +120,10 @@ def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: 
         host_peak_bytes=host,
         reasons=reasons,
     )
+
+
+def _rate(items: int, window: Window) -> float:
+    return round(items * 1e9 / (window[1] - window[0]), 6)
 
 
 def _plan(folder: Path, settings: TelemetrySettings) -> LaunchPlan:

@@ -33,6 +33,7 @@ from perfharness.model.bench import InstancesRecord, LayerRecord, StreamsRecord
 from perfharness.recorder import barrier
 
 MAX_CLOCK_DROP_PERCENT = 5.0
+OF_TELEMETRY = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
 ALIKE = 0.5
 """Neighbouring iterations more alike than this are worth a word."""
 
@@ -100,7 +101,8 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     timed = measure_latency(session, spec.latency)
     after = view.sm_clock_mhz() if view is not None else None
     record.keep_arrays(as_arrays(warmup, timed, np.zeros(0)))
-    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
+    drift = drift_percent(timed.milliseconds)
+    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable, drift=drift)
     assert stats is not None
     tokens = tokens_per_item(spec)
     items = spec.case.batch_size
@@ -111,7 +113,7 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     )
     _clock_drop(record, before, after)
     record.because(
-        latency="; ".join(_latency_notes(timed, record)) or None,
+        latency="; ".join(_latency_notes(timed, drift, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
     _compare_with_stages(record, stats.mean.value)
@@ -131,11 +133,10 @@ def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
         record.because(stages_ms=said)
 
 
-def _latency_notes(timed: Timed, record: CaseRecord) -> Iterator[str]:
+def _latency_notes(timed: Timed, drift: float | None, record: CaseRecord) -> Iterator[str]:
     """What has to be known beside the latency."""
     if timed.ended is not None:
         yield timed.ended
-    drift = drift_percent(timed.milliseconds)
     if drift is not None:
         side = "above" if drift > 0 else "below"
         yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
@@ -156,6 +157,7 @@ def _clock_drop(record: CaseRecord, before: float | None, after: float | None) -
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     from perfharness.bench.beside import measure_beside
+    from perfharness.report.bench_words import speed_that_did_not_hold
 
     record.doing("telemetry")
 
@@ -167,6 +169,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     memory = record.result.memory
     drop = record.result.clock_drop_percent
     record.keep(
+        telemetry_items_per_second=found.telemetry_items_per_second,
         utilization_percent=found.utilization_percent,
         power_mean_w=found.power_mean_w,
         energy_per_item_j=found.energy_per_item_j,
@@ -174,6 +177,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     )
     reasons = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
     record.because(**reasons)
+    record.because(telemetry_items_per_second=speed_that_did_not_hold(record.result))
     process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
     known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
     record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)
@@ -256,7 +260,7 @@ def _not_fatal(record: CaseRecord, name: str) -> Iterator[None]:
     try:
         yield
     except PerfHarnessError as error:
-        names = ("utilization_percent", "power_mean_w", "energy_per_item_j") if name == "telemetry" else (name,)
+        names = OF_TELEMETRY if name == "telemetry" else (name,)
         record.because(**dict.fromkeys(names, str(error)))
 
 

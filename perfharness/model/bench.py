@@ -65,6 +65,9 @@ class LatencyStats(_Model):
     stable: bool | None = None
     """Whether the median had settled when measuring stopped; None where that was not asked for."""
 
+    drift_percent: float | None = None
+    """How much the median of the last third is above that of the first; None where that may be chance, or below 2 %."""
+
 
 class MemoryUse(_Model):
     """Peaks while the case ran, and the model's own size."""
@@ -225,6 +228,9 @@ class CaseResult(_Model):
     """One instance, one round after another: batch size / mean latency."""
 
     tokens_per_second: Estimate | None = None
+    telemetry_items_per_second: float | None = None
+    """Of the pass with the sampler beside it, which utilisation, power and energy are of; `items_per_second` is not."""
+
     utilization_percent: float | None = None
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None

@@ -129,16 +129,22 @@ def memory(chart: Chart) -> bool:
 
 
 def power(chart: Chart) -> bool:
-    """Mean power over throughput."""
+    """Mean power over throughput, both of the pass with the sampler; the timed one where results have no such rate."""
+
+    def rate(result: CaseResult) -> Estimate | None:
+        again = result.telemetry_items_per_second
+        return result.items_per_second if again is None else Estimate(value=again)
 
     def watts(result: CaseResult) -> Estimate | None:
         return None if result.power_mean_w is None else Estimate(value=result.power_mean_w)
 
-    if not chart.points(lambda result: result.items_per_second, watts, "power_mean_w"):
+    if not chart.points(rate, watts, "power_mean_w"):
         return False
     chart.ax.set_xlabel("throughput (items/s)")
     chart.ax.set_ylabel("mean power (W)")
-    chart.spread("x", (r.items_per_second.value for r in chart.suite.cases if r.items_per_second))
+    chart.spread("x", (found.value for result in chart.suite.cases if (found := rate(result))))
+    if any(result.telemetry_items_per_second is not None for result in chart.suite.cases):
+        chart.notes.append("throughput: of the pass in which power was read")
     chart.ax.set_ylim(bottom=0)
     return True
 

@@ -62,6 +62,7 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         **_at_once("streams", result.streams),
         "streams_memory_device_peak_bytes": (whole, result.streams and result.streams.memory.device_peak_bytes),
         "streams_memory_host_peak_bytes": (whole, result.streams and result.streams.memory.host_peak_bytes),
+        "telemetry_items_per_second": (number, result.telemetry_items_per_second),
         "utilization_percent": (number, result.utilization_percent),
         **_estimate("energy_per_item_j", result.energy_per_item_j),
         "power_mean_w": (number, result.power_mean_w),

@@ -31,6 +31,7 @@ from perfharness.report.bench_words import (
     listed,
     short_cell,
     shown,
+    speed_that_did_not_hold,
     speedup_in_words,
     status_line,
 )
@@ -39,6 +40,7 @@ LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""
 
 CLOCK_DROP_PERCENT = 5.0
+DRIFT_PERCENT = 5.0
 WRONG = "!"
 """Before a speed that is one of a wrong answer."""
 
@@ -177,11 +179,21 @@ def _remarks(result: CaseResult) -> Iterator[str]:
         yield f"wrong answer: {equality.reason or 'outputs differ'} (reference {short_cell(equality.reference)})"
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
+    yield from unsteady_lines(result)
+    yield from at_once_lines(result)
+
+
+def unsteady_lines(result: CaseResult) -> Iterator[str]:
+    """Why its speed may be another in another run."""
     if result.clock_drop_percent is not None and result.clock_drop_percent > CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
-    yield from at_once_lines(result)
+    drift = None if result.latency is None else result.latency.drift_percent
+    if drift is not None and abs(drift) > DRIFT_PERCENT:
+        yield f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
+    if (unlike := speed_that_did_not_hold(result)) is not None:
+        yield unlike
 
 
 def at_once_lines(result: CaseResult) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perfharness.analysis.latency_statistics import apart_percent
 from perfharness.model.bench import CaseResult, Estimate
 
 NOT_MEASURED = "-"
@@ -19,6 +20,18 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+
+
+def speed_that_did_not_hold(result: CaseResult) -> str | None:
+    """Where the pass with the sampler ran at another speed than the timed rounds, so that one of both is unusual."""
+    timed, again = result.items_per_second, result.telemetry_items_per_second
+    if timed is None or again is None or (percent := apart_percent(timed, again)) is None:
+        return None
+    rates = [in_significant_digits(rate) for rate in (timed, Estimate(value=again))]
+    return (
+        f"its speed did not hold: {rates[0]} items/s in the timed rounds, {rates[1]} ({percent:+.0f} %) in the pass "
+        "with the sampler"
+    )
 
 
 def listed(cells: Sequence[str], indent: str = "  ") -> Iterator[str]:

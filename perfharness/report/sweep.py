@@ -11,7 +11,7 @@ from perfharness.analysis.bench_names import CaseNames, in_groups
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
-from perfharness.report.bench_table import at_once_lines
+from perfharness.report.bench_table import at_once_lines, unsteady_lines
 from perfharness.report.bench_words import NOT_MEASURED, WIDTH, bytes_in_words
 
 CELL = ("model", "backend", "mode", "precision", "device")
@@ -83,7 +83,7 @@ def print_sweep(console: Console, found: SweepFile) -> None:
         if mine:
             console.print(table)
         for case in mine:
-            for line in at_once_lines(case):
+            for line in (*unsteady_lines(case), *at_once_lines(case)):
                 _say(console, f"batch {case.case.batch_size}: {line}")
         _say(console, end_in_words(cell) if mine else f"{name}: {end_in_words(cell)}")
     for remark in found.remarks:

@@ -47,7 +47,10 @@ def test_energy_is_the_counters_over_the_window_per_item() -> None:
     assert found.energy_per_item_j.low is not None
     assert found.energy_per_item_j.high is not None
     assert found.energy_per_item_j.low <= 2.0 <= found.energy_per_item_j.high
+    assert found.power_mean_w is not None
     assert found.power_mean_w == pytest.approx(300, rel=0.06)
+    assert found.telemetry_items_per_second == 150, "600 items of 4 s"
+    assert found.power_mean_w / found.telemetry_items_per_second == pytest.approx(found.energy_per_item_j.value)
     assert found.utilization_percent == 87
     assert found.clock_drop_percent == pytest.approx(10.0)
     assert (found.device_peak_bytes, found.host_peak_bytes) == (3_000_000_000, 1_000_000_000)
@@ -61,6 +64,7 @@ def test_what_was_not_read_has_a_reason() -> None:
         assert "it was not sampled" in found.reasons[name] or "not sampled" in found.reasons[name]
     without = conclude(readings().build(), (), WINDOW, items=10)
     assert without.energy_per_item_j is None
+    assert without.telemetry_items_per_second == 2.5, "it ran all the same"
     assert set(without.reasons.values()) == {"the case has no GPU"}
     assert without.host_peak_bytes == 1_000_000_000
 
@@ -87,4 +91,6 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_sampler_that_does_not_start_costs_its_figures_only(tmp_path: Path) -> None:
     found = measure_beside(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: 1)
     assert found.energy_per_item_j is None
+    assert found.telemetry_items_per_second is None
+    assert found.reasons["telemetry_items_per_second"]
     assert all(found.reasons.values())

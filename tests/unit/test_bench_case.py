@@ -75,6 +75,22 @@ def test_all_that_was_asked_for_is_there(tmp_path: Path) -> None:
     ))  # fmt: skip
 
 
+def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
+    """4 rounds before, 120 timed, of which the last 60 take 4 ms longer; in the second pass all take 20 ms longer."""
+    script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 64, *[4.0] * 60, *[20.0] * 500))
+    found, _ = run(tmp_path / "case", script, passes=("latency", "telemetry"), telemetry=TelemetrySettings(seconds=0.5))
+    assert found.latency is not None
+    assert found.latency.drift_percent is not None
+    assert found.latency.drift_percent > 100
+    assert "it drifts" in found.reasons["latency"]
+    assert found.items_per_second is not None
+    assert found.telemetry_items_per_second is not None
+    assert found.telemetry_items_per_second < 4 / 0.021
+    assert "its speed did not hold" in found.reasons["telemetry_items_per_second"]
+    assert found.items_per_second.low is not None
+    assert found.telemetry_items_per_second < found.items_per_second.low
+
+
 def test_a_device_tells_its_own_time(tmp_path: Path) -> None:
     found, _ = run(tmp_path / "case", FakeScript(has_device=True, execute_ms=1, copy_out_ms=2))
     assert found.latency is not None

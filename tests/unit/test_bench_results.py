@@ -137,6 +137,21 @@ def test_the_speed_of_a_wrong_answer_is_marked() -> None:
     assert "wrong answer: output y differs by up to 7 times the tolerance" in text
 
 
+def test_a_speed_that_did_not_hold_is_told() -> None:
+    held = made_up("held", 4, rate=100, telemetry_items_per_second=95.0)
+    fast = made_up("fast", 4, rate=531, telemetry_items_per_second=727.0)
+    drifting = made_up("drifting", 4, rate=193)
+    assert drifting.latency is not None
+    latency = drifting.latency.model_copy(update={"drift_percent": -34.0})
+    suite = suite_of(held, fast, drifting.model_copy(update={"latency": latency}))
+    lines = [line for line in printed(suite).splitlines() if ": its " in line]
+    rates = "531 items/s in the timed rounds, 727 (+37 %) in the pass with the sampler"
+    assert lines == [
+        f"fast/plain fp32, batch 4: its speed did not hold: {rates}",
+        "drifting/plain fp32, batch 4: its latency drifted by -34 % from the first third of the iterations to the last",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_narrow_terminal_loses_columns_by_name_and_no_digits(width: int) -> None:
     text = io.StringIO()

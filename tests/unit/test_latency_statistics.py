@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.latency_statistics import (
+    apart_percent,
     autocorrelation,
     drift_percent,
     is_settled,
@@ -168,6 +169,14 @@ def test_drift_is_told_from_noise() -> None:
     assert drift_percent(steady[:12]) is None
     false = sum(drift_percent(exponential(np.random.default_rng(seed), 900)) is not None for seed in range(RUNS))
     assert false <= 3
+
+
+def test_a_second_pass_is_apart_only_beyond_the_interval_and_ten_percent() -> None:
+    narrow, wide = Estimate(value=100, low=98, high=102), Estimate(value=100, low=50, high=200)
+    assert [apart_percent(narrow, again) for again in (101, 91, 110, 59, 137)] == [None, None, None, -41, 37]
+    assert [apart_percent(wide, again) for again in (59, 137, 40)] == [None, None, -60]
+    assert apart_percent(Estimate(value=100), 80) == -20
+    assert apart_percent(Estimate(value=0), 80) is None
 
 
 def test_settled_is_a_narrow_interval_without_drift() -> None:

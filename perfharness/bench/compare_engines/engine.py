@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from perfharness.analysis.latency_statistics import drift_percent, latency_stats
+from perfharness.analysis.latency_statistics import apart_percent, drift_percent, latency_stats, rate_estimate
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
@@ -272,7 +272,11 @@ def _gpu(session: Session, job: EngineJob, record: Record) -> None:
         inferences=work.rounds,
     )
     record.keep(gpu=use)
-    record.because(seen.reasons)
+    record.because({name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"})
+    latency, again = record.result.latency, seen.telemetry_items_per_second
+    if latency and again and apart_percent(rate_estimate(latency.mean, 1), again) is not None:
+        told = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those beside the sampler"
+        record.remark(f"its speed did not hold: a mean of {told}")
 
 
 if __name__ == "__main__":
