@@ -34,9 +34,6 @@ EXACT_UP_TO = 500
 DRIFT_PERCENT = 2.0
 """A change between first and last third that is worth a word."""
 
-APART_PERCENT = 10.0
-"""Between the timed rounds and the same rounds with a sampler beside them; on an H200 that took 0 to 6 % longer."""
-
 
 def latency_stats(
     milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None, drift: float | None = None
@@ -129,19 +126,6 @@ def drift_percent(values: Float64) -> float | None:
     apart = last.low > first.high or last.high < first.low
     change = 100 * (last.value - first.value) / first.value
     return round(change, 3) if apart and abs(change) >= DRIFT_PERCENT else None
-
-
-def apart_percent(timed: Estimate, again: float) -> float | None:
-    """How much the rate of a second pass of the same case is above that of the timed rounds, in percent.
-
-    None where it is within their interval, or `APART_PERCENT` or less: rounds with a sampler beside them may well take
-    a few percent longer. Beyond that the interval, which knows of its own seconds only, says less than it seems to.
-    """
-    if timed.value <= 0:
-        return None
-    inside = timed.low is not None and timed.high is not None and timed.low <= again <= timed.high
-    percent = 100 * (again - timed.value) / timed.value
-    return None if inside or abs(percent) <= APART_PERCENT else round(percent, 3)
 
 
 def autocorrelation(values: Float64, lag: int = 1) -> float | None:

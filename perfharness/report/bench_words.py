@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfharness.analysis.latency_statistics import apart_percent
+from perfharness.analysis.bench_figures import apart_percent
 from perfharness.model.bench import CaseResult, Estimate
 
 NOT_MEASURED = "-"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.analysis.bench_figures import apart_percent
 from perfharness.analysis.latency_statistics import (
-    apart_percent,
     autocorrelation,
     drift_percent,
     is_settled,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from perfharness.analysis.latency_statistics import apart_percent, drift_percent, latency_stats, rate_estimate
+from perfharness.analysis.bench_figures import apart_percent
+from perfharness.analysis.latency_statistics import drift_percent, latency_stats, rate_estimate
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
