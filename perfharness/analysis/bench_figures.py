@@ -9,6 +9,9 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate, InstancesRe
 LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "error", "nan", "inf", "mean_abs", "rel")
 """How names of metrics begin where less is better; of any other, more is."""
 
+MUCH_DRIFT_PERCENT = 5.0
+"""Of a latency within its loop: told wherever its figures are shown."""
+
 APART_PERCENT = 10.0
 """Between the timed rounds and the same rounds with a sampler beside them; on an H200 that took 0 to 6 % longer."""
 

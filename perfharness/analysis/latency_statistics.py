@@ -36,14 +36,14 @@ DRIFT_PERCENT = 2.0
 
 
 def latency_stats(
-    milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None, drift: float | None = None
+    milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None, pooled: bool = False
 ) -> LatencyStats | None:
     """All figures of the timed iterations, in their order; None where there are none.
 
     Args:
         milliseconds: of each iteration.
         stable: whether the median had settled; None where that was not asked for.
-        drift: what `drift_percent` says of them.
+        pooled: of several loops that ran at once, one after the other; between those is no drift.
     """
     count = len(milliseconds)
     if not count:
@@ -64,7 +64,7 @@ def latency_stats(
         min=_figure(milliseconds.min()),
         max=_figure(milliseconds.max()),
         stable=stable,
-        drift_percent=drift,
+        drift_percent=None if pooled else drift_percent(milliseconds),
     )
 
 

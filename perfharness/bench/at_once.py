@@ -65,7 +65,7 @@ def finished_at_once(timed: Sequence[Timed], batch_size: int, warmup_iterations:
         "window_ms": found["window_ms"],
         "mean_running": found["concurrency"]["mean_processes"],
         "items_per_second_each": each,
-        "latency": latency_stats(np.concatenate([one.milliseconds for one in timed]), warmup_iterations),
+        "latency": latency_stats(np.concatenate([one.milliseconds for one in timed]), warmup_iterations, pooled=True),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.latency_statistics import autocorrelation, drift_percent, latency_stats, rate_estimate
+from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.case_frame import gpu_view, hold_limit, in_ms, keep_memory, loaded, main, watched
 from perfharness.bench.inputs import input_arrays, input_shapes
@@ -101,8 +101,7 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     timed = measure_latency(session, spec.latency)
     after = view.sm_clock_mhz() if view is not None else None
     record.keep_arrays(as_arrays(warmup, timed, np.zeros(0)))
-    drift = drift_percent(timed.milliseconds)
-    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable, drift=drift)
+    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
     assert stats is not None
     tokens = tokens_per_item(spec)
     items = spec.case.batch_size
@@ -113,7 +112,7 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     )
     _clock_drop(record, before, after)
     record.because(
-        latency="; ".join(_latency_notes(timed, drift, record)) or None,
+        latency="; ".join(_latency_notes(timed, stats.drift_percent, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
     _compare_with_stages(record, stats.mean.value)

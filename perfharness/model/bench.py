@@ -66,7 +66,10 @@ class LatencyStats(_Model):
     """Whether the median had settled when measuring stopped; None where that was not asked for."""
 
     drift_percent: float | None = None
-    """How much the median of the last third is above that of the first; None where that may be chance, or below 2 %."""
+    """How much the median of the last third is above that of the first.
+
+    None where that may be chance or is below 2 %, and of several loops together.
+    """
 
 
 class MemoryUse(_Model):

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import (
+    MUCH_DRIFT_PERCENT,
     accuracy_of,
     baseline_of,
     gain,
@@ -40,7 +41,6 @@ LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""
 
 CLOCK_DROP_PERCENT = 5.0
-DRIFT_PERCENT = 5.0
 WRONG = "!"
 """Before a speed that is one of a wrong answer."""
 
@@ -190,7 +190,7 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
     drift = None if result.latency is None else result.latency.drift_percent
-    if drift is not None and abs(drift) > DRIFT_PERCENT:
+    if drift is not None and abs(drift) > MUCH_DRIFT_PERCENT:
         yield f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
     if (unlike := speed_that_did_not_hold(result)) is not None:
         yield unlike

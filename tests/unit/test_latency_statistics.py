@@ -169,6 +169,10 @@ def test_drift_is_told_from_noise() -> None:
     assert drift_percent(steady[:12]) is None
     false = sum(drift_percent(exponential(np.random.default_rng(seed), 900)) is not None for seed in range(RUNS))
     assert false <= 3
+    stats, pooled = latency_stats(warming, 0), latency_stats(warming, 0, pooled=True)
+    assert stats is not None
+    assert pooled is not None
+    assert (stats.drift_percent, pooled.drift_percent) == (drift_percent(warming), None)
 
 
 def test_a_second_pass_is_apart_only_beyond_the_interval_and_ten_percent() -> None:

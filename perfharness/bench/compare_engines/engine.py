@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import apart_percent
-from perfharness.analysis.latency_statistics import drift_percent, latency_stats, rate_estimate
+from perfharness.analysis.bench_figures import MUCH_DRIFT_PERCENT, apart_percent
+from perfharness.analysis.latency_statistics import latency_stats, rate_estimate
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
@@ -47,7 +47,6 @@ from perfharness.report.files import replacing
 
 Shape = tuple[int, ...]
 NS_PER_MS = 1e6
-DRIFT_PERCENT = 5.0
 
 
 class Record:
@@ -226,8 +225,8 @@ def _speed(session: Session, shapes: dict[str, Shape], settings: CompareSettings
     record.keep(latency=stats, device_latency=device, images_per_second=1000 / stats.mean.value)
     if timed.ended is not None:
         record.remark(timed.ended)
-    drift = drift_percent(timed.milliseconds)
-    if drift is not None and abs(drift) > DRIFT_PERCENT:
+    drift = stats.drift_percent
+    if drift is not None and abs(drift) > MUCH_DRIFT_PERCENT:
         record.remark(f"its latency drifted by {drift:+.1f} % from the first third of the iterations to the last")
     if device is None:
         record.because({"device_latency": "there is no device timer where the engine runs"})
