@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,12 @@ HARMLESS = re.compile(
     r"the application terminated before the collection|paranoid|sampling (is )?(not|disabled)", re.IGNORECASE
 )
 MAX_LINES = 5
+
+IMPORTS = 2
+"""Importers of nsys fail now and then (2023.4: two of 600 imports of the same recording, with "AnalysisFailed" or a
+crash), and the report that such a one leaves lacks some of the recording. The next import of it succeeds."""
+IMPORT_STATUS = "Importer error status:"
+OF_IMPORT = re.compile(r"\bimport(ed|er|ing|ation)?\b|qdstrm", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -57,40 +64,39 @@ def collect_one(
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return Collected(TRACE if trace.exists() else None, ())
-    findings = tracer_findings(folder / TRACER_LOG, folder.name, ignore_import=not nsys.importer_beside)
+    said = log_lines(folder / TRACER_LOG)
+    if not nsys.importer_beside:
+        said = without_import(said)  # nsys could not import by itself: known, and made up for
+    failures: list[Finding] = []
     report = folder / f"{REPORT_STEM}.nsys-rep"
     recording = folder / f"{REPORT_STEM}.qdstrm"
     try:
-        if not report.exists() and recording.exists():
-            _run_tool(import_command(nsys, recording, report), folder, interrupts, patience_s)
-            if report.exists():
-                recording.unlink()  # all of it is in the report now
+        if recording.exists():  # nsys leaves it only where its own import did not come to a good end
+            said = [*without_import(said), *_import(nsys, recording, report, folder, interrupts, patience_s)]
+    except (LaunchError, OSError) as error:
+        if report.exists():
+            what = f"the report of {folder.name} is what a failed import left, and another import failed too"
+        else:
+            what = f"the recording of {folder.name} could not be turned into a report"
+        failures.append(_import_failed(folder, recording, f"{what}: {error}"))
+    try:
         if report.exists():
             _run_tool(export_command(nsys, report, trace), folder, interrupts, patience_s)
     except (LaunchError, OSError) as error:
-        findings.append(
-            Finding(
-                "trace-import-failed",
-                Severity.ERROR,
-                f"the recording of {folder.name} could not be turned into {TRACE}: {error}",
-                "perfharness doctor says what this nsys lacks; the recording is kept and can be imported elsewhere",
-                folder.name,
-            )
-        )
+        what = f"the report of {folder.name} could not be turned into {TRACE}"
+        failures.append(_import_failed(folder, report, f"{what}: {error}"))
     whole = trace.exists() and trace.stat().st_size > 0
-    return Collected(TRACE if whole else None, tuple(findings))
+    return Collected(TRACE if whole else None, (*tracer_findings(said, folder.name), *failures))
 
 
-def tracer_findings(log: Path, process: str, *, ignore_import: bool = False) -> list[Finding]:
-    """What nsys itself complained of while it recorded; one finding for all of it, with the first lines.
+def _import_failed(folder: Path, kept: Path, message: str) -> Finding:
+    cure = f"perfharness doctor says what this nsys lacks; {kept.name} is kept and can be read elsewhere"
+    return Finding("trace-import-failed", Severity.ERROR, message, cure, folder.name)
 
-    Args:
-        ignore_import: nsys could not import by itself, which was known and is made up for.
-    """
-    lines = [line.strip() for line in _lines(log)]
-    complaints = [line for line in lines if TROUBLE.search(line) and not HARMLESS.search(line)]
-    if ignore_import:
-        complaints = [line for line in complaints if "import" not in line.lower()]
+
+def tracer_findings(said: Sequence[str], process: str) -> list[Finding]:
+    """What nsys itself complained of, of the lines it said; one finding for all of it, with the first lines."""
+    complaints = _complaints(said)
     if not complaints:
         return []
     severe = any(SEVERE.search(line) for line in complaints)
@@ -100,19 +106,74 @@ def tracer_findings(log: Path, process: str, *, ignore_import: bool = False) -> 
             "tracer-complained",
             Severity.ERROR if severe else Severity.WARNING,
             f"nsys said: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}",
-            f"all of it is in {process}/{log.name}",
+            f"all of it is in {process}/{TRACER_LOG}",
             process,
         )
     ]
 
 
-def _lines(log: Path) -> list[str]:
-    """The lines of a log, progress bars (which return to the start of their line) left out."""
+def without_import(said: Sequence[str]) -> list[str]:
+    """What nsys said of everything but its own import, whose error can be of many lines."""
+    kept = []
+    of_import = False
+    for line in said:
+        of_import = line.startswith(IMPORT_STATUS) or (of_import and not line.startswith("Generated"))
+        if not of_import and not OF_IMPORT.search(line):
+            kept.append(line)
+    return kept
+
+
+def log_lines(log: Path) -> list[str]:
+    """The lines of a log; none where there is no log."""
     try:
-        text = log.read_text(errors="replace")
+        return _lines(log.read_text(errors="replace"))
     except OSError:
         return []
-    return [line for line in re.split(r"[\r\n]+", text) if line.strip() and not re.search(r"\[\s*=*\s*\d+%", line)]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of what a tool said, progress bars (which return to the start of their line) left out."""
+    lines = (line.strip() for line in re.split(r"[\r\n]+", text))
+    return [line for line in lines if line and not re.search(r"\[\s*=*\s*\d+%", line)]
+
+
+def _complaints(said: Sequence[str]) -> list[str]:
+    return [line for line in said if TROUBLE.search(line) and not HARMLESS.search(line)]
+
+
+def _import(
+    nsys: NsysInstall, recording: Path, report: Path, folder: Path, interrupts: Interrupts, patience_s: float
+) -> list[str]:
+    """Make the report from the recording, in place of one that a failed import left; then the recording goes.
+
+    Returns:
+        What the importer said.
+
+    Raises:
+        LaunchError: it failed each time. A report that was there stays as it was.
+    """
+    asked_before = interrupts.count
+    made = report.with_name(f"{REPORT_STEM}.again.nsys-rep")
+    command = import_command(nsys, recording, made)
+    try:
+        for left in reversed(range(IMPORTS)):
+            try:
+                said = _run_tool(command, folder, interrupts, patience_s)
+                break
+            except ToolStoppedError:
+                raise
+            except LaunchError:
+                if not left or interrupts.count > asked_before:
+                    raise
+        made.replace(report)
+    finally:
+        made.unlink(missing_ok=True)
+    recording.unlink()  # all of it is in the report now
+    return said
+
+
+class ToolStoppedError(LaunchError):
+    """A tool of nsys did not come to its end by itself."""
 
 
 def _run_tool(
@@ -121,11 +182,24 @@ def _run_tool(
     interrupts: Interrupts,
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Run one of nsys's tools, its output at the end of the tracer's log; a second Ctrl-C ends it."""
+) -> list[str]:
+    """Run one of nsys's tools, its command and output at the end of the tracer's log; a second Ctrl-C ends it.
+
+    Returns:
+        The lines it said.
+
+    Raises:
+        ToolNotFoundError: it cannot be started.
+        ToolStoppedError: it was ended by us.
+        LaunchError: it failed.
+    """
+    name = Path(command[0]).name
     deadline = clock() + patience_s
     asked_before = max(interrupts.count, 1)
+    stopped = ""
     with (folder / TRACER_LOG).open("ab") as log:
+        log.write(f"\n$ {shlex.join(command)}\n".encode())
+        log.flush()
         start = log.tell()
         try:
             tool = subprocess.Popen(
@@ -139,9 +213,16 @@ def _run_tool(
                     tool.wait(POLL_S)
                     break
                 except subprocess.TimeoutExpired:
-                    if clock() > deadline or interrupts.count > asked_before:
+                    if interrupts.count > asked_before:
+                        stopped = "by an interrupt"
+                    elif clock() > deadline:
+                        stopped = f"after {patience_s:.0f} s"
+                    if stopped:
                         tool.kill()
+    if stopped and tool.returncode:
+        raise ToolStoppedError(f"{name} was stopped {stopped}")
+    said = _lines((folder / TRACER_LOG).read_bytes()[start:].decode(errors="replace"))
     if tool.returncode:
-        said = (folder / TRACER_LOG).read_bytes()[start:].decode(errors="replace")
-        last = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()][-3:]
-        raise LaunchError(f"{Path(command[0]).name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
+        last = _complaints(said)[:3] or said[-3:]
+        raise LaunchError(f"{name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
+    return said

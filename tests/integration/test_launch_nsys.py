@@ -215,6 +215,68 @@ def test_an_importer_that_breaks_is_told_and_the_recording_kept(nsys: Path, scri
     assert (out / "proc_0_gpu_0" / "trace.qdstrm").exists()
 
 
+FAILING = """#!/bin/sh
+# The real importer, but the first imports come to a bad end, as its own do now and then.
+case "$*" in
+  *--input-file*) echo x >> "$0.calls" ;;
+  *) exec "$0.real" "$@" ;;
+esac
+if [ "$(wc -l < "$0.calls")" -gt {failures} ]; then exec "$0.real" "$@"; fi
+"$0.real" "$@"
+echo 'Import Failed with unexpected exception: main.cpp(34)' >&2
+echo 'Error {{' >&2
+{end}
+"""
+
+
+def failing_nsys(nsys: Path, folder: Path, host: str, failures: int, end: str) -> Path:
+    """A copy of nsys whose importer, in the folder named `host` beside it, fails the first times."""
+    collector = _copy(nsys.parent, folder / nsys.parent.name)
+    importer = _copy(nsys.parent.parent / "host-linux-x64", folder / host) / "QdstrmImporter"
+    importer.rename(importer.with_suffix(".real"))
+    importer.write_text(FAILING.format(failures=failures, end=end))
+    importer.chmod(0o755)
+    return collector / "nsys"
+
+
+@pytest.mark.parametrize(
+    ("host", "failures", "end"),
+    [
+        ("host-linux-x64", 1, "exit 2"),
+        ("host-linux-x64", 2, "exit 2"),
+        ("host-linux-x64", 1, "kill -SEGV $$"),
+        ("linux-desktop-x64", 1, "exit 2"),
+        ("linux-desktop-x64", 1, "kill -SEGV $$"),
+    ],
+)
+def test_an_import_that_fails_is_tried_again(
+    nsys: Path, script: Path, tmp_path: Path, host: str, failures: int, end: str
+) -> None:
+    out = tmp_path / "out"
+    done = launch("--nsys", failing_nsys(nsys, tmp_path / "host", host, failures, end), "-o", out, script)
+    assert (codes(out), done.returncode) == ([], 0), done.stdout + done.stderr
+    folder = out / "proc_0_gpu_0"
+    assert sorted(path.name for path in folder.glob("trace.*")) == ["trace.nsys-rep", "trace.sqlite"]
+    assert range_names(folder / "trace.sqlite") == ["batch"]
+    said = (folder / "tracer.log").read_text()
+    assert said.count("Import Failed") == failures
+    assert said.count("QdstrmImporter --input-file") == failures + (host != "host-linux-x64")
+
+
+def test_a_report_that_only_failed_imports_left_is_told_to_be_one(nsys: Path, script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    failing = failing_nsys(nsys, tmp_path / "host", "host-linux-x64", 9, "kill -SEGV $$")
+    done = launch("--nsys", failing, "-o", out, script)
+    folder = out / "proc_0_gpu_0"
+    assert done.returncode == 3, (folder / "tracer.log").read_text()
+    assert codes(out) == ["tracer-complained", "trace-import-failed"]
+    message = manifest(out)["findings"][1]["message"]
+    assert message.startswith("the report of proc_0_gpu_0 is what a failed import left, and another import failed too")
+    assert "QdstrmImporter ended with -11: Import Failed with unexpected exception: main.cpp(34) | Error {" in message
+    left = sorted(path.name for path in folder.glob("trace.*"))
+    assert left == ["trace.nsys-rep", "trace.qdstrm", "trace.sqlite"]
+
+
 def test_without_an_importer_nsys_is_refused_before_anything_starts(nsys: Path, script: Path, tmp_path: Path) -> None:
     collector = _copy(nsys.parent, tmp_path / "alone" / "target-linux-x64")
     out = tmp_path / "out"

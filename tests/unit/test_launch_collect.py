@@ -8,7 +8,7 @@ import pytest
 
 from perfharness.cli.live import LogMirror, last_line
 from perfharness.model.findings import Severity
-from perfharness_launcher.collect import tracer_findings
+from perfharness_launcher.collect import log_lines, tracer_findings, without_import
 from perfharness_launcher.outcome import last_said, log_tail, signal_name
 from perfharness_launcher.staging import belongs_to_a_run
 
@@ -27,8 +27,8 @@ def log(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_good_run_of_nsys_gives_no_finding(tmp_path: Path) -> None:
-    assert tracer_findings(log(tmp_path, WELL), "proc_0_gpu_0") == []
-    assert tracer_findings(tmp_path / "gone.log", "proc_0_gpu_0") == []
+    assert tracer_findings(log_lines(log(tmp_path, WELL)), "proc_0_gpu_0") == []
+    assert tracer_findings(log_lines(tmp_path / "gone.log"), "proc_0_gpu_0") == []
 
 
 @pytest.mark.parametrize(
@@ -40,20 +40,50 @@ def test_a_good_run_of_nsys_gives_no_finding(tmp_path: Path) -> None:
     ],
 )
 def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severity: Severity) -> None:
-    (finding,) = tracer_findings(log(tmp_path, WELL + line + "\n"), "proc_0_gpu_0")
+    (finding,) = tracer_findings(log_lines(log(tmp_path, WELL + line + "\n")), "proc_0_gpu_0")
     assert (finding.code, finding.severity, finding.process) == ("tracer-complained", severity, "proc_0_gpu_0")
     assert finding.message == f"nsys said: {line}"
     assert finding.cure == "all of it is in proc_0_gpu_0/tracer.log"
 
 
-def test_many_complaints_are_one_finding(tmp_path: Path) -> None:
-    (finding,) = tracer_findings(log(tmp_path, "".join(f"error {i}\n" for i in range(9))), "proc_0_gpu_0")
+def test_many_complaints_are_one_finding() -> None:
+    (finding,) = tracer_findings([f"error {i}" for i in range(9)], "proc_0_gpu_0")
     assert finding.message == "nsys said: error 0 | error 1 | error 2 | error 3 | error 4 (and 4 more)"
 
 
-def test_an_nsys_known_not_to_import_by_itself_may_say_so(tmp_path: Path) -> None:
-    said = "Importer error status: The importer binary and its dependencies were not found.\n"
-    assert tracer_findings(log(tmp_path, said), "proc_0_gpu_0", ignore_import=True) == []
+FAILED_IMPORT = """\
+Generating '/tmp/nsys-report-8f91.qdstrm'
+WARNING: CUDA tracing is not supported on this system
+Importer error status: Importation failed.
+
+Import Failed with unexpected exception: main.cpp(34): Throw in function {anonymous}::Importer::Importer(...)
+Dynamic exception type: boost::wrapexcept<QuadDCommon::RuntimeException>
+[QuadDCommon::tag_message*] = Status: AnalysisFailed
+Error {
+  Type: RuntimeError
+}
+Generated:
+    /run/trace.qdstrm
+    /run/trace.nsys-rep
+WARNING: 3 events were dropped
+"""
+"""As nsys 2023.4 wrote it, but for the two warnings."""
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("Importer error status: The importer binary and its dependencies were not found.\n", []),
+        ("Unable to retrieve the importer version: skipping importation of the QDSTRM file.\n", []),
+        ("error: an important library is missing\n", ["error: an important library is missing"]),
+        (FAILED_IMPORT, ["WARNING: CUDA tracing is not supported on this system", "WARNING: 3 events were dropped"]),
+    ],
+)
+def test_what_nsys_said_of_its_import_can_be_left_out(tmp_path: Path, said: str, kept: list[str]) -> None:
+    lines = without_import(log_lines(log(tmp_path, said)))
+    assert [line for line in lines if line.startswith(("WARNING", "error"))] == kept
+    messages = [finding.message for finding in tracer_findings(lines, "proc_0_gpu_0")]
+    assert messages == ([f"nsys said: {' | '.join(kept)}"] if kept else [])
 
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:
