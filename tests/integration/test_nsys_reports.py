@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from perfharness.cli.main import run
+from tests.integration.nsys_profile import nsys_profile
 
 SCRIPT = "import nvtx\nwith nvtx.annotate('stage'): pass\n"
 
@@ -26,15 +26,7 @@ def nsys() -> str:
 def report(tmp_path: Path) -> Path:
     path = tmp_path / "trace.nsys-rep"
     environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")}
-    command = [
-        nsys(),
-        "profile",
-        "--trace=nvtx",
-        "--sample=none",
-        "--cpuctxsw=none",
-        f"--output={path.with_suffix('')}",
-    ]
-    subprocess.run([*command, sys.executable, "-c", SCRIPT], env=environment, capture_output=True, check=True)
+    nsys_profile(nsys(), path, [sys.executable, "-c", SCRIPT], environment)
     return path
 
 

@@ -20,6 +20,7 @@ from perfharness.report.run import TABLES
 from perfharness.testing.parquet_export import export_parquet
 from perfharness.trace import open_trace
 from tests.contract.test_trace_sources import assert_same
+from tests.integration.nsys_profile import nsys_profile
 
 SCRIPT = """
 import threading
@@ -60,9 +61,7 @@ def nsys() -> str:
 def report(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nsys") / "trace.nsys-rep"
     environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")}
-    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={path.with_suffix('')}"]
-    command = [nsys, "profile", *options, sys.executable, "-c", SCRIPT]
-    subprocess.run(command, env=environment, capture_output=True, check=True)
+    nsys_profile(nsys, path, [sys.executable, "-c", SCRIPT], environment)
     return path
 
 

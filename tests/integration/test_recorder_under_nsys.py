@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,6 +25,7 @@ from perfharness.model.nsys_schema import (
     NVTX_START_END_RANGE,
 )
 from perfharness.recorder.core import CLOCK_MARKS
+from tests.integration.nsys_profile import nsys_profile
 
 ROOT = Path(__file__).parents[2]
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
@@ -53,18 +53,10 @@ def trace(tmp_path: Path, script: Path, *arguments: str) -> tuple[list[Row], Any
     """The NVTX events of a run of the script by time, and its recorder.json."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
     paths = [str(NVTX_SITE), str(ROOT), str(ROOT / "launcher")]
-    command = [str(NSYS), "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
-    command += ["--export=sqlite", f"--output={tmp_path / 'trace'}", sys.executable, str(script), *arguments]
-    done = subprocess.run(
-        command,
-        env={**kept, "PYTHONPATH": os.pathsep.join(paths), "PERFHARNESS_OUTPUT_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    environ = {**kept, "PYTHONPATH": os.pathsep.join(paths), "PERFHARNESS_OUTPUT_DIR": str(tmp_path)}
+    program = [sys.executable, str(script), *arguments]
+    done = nsys_profile(str(NSYS), tmp_path / "trace.nsys-rep", program, environ, "--export=sqlite")
     output = done.stdout + done.stderr
-    assert done.returncode == 0, output
     assert (tmp_path / "recorder.json").exists(), output
     journal = json.loads((tmp_path / "recorder.json").read_text(encoding="utf-8"))
     return sorted(rows(tmp_path / "trace.sqlite")), journal
