@@ -12,6 +12,9 @@ LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "e
 MUCH_DRIFT_PERCENT = 5.0
 """Of a latency within its loop: told wherever its figures are shown."""
 
+MUCH_CLOCK_DROP_PERCENT = 5.0
+"""Of the SM clock while a case was measured: told likewise."""
+
 APART_PERCENT = 10.0
 """Between the timed rounds and the same rounds with a sampler beside them; on an H200 that took 0 to 6 % longer."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
 from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.case_frame import gpu_view, hold_limit, in_ms, keep_memory, loaded, main, watched
@@ -32,7 +33,6 @@ from perfharness.errors import PerfHarnessError
 from perfharness.model.bench import InstancesRecord, LayerRecord, StreamsRecord
 from perfharness.recorder import barrier
 
-MAX_CLOCK_DROP_PERCENT = 5.0
 OF_TELEMETRY = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
 ALIKE = 0.5
 """Neighbouring iterations more alike than this are worth a word."""
@@ -143,7 +143,7 @@ def _latency_notes(timed: Timed, drift: float | None, record: CaseRecord) -> Ite
     if alike is not None and alike > ALIKE:
         yield f"neighbouring iterations are alike (autocorrelation {alike:.2f}), so the intervals are wider"
     drop = record.result.clock_drop_percent
-    if drop is not None and drop > MAX_CLOCK_DROP_PERCENT:
+    if drop is not None and drop > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {drop:.1f} % while it was measured"
 
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import (
-    MUCH_DRIFT_PERCENT,
+    MUCH_CLOCK_DROP_PERCENT,
     accuracy_of,
     baseline_of,
     gain,
@@ -27,6 +27,7 @@ from perfharness.report.bench_words import (
     NOT_MEASURED,
     WIDTH,
     bytes_in_words,
+    drift_line,
     first_line,
     in_significant_digits,
     listed,
@@ -40,7 +41,6 @@ from perfharness.report.bench_words import (
 LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""
 
-CLOCK_DROP_PERCENT = 5.0
 WRONG = "!"
 """Before a speed that is one of a wrong answer."""
 
@@ -185,13 +185,12 @@ def _remarks(result: CaseResult) -> Iterator[str]:
 
 def unsteady_lines(result: CaseResult) -> Iterator[str]:
     """Why its speed may be another in another run."""
-    if result.clock_drop_percent is not None and result.clock_drop_percent > CLOCK_DROP_PERCENT:
+    if result.clock_drop_percent is not None and result.clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
-    drift = None if result.latency is None else result.latency.drift_percent
-    if drift is not None and abs(drift) > MUCH_DRIFT_PERCENT:
-        yield f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
+    if (drift := drift_line(result.latency)) is not None:
+        yield drift
     if (unlike := speed_that_did_not_hold(result)) is not None:
         yield unlike
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfharness.analysis.bench_figures import apart_percent
-from perfharness.model.bench import CaseResult, Estimate
+from perfharness.analysis.bench_figures import MUCH_DRIFT_PERCENT, apart_percent
+from perfharness.model.bench import CaseResult, Estimate, LatencyStats
 
 NOT_MEASURED = "-"
 WIDTH = 160
@@ -20,6 +20,14 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+
+
+def drift_line(latency: LatencyStats | None) -> str | None:
+    """Where a loop's latency went up or down while it was timed; None: by little."""
+    drift = None if latency is None else latency.drift_percent
+    if drift is None or abs(drift) <= MUCH_DRIFT_PERCENT:
+        return None
+    return f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
 
 
 def speed_that_did_not_hold(result: CaseResult) -> str | None:

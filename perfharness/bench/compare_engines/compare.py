@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
 from perfharness.backends import BACKENDS, backend, model_source, spelled
 from perfharness.bench.accuracy.depth import MapAccumulator
 from perfharness.bench.accuracy.figure import SampleError
@@ -35,7 +36,6 @@ from perfharness.model.bench import MachineRecord, Precision
 from perfharness.report.files import replacing
 from perfharness_launcher.gpus import GpuFacts
 
-MAX_CLOCK_DROP_PERCENT = 5.0
 Map = npt.NDArray[np.float64]
 
 
@@ -182,7 +182,7 @@ def remarks_of(results: Sequence[EngineResult]) -> list[str]:
     found = []
     for one in results:
         drop = one.gpu.clock_drop_percent
-        if drop is not None and drop > MAX_CLOCK_DROP_PERCENT:
+        if drop is not None and drop > MUCH_CLOCK_DROP_PERCENT:
             found.append(
                 f"{one.name}: the SM clock fell by {drop:.1f} % while it ran, so its times are not those of a GPU that "
                 "holds its clock; let it cool down, or lock clocks (`perfharness clocks max`)"

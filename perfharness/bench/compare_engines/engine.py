@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import MUCH_DRIFT_PERCENT, apart_percent
+from perfharness.analysis.bench_figures import apart_percent
 from perfharness.analysis.latency_statistics import latency_stats, rate_estimate
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
@@ -43,6 +43,7 @@ from perfharness.bench.latency import (
 from perfharness.bench.spec import LatencySettings, TelemetrySettings
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.model.bench import Precision, TensorSpec
+from perfharness.report.bench_words import drift_line
 from perfharness.report.files import replacing
 
 Shape = tuple[int, ...]
@@ -225,9 +226,8 @@ def _speed(session: Session, shapes: dict[str, Shape], settings: CompareSettings
     record.keep(latency=stats, device_latency=device, images_per_second=1000 / stats.mean.value)
     if timed.ended is not None:
         record.remark(timed.ended)
-    drift = stats.drift_percent
-    if drift is not None and abs(drift) > MUCH_DRIFT_PERCENT:
-        record.remark(f"its latency drifted by {drift:+.1f} % from the first third of the iterations to the last")
+    if (drift := drift_line(stats)) is not None:
+        record.remark(drift)
     if device is None:
         record.because({"device_latency": "there is no device timer where the engine runs"})
 
