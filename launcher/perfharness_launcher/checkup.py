@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.errors import ClockError
+from perfharness.model.distribution import install_command
 from perfharness.model.plan import InterpreterFacts, NsysInstall
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_state import StateStore, all_stores
 from perfharness.telemetry.clock_words import RESTORE_COMMAND, left_behind_in_words
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
-from perfharness_launcher.discovery import NSYS_VARIABLE, find_nsys
+from perfharness_launcher.discovery import INSTALL_NSYS, NSYS_VARIABLE, find_nsys
 from perfharness_launcher.environment import cpu_model, operating_system
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.machine import ask_interpreter
@@ -102,7 +103,7 @@ def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts,
             "nsys",
             Health.ABSENT,
             "no nsys in PATH, /opt/nvidia, a CUDA toolkit, Nsight Compute or .nsys: the embedded tracer will be used",
-            f"scripts/install_nsys gets one without root; --nsys or {NSYS_VARIABLE} names one elsewhere",
+            f"`{INSTALL_NSYS}` gets one without root; --nsys or {NSYS_VARIABLE} names one elsewhere",
         )
     for install in installs:
         name = f"nsys {install.version_text or '?'} at {install.path} ({install.source})"
@@ -120,7 +121,7 @@ def _nsys_cure(install: NsysInstall) -> str:
     if "not found" in text:
         return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them beside the importer"
     if "importer" in text:
-        return "install the whole of Nsight Systems (its host-linux-* folder), or scripts/install_nsys"
+        return f"install the whole of Nsight Systems (its host-linux-* folder), or `{INSTALL_NSYS}`"
     return "name another with --nsys"
 
 
@@ -273,7 +274,7 @@ def check_packages(*, has_gpu: bool) -> Iterator[Check]:
         elif name not in OPTIONAL_PACKAGES:
             yield Check("packages", Health.BAD, f"{name} is missing", f"pip install {name}")
         elif name == "cupti-python" and has_gpu:
-            yield Check("packages", Health.ABSENT, "cupti-python is missing", 'pip install "perfharness[cupti]"')
+            yield Check("packages", Health.ABSENT, "cupti-python is missing", install_command("cupti"))
 
 
 def _version(package: str) -> str | None:

@@ -27,6 +27,9 @@ PLACES = (
     ("/usr/local/cuda*/nsight-compute*/host/target-linux-*/nsys", "inside Nsight Compute"),
 )
 
+INSTALL_NSYS = "perfharness doctor --install-nsys"
+"""The command that gets an nsys without root."""
+
 
 def find_nsys(
     asked: Path | None, environ: Mapping[str, str], *, root: Path = Path("/"), project: Path | None = None
@@ -35,7 +38,7 @@ def find_nsys(
 
     Args:
         root: where the absolute places are looked for.
-        project: the checkout whose `.nsys` folder (made by scripts/install_nsys) is looked into; None: this one.
+        project: the checkout whose `.nsys` folder is looked into; None: this one.
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
@@ -125,7 +128,21 @@ def _candidates(environ: Mapping[str, str], root: Path, project: Path) -> Iterat
             yield from ((found, variable) for found in sorted(Path(toolkit).glob("bin/nsys")))
     for pattern, source in PLACES:
         yield from ((found, source) for found in sorted(root.glob(pattern.lstrip("/"))))
-    yield from ((found, "scripts/install_nsys") for found in sorted(project.glob(".nsys/target-linux-*/nsys")))
+    for folder, source in ((installed_nsys(environ), INSTALL_NSYS), (project / ".nsys", "scripts/install_nsys")):
+        yield from ((found, source) for found in sorted(folder.glob("target-linux-*/nsys")))
+
+
+def installed_nsys(environ: Mapping[str, str]) -> Path:
+    """Where `perfharness doctor --install-nsys` puts an nsys: the user's folder for data of programs."""
+    data = Path(environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local/share")
+    return data / "perfharness" / "nsys"
+
+
+def install_nsys(environ: Mapping[str, str]) -> int:
+    """Get an nsys from Debian's packages, without root; returns the exit code. What is done goes to stderr."""
+    script = Path(__file__).with_name("install_nsys.sh")
+    command = ["bash", str(script), "--dest", str(installed_nsys(environ))]
+    return subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, check=False).returncode
 
 
 def _distinct(candidates: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:

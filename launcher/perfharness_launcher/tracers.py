@@ -12,6 +12,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.plan import LaunchOptions, MachineFacts, NsysInstall
 from perfharness.model.version import VERSION
+from perfharness_launcher.discovery import INSTALL_NSYS
 
 NVTX_PINNED = "0.2.11"
 """Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
@@ -94,7 +95,7 @@ def _nsys_asked_for(
         found = "; ".join(unusable) if unusable else "none was found"
         return _refused(
             ToolNotFoundError(
-                f"--tracer nsys needs Nsight Systems, but {found}; scripts/install_nsys gets one without root,"
+                f"--tracer nsys needs Nsight Systems, but {found}; `{INSTALL_NSYS}` gets one without root,"
                 " --nsys names one, and `perfharness doctor` says where it was looked for"
             )
         )
@@ -126,7 +127,7 @@ def _automatic(
         "untraced",
         Severity.ERROR,
         f"{options.script} ran without a tracer: {why}; the embedded tracer records Python scripts only",
-        "scripts/install_nsys gets Nsight Systems without root; `perfharness doctor` says what is missing",
+        f"`{INSTALL_NSYS}` gets Nsight Systems without root; `perfharness doctor` says what is missing",
     )
     return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
 

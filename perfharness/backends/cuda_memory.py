@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from perfharness.backends.base import DeviceTimer
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.model.distribution import install_command
 
 GIL_FREE_SINCE = (12, 9, 1)
-INSTALL = "pip install 'perfharness[cuda]'"
+INSTALL = install_command("cuda")
 
 
 def runtime() -> Any:

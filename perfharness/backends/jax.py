@@ -27,6 +27,7 @@ from perfharness.backends.function_session import (
 from perfharness.backends.models import call_factory
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.distribution import install_command
 
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32"}
 """JAX's own default for float32 on a GPU is TF32: what is asked for is set."""
@@ -52,7 +53,7 @@ class JaxBackend(Backend):
     modes = ("jit",)
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = ()
-    install = "pip install 'perfharness[jax]', for a GPU: pip install 'jax[cuda13]' (or cuda12, as the driver has it)"
+    install = f"{install_command('jax')}, for a GPU: pip install 'jax[cuda13]' (or cuda12, as the driver has it)"
     extra = ("xla_flags",)
 
     def versions(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from perfharness.backends.function_session import HALF_DTYPES, FunctionSession, 
 from perfharness.backends.models import call_factory
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
+from perfharness.model.distribution import install_command
 
 
 class Mode(NamedTuple):
@@ -51,7 +52,7 @@ class KerasBackend(Backend):
     modes = tuple(MODES)
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (".keras",)
-    install = "pip install 'perfharness[keras]', and tensorflow, jax or torch for it to compute with"
+    install = f"{install_command('keras')}, and tensorflow, jax or torch for it to compute with"
     extra = ()
 
     def versions(self) -> dict[str, str]:

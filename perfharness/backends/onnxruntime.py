@@ -39,6 +39,7 @@ from perfharness.backends.onnxruntime_graph import (
 )
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import Precision
+from perfharness.model.distribution import install_command
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 """Mode -> the provider's name."""
@@ -58,7 +59,7 @@ class OnnxRuntimeBackend(Backend):
     modes = ("cpu", "cuda", "tensorrt")
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".onnx",)
-    install = "pip install 'perfharness[onnxruntime]', for a GPU also onnxruntime-gpu in place of onnxruntime"
+    install = f"{install_command('onnxruntime')}, for a GPU also onnxruntime-gpu in place of onnxruntime"
     extra = ("optimization", "cudnn_conv_algo_search")
 
     def modes_on(self, device: Device) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from perfharness.backends.function_session import aligned_zeros, with_errors
 from perfharness.backends.models import call_factory
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.distribution import install_command
 
 HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 """Precision -> INFERENCE_PRECISION_HINT; in a quantised model it is that of the layers that are not quantised."""
@@ -45,7 +46,7 @@ class OpenVinoBackend(Backend):
     modes = ("latency", "throughput")
     precisions = ("fp32", "fp16", "bf16", "int8")
     suffixes = (".onnx", ".xml")
-    install = "pip install 'perfharness[openvino]'"
+    install = install_command("openvino")
     extra = ("streams",)
 
     def versions(self) -> dict[str, str]:

@@ -28,6 +28,7 @@ from perfharness.backends.function_session import (
 from perfharness.backends.models import call_factory
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
+from perfharness.model.distribution import install_command
 
 MODES = {"tf": False, "tfxla": True}
 """Mode -> whether XLA compiles the graph."""
@@ -47,7 +48,7 @@ class TensorFlowBackend(Backend):
     modes = tuple(MODES)
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (SAVED_MODEL,)
-    install = "pip install 'perfharness[tensorflow]', for a GPU: pip install 'tensorflow[and-cuda]'"
+    install = f"{install_command('tensorflow')}, for a GPU: pip install 'tensorflow[and-cuda]'"
     extra = ("signature",)
 
     def versions(self) -> dict[str, str]:

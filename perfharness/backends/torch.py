@@ -34,8 +34,9 @@ from perfharness.backends.torch_flags import TorchFlags, many_shapes
 from perfharness.backends.torch_layers import layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.model.distribution import install_command
 
-INSTALL = "pip install 'perfharness[torch]'"
+INSTALL = install_command("torch")
 CHANNELS_LAST = "channels-last"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")

@@ -2,63 +2,75 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK
-from perfharness_launcher.checkup import Check, Health, check_up
+from perfharness.cli.help import GroupedCommand
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 
-MARKS = {
-    Health.GOOD: ("ok", "green"),
-    Health.ABSENT: ("--", "dim"),
-    Health.WARNING: ("!", "yellow"),
-    Health.BAD: ("X", "red"),
-}
+if TYPE_CHECKING:
+    from perfharness.report.console import Console
+    from perfharness_launcher.checkup import Check
+
+MARKS = {"good": ("ok", "green"), "absent": ("--", "dim"), "warning": ("!", "yellow"), "bad": ("X", "red")}
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("doctor")(doctor)
+    app.command("doctor", cls=GroupedCommand)(doctor)
 
 
 def doctor(
-    nsys: Annotated[Path | None, typer.Option(help="Look at this nsys only.")] = None,
+    nsys: Annotated[Path | None, typer.Option(help="Check this nsys only.")] = None,
     python: Annotated[
         str, typer.Option(help="Interpreter that would run scripts.", show_default="this one")
     ] = sys.executable,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install-nsys",
+            help="Get Nsight Systems 2023.4 from Debian's packages into your own folder (190 MB, no root), then check.",
+        ),
+    ] = False,
 ) -> None:
-    """Look at everything that a measurement needs; each nsys found is tried for real.
+    """Check everything that a measurement needs; each nsys found is tried for real.
 
-    Exit codes: 0 something here can measure; 3 nothing can.
+    Exit codes: 0 something here can measure; 1 nsys could not be installed; 3 nothing can measure.
     """
+    import json
+
+    from perfharness.report.console import Console
+    from perfharness_launcher.checkup import check_up
+    from perfharness_launcher.discovery import install_nsys
+
+    if install and install_nsys(os.environ) != 0:
+        raise typer.Exit(EXIT_FAILED)
     checks = check_up(python, os.environ, nsys=nsys)
     can_measure = any(check.measures for check in checks)
     if as_json:
-        report = {"can_measure": can_measure, "checks": [check.to_json() for check in checks]}
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(json.dumps({"can_measure": can_measure, "checks": [check.to_json() for check in checks]}, indent=2))
     else:
         print_checks(checks, Console())
     raise typer.Exit(EXIT_OK if can_measure else EXIT_CHECK_FAILED)
 
 
-def print_checks(checks: list[Check], console: Console) -> None:
-    """One check a line, its cure below it."""
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """One check a line, its hint below it."""
+    from perfharness.report.console import say, styled
+
     topic = ""
     for check in checks:
-        mark, style = MARKS[check.health]
+        mark, style = MARKS[check.health.value]
         shown = check.topic if check.topic != topic else ""
         topic = check.topic
-        console.print(f"{shown:<12}", end="")
-        console.print(f"{mark:<3}", style=style, end="")
-        console.print(check.text, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{shown:<12}", styled(f"{mark:<3}", style), check.text)
         if check.cure:
-            console.print(f"{'':<15}cure: {check.cure}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{'':<15}hint: {check.cure}")
     if not any(check.measures for check in checks):
-        console.print("Nothing here can measure; see the cures above.")
+        say(console, "Nothing here can measure; see the hints above.")

@@ -7,58 +7,48 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfharness.cli import clocks
+from perfharness.cli.help import VerbGroup
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
-
-VERBS = (
-    "launch",
-    "analyze",
-    "diagnose",
-    "ranges",
-    "export",
-    "bench",
-    "compare-engines",
-    "compare-layers",
-    "clocks",
-    "doctor",
-)
-"""In the order of the help; each is a module here with a function `register(app)`, imported when it is needed."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 
 
-def build_app(verbs: Sequence[str] = VERBS) -> typer.Typer:
-    """The application with these verbs: to import them all takes longer than most of them work."""
+def build_app() -> typer.Typer:
+    """The application; a verb is imported when it is called."""
     app = typer.Typer(
         name="perfharness",
+        cls=VerbGroup,
         help="Where the time of an inference pipeline goes, per stage and per item, on CPU and GPU.",
-        add_completion=False,
         context_settings=CONTEXT,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
 
-    @app.callback()
+    @app.callback(epilog="`perfharness VERB --help` shows the options of a verb.")
     def perfharness(
         context: typer.Context,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
         ] = False,
     ) -> None:
-        if context.invoked_subcommand != "clocks" and (line := clocks.notice()):
+        if context.invoked_subcommand != "clocks" and (line := _clocks_left_behind()):
             _say(line)
 
-    for verb in verbs:
-        import_module(f"perfharness.cli.{verb.replace('-', '_')}").register(app)
     return app
+
+
+def _clocks_left_behind() -> str | None:
+    from perfharness.cli.clocks import notice
+
+    return notice()
 
 
 def _print_version(asked: bool) -> None:
@@ -74,9 +64,9 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
-    verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
+    keep_encodable()
     try:
-        code = typer.main.get_command(build_app(verbs)).main(
+        code = typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False
         )
     except CommandLineError as error:
@@ -100,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _say(text: str) -> None:
     for line in text.splitlines() or ["failed"]:
+        line = safe(line)
         print(f"perfharness: {line}" if not line.startswith(" ") else line, file=sys.stderr)
 
 

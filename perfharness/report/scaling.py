@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.errors import ToolNotFoundError
+from perfharness.model.distribution import install_command
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree
@@ -174,7 +175,7 @@ def draw_scaling(scaling: Scaling, folder: Path) -> Path:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ToolNotFoundError(
-            f"{PICTURE_NAME} needs matplotlib, which is not installed; pip install 'perfharness[plots]'"
+            f"{PICTURE_NAME} needs matplotlib, which is not installed; {install_command('plots')}"
         ) from error
     figure = Figure(figsize=(10, 7), layout="constrained")
     FigureCanvasAgg(figure)

@@ -131,7 +131,7 @@ def whole_suite() -> BenchSuiteResult:
                     reasons={"power_mean_w": "the sampler saw no GPU"} if backend == "onnxruntime" else {},
                 )
             )  # fmt: skip
-    reason = "openvino is not installed; pip install 'perfharness[openvino]'"
+    reason = "openvino is not installed; pip install 'perfharness-nvtx[openvino]'"
     cases += [made_up("openvino", size, status="unavailable", reason=reason) for size in (1, 2, 4, 8, 16, 32, 64)]
     return suite_of(
         *cases,

@@ -98,7 +98,7 @@ def test_asked_for_by_name_a_deaf_nsys_runs_with_a_warning_and_the_cure() -> Non
 def test_asked_for_by_name_without_one_is_a_missing_tool() -> None:
     problem = decide(tracer="nsys").problem
     assert isinstance(problem, ToolNotFoundError)
-    assert "scripts/install_nsys" in str(problem)
+    assert "doctor --install-nsys" in str(problem)
     assert "has no importer" in str(decide(BROKEN, tracer="nsys").problem)
 
 

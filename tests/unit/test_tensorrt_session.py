@@ -446,7 +446,7 @@ def test_without_a_gpu(fake: Fake) -> None:
 def test_a_tensorrt_that_cannot_be_imported(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(NEW)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    wanted = "TensorRT is not installed: pip install 'perfharness[tensorrt]'"
+    wanted = "TensorRT is not installed: pip install 'perfharness-nvtx[tensorrt]'"
     assert backend("tensorrt").problem(BackendOptions(device="cuda")) == wanted
 
 

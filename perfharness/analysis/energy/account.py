@@ -161,8 +161,7 @@ ROUGHLY = tuple(step / 1000 for step in range(-15, 16))
 for around there."""
 
 IN_STEP_REASON = (
-    "the batches begin in step with the power sensor, so it may see the same part of each and never the rest "
-    "(docs/energy.md)"
+    "the batches begin in step with the power sensor, so it may see the same part of each and never the rest"
 )
 
 
@@ -269,7 +268,7 @@ def _findings(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProce
                 Severity.WARNING,
                 f"GPU {sensors.uuid}: the energy counter and integrated power are {gpu.disagreement_j:.1f} J further "
                 f"apart than their errors allow ({parts}).",
-                "Take the larger difference as the error of every energy here; docs/energy.md says what may cause it.",
+                "Take the larger difference as the error of every energy here.",
             )
         )
     if gpu.idle.power_mean_w is None:

@@ -14,6 +14,7 @@ from perfharness.backends.tensorrt.options import EXTRA, build_options
 from perfharness.backends.tensorrt.session import TensorRTSession
 from perfharness.backends.tensorrt.source import EngineSource
 from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.model.distribution import install_command
 
 
 class TensorRTBackend(Backend):
@@ -23,7 +24,7 @@ class TensorRTBackend(Backend):
     modes = ("stream", "cudagraph")
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".onnx", ".engine", ".plan")
-    install = "pip install 'perfharness[tensorrt]'"
+    install = install_command("tensorrt")
     module: ClassVar[str] = "tensorrt"
     title: ClassVar[str] = "TensorRT"
 
@@ -84,7 +85,7 @@ class TensorRTRTXBackend(TensorRTBackend):
     """TensorRT-RTX: the same, engines built ahead of time for several kinds of GPU and compiled where they run."""
 
     name = "tensorrt-rtx"
-    install = "pip install 'perfharness[tensorrt-rtx]'"
+    install = install_command("tensorrt-rtx")
     module = "tensorrt_rtx"
     title = "TensorRT-RTX"
 

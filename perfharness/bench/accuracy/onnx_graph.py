@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.model.distribution import install_command
 
-INSTALL = "pip install 'perfharness[onnxruntime]'"
+INSTALL = install_command("onnxruntime")
 PLUMBING = ("Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Constant")
 """Operators that a change of precision adds or takes away."""
 

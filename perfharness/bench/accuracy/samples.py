@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.model.distribution import install_command
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-INSTALL_PILLOW = "pip install 'perfharness[images]'"
+INSTALL_PILLOW = install_command("images")
 NAMED = 3
 """So many files are named where more do not fit."""
 

@@ -1,0 +1,30 @@
+"""Text of others (names, paths, output of programs), made fit to be printed."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing, line and paragraph separators
+    "\ud800-\udfff]"  # bytes that were no UTF-8
+)
+"""Characters that move the cursor, change the terminal or the order of what is read."""
+
+
+def safe(text: str) -> str:
+    r"""The text with every character that could steer a terminal as an escape sequence of Python (`\x1b`)."""
+    return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def safe_line(text: str) -> str:
+    """The same, in one line."""
+    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def keep_encodable() -> None:
+    """Let characters that the locale cannot encode be written as escape sequences, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

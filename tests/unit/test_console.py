@@ -1,0 +1,106 @@
+"""What reaches a terminal: no steering characters, no digit cut."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.model.text import safe
+from perfharness.report.console import Column, Console, print_table, say
+
+HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
+
+
+def printed(console: Console) -> str:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+class Terminal(Console):
+    """A terminal of some width, without colours."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(file=io.StringIO(), width=width)
+        self._force_terminal, self._color_system = True, None
+
+
+def steers(text: str) -> bool:
+    return any(unicodedata.category(character) in ("Cc", "Cs") and character != "\n" for character in text) or any(
+        character in text for character in "\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
+    )
+
+
+@given(st.text())
+def test_safe_text_has_nothing_that_steers_and_leaves_all_else(text: str) -> None:
+    assert not steers(safe(text).replace("\t", ""))
+    if not steers(text.replace("\t", "")):
+        assert safe(text) == text
+
+
+@pytest.mark.parametrize("how", ["say", "print", "table", "rich table"])
+def test_nothing_steers_a_terminal_and_nothing_is_read_as_markup(how: str) -> None:
+    console = Console(file=io.StringIO())
+    if how == "say":
+        say(console, HOSTILE)
+    elif how == "print":
+        console.print(HOSTILE)
+    elif how == "table":
+        print_table(console, [Column("name", is_text=True)], [[HOSTILE + "\nx"]])
+    else:
+        from rich.table import Table
+
+        table = Table()
+        table.add_column("name", width=200)
+        table.add_row(HOSTILE)
+        console.width = 300
+        console.print(table)
+    text = printed(console)
+    assert not steers(text)
+    assert "\\x1b[31mred" in text
+    assert "[bold]:smile:" in text
+
+
+def test_a_line_is_never_broken_inside() -> None:
+    console = Console(file=io.StringIO(), width=20)
+    say(console, "words " * 40)
+    assert printed(console).count("\n") == 1
+
+
+CELLS = st.floats(0, 1e9).map(lambda value: f"{value:.3f}")
+
+
+@given(st.lists(st.tuples(st.text(max_size=60), CELLS, CELLS, CELLS), min_size=1, max_size=5), st.integers(30, 200))
+def test_no_digit_is_cut_at_any_width(rows: list[tuple[str, str, str, str]], width: int) -> None:
+    columns = [Column("stage", is_text=True), Column("CPU"), Column("p50", drop=1), Column("p99", drop=2)]
+    console = Terminal(width)
+    print_table(console, columns, rows)
+    head, _, *lines = printed(console).splitlines()
+    shown = [name for name in ("CPU", "p50", "p99") if name in head.split()]
+    assert shown == ["CPU", "p50", "p99"][: len(shown)]
+    for line, row in zip(lines, rows, strict=False):
+        assert line.split()[-len(shown) :] == list(row[1 : 1 + len(shown)])
+        assert len(line) <= max(width, 30)
+    if len(shown) < 3:
+        assert all(re.search(rf"\b{name}\b", lines[-1]) for name in ("CPU", "p50", "p99") if name not in shown)
+
+
+def test_what_is_no_terminal_is_as_wide_as_it_needs() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    names = ["x" * 100, "y"]
+    print_table(console, [Column("stage", is_text=True), Column("CPU", drop=1)], [[name, "1.000"] for name in names])
+    lines = printed(console).splitlines()
+    assert [line.split() for line in lines[2:]] == [[name, "1.000"] for name in names]
+
+
+def test_markdown_holds_the_same_cells() -> None:
+    console = Console(file=io.StringIO(), markdown=True)
+    print_table(console, [Column("stage", is_text=True), Column("CPU")], [["a|b", "1.000"], ["  c", "2.000"]])
+    assert [line for line in printed(console).splitlines() if line] == [
+        "| stage | CPU |", "| :-- | --: |", "| a\\|b | 1.000 |", "| &nbsp;&nbsp;c | 2.000 |",
+    ]  # fmt: skip
