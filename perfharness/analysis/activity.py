@@ -19,7 +19,7 @@ OUTSIDE_STAGES = "batch, outside of its stages"
 class ProcessActivity:
     """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`.
 
-    `warmup` holds windows (start, end) of the batches that are set apart, `measured` those of all others.
+    `warmup` holds windows (start, end) of the batches that are excluded, `measured` those of all others.
     """
 
     names: list[str]

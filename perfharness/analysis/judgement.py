@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfharness.analysis.keys import number_rows
+from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Int64
 
 
-def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[Finding]:
-    """Findings about ranges, batches, items and the warm-up cut; `warmup` tells which stages are set apart."""
+def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
+    """Findings about ranges, batches, items and the warm-up cut."""
     findings = []
     batches = np.flatnonzero(stages.is_batch)
     if not len(stages):
@@ -31,16 +33,8 @@ def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[
                 "Push batches with batch_idx, or tell plain NVTX batches with --batch-pattern.",
             )
         )
-    elif warmup[batches].all():
-        findings.append(
-            Finding(
-                "warmup-leaves-nothing",
-                Severity.WARNING,
-                f"-w {warmup_batches} sets apart {warmup_batches} batches at the front and as many at the end: "
-                f"all {len(batches)} that there are; every number without warm-up is null.",
-                f"Run more than {2 * warmup_batches} batches, or give a smaller -w.",
-            )
-        )
+    else:
+        findings += _without_a_measured_batch(stages, measures, warmup_batches)
     uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
     if uncounted:
         findings.append(
@@ -57,6 +51,30 @@ def judge_stages(stages: StageTable, warmup: Bool, warmup_batches: int) -> list[
     if len(waited):
         findings.append(_waited_at_the_barrier(stages, waited))
     return findings
+
+
+def _without_a_measured_batch(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
+    """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
+    batches = np.flatnonzero(stages.is_batch)
+    warmup = measures.only_warmup[batches]
+    groups = number_rows(measures.path[batches])
+    left = np.bincount(groups.code, weights=~warmup, minlength=len(groups))
+    if left.all():
+        return []
+    nothing_left = batches[groups.first[left == 0]]
+    shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[stages.name[row]] for row in nothing_left))
+    theirs = batches[left[groups.code] == 0]
+    count, loops = len(theirs), len(np.unique(measures.loop[theirs]))
+    return [
+        Finding(
+            "warmup-leaves-nothing",
+            Severity.WARNING if left.any() else Severity.ERROR,
+            f"-w {warmup_batches} excludes all {count} batches {shown} as warm-up: {warmup_batches} at the front and "
+            f"{warmup_batches} at the end of each loop, of which there are {loops}; their numbers without warm-up are "
+            "null.",
+            f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
+        )
+    ]
 
 
 def judge_rejected(stages: StageTable, set_apart: Bool, rejected: Bool | None) -> list[Finding]:

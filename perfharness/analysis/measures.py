@@ -53,7 +53,7 @@ class Measures:
 
     `times` holds one column for each of `TIMES`; `batch` is the nearest enclosing batch
     (itself, for a batch) or -1; `items` of that batch, NaN where it counted none; `outer_batch` the outermost one;
-    `warmup` tells batches that are set apart, and what is inside them.
+    `warmup` are batches that are excluded, and what is inside them.
     """
 
     times: dict[str, TimeColumn]
@@ -79,9 +79,17 @@ class Measures:
         found: Int64 = at[self.outer_batch[at] == at]
         return found
 
+    def rows_of_loops(self, start_ns: Int64) -> list[Int64]:
+        """The outermost batches of each loop, in order of `start_ns` of the stages."""
+        rows = self.outermost_batches()
+        if not len(rows):
+            return []
+        rows = rows[np.lexsort((start_ns[rows], self.loop[rows]))]
+        return np.split(rows, np.flatnonzero(np.diff(self.loop[rows])) + 1)
+
     @property
     def only_warmup(self) -> Bool:
-        """What is set apart as warm-up."""
+        """What is excluded as warm-up."""
         return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
 
@@ -91,15 +99,16 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     Args:
         stages: the ranges that results are made of.
         table: times of all ranges of the trace.
-        warmup_batches: how many batches at the front and at the end of each loop are set apart.
+        warmup_batches: how many batches at the front and at the end of each loop are excluded.
     """
     ranges, projection = table.ranges, table.projection
     at = stages.places(len(ranges))
     batch = nearest_batch(stages)
     outer = outermost_batch(stages, batch)
     path = name_paths(stages)
-    loop = loops(stages, outer, path)
-    warm_batch = _warmup(stages, loop, ranges.start_ns[at], warmup_batches)
+    start_ns = ranges.start_ns[at]
+    loop = loops(stages, path, start_ns)
+    warm_batch = _warmup(stages, loop, start_ns, warmup_batches)
     known = None if table.gpu_known.all() else table.gpu_known
     return Measures(
         times={
@@ -110,7 +119,7 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
         batch=batch,
         outer_batch=outer,
         items=_items(stages, batch),
-        warmup=_in_any(warm_batch, batch, outer),
+        warmup=_with_all_inside(warm_batch, stages.parent, batch),
         loop=loop,
         path=path,
     )
@@ -120,15 +129,29 @@ def _unless_zero(column: Int64) -> Int64 | None:
     return column if column.any() else None
 
 
-def _in_any(batches: Bool, batch: Integers, outer: Integers) -> Bool:
-    """Which stages are in one of these batches, be it their own or the outermost."""
-    found = np.zeros(len(batch), dtype=np.bool_)
+def _with_all_inside(batches: Bool, parent: Integers, batch: Integers) -> Bool:
+    """Which stages are in one of these batches, at whatever depth.
+
+    Args:
+        batches: which rows are such batches.
+        parent: of each stage.
+        batch: the innermost batch around each stage.
+    """
+    inside = np.zeros(len(batch), dtype=np.bool_)
     if not batches.any():
-        return found
+        return inside
+    rows = np.flatnonzero(batch == np.arange(len(batch)))
+    chosen = batches.copy()
+    around = rows
+    while len(rows):
+        above = parent[around]
+        around = np.where(above >= 0, batch[above], NO_PARENT)
+        rows, around = rows[around >= 0], around[around >= 0]
+        chosen[rows] |= batches[around]
     for part in parts_of(len(batch)):
         own = batch[part]  # -1 takes the last row's, which does not count
-        found[part] = (batches[own] | batches[outer[part]]) & (own >= 0)
-    return found
+        inside[part] = chosen[own] & (own >= 0)
+    return inside
 
 
 def _items(stages: StageTable, batch: Integers) -> Float64:
@@ -192,19 +215,74 @@ def rows_of_level(stages: StageTable, depth: int) -> Iterator[Integers]:
         yield (np.flatnonzero(stages.level[part] == depth) + part.start).astype(np.int32)
 
 
-def loops(stages: StageTable, outer: Integers, path: Integers) -> Integers:
+def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
     """A number for each loop of batches, -1 for what is no batch.
 
-    Batches follow one another in one loop where the outermost of them have the same parent range, or have none and
-    belong to the same recorder (threads and tasks share the work of such a loop), and their names, and the names
-    between them and the outermost one, are the same.
+    A loop is what one thread, task or process runs: the batches of one name path under one range. Of the ranges around
+    a batch it is the innermost one that holds two batches or more on average (`_holders`), so that a range around each
+    single batch is part of the loop. Where the lowest batch index comes again, a new loop begins.
+
+    Args:
+        stages: the ranges that results are made of.
+        path: `name_paths` of them.
+        start_ns: start of each.
     """
     at = np.flatnonzero(stages.is_batch)
-    holder = stages.parent[outer[at]]
-    groups = number_rows(taken(stages.owner, at), holder, path[at])
-    loop = np.full(len(stages), -1, dtype=_type_for(len(groups)))
-    loop[at] = groups.code
+    holder = _holders(stages, at, path[at])
+    order = np.lexsort((start_ns[at], holder))
+    loop = np.full(len(stages), -1, dtype=_type_for(len(at)))
+    if not len(at):
+        return loop
+    holder, index = holder[order], stages.batch_index[at][order]
+    is_first = np.r_[True, holder[1:] != holder[:-1]]
+    begins = np.flatnonzero(is_first)
+    lengths = np.diff(np.r_[begins, len(at)])
+    is_lowest = index == np.repeat(np.minimum.reduceat(index, begins), lengths)
+    lowest_before = np.cumsum(is_lowest) - is_lowest
+    is_again = is_lowest & (lowest_before > np.repeat(lowest_before[begins], lengths)) & ~np.r_[False, is_lowest[:-1]]
+    loop[at[order]] = np.cumsum(is_first | is_again) - 1
     return loop
+
+
+def _holders(stages: StageTable, at: Integers, path: Integers) -> Integers:
+    """For each batch a number of what runs its loop: a range, or where none does, a lane, a thread or the recorder.
+
+    The innermost that holds two batches of the path or more on average. A range around each batch, a task or a thread
+    for each batch (a server) would otherwise make loops of one batch, which are all warm-up.
+
+    Args:
+        at: rows of the batches.
+        path: of each, which has all ranges around it, so that those of one path are equally deep.
+    """
+    groups = number_rows(path)
+    path, count = groups.code, np.bincount(groups.code, minlength=len(groups))
+    found = np.zeros(len(at), dtype=np.int64)
+    numbered = 0
+    holder = stages.parent[at].astype(np.int64)
+    left = np.arange(len(at))
+
+    def taken_by(rows: Int64, *keys: Int64) -> Bool:
+        """Number the holders of these rows; which rows' holders have enough batches."""
+        nonlocal numbered
+        groups = number_rows(path[rows], *(key[rows] for key in keys))
+        holders = np.bincount(path[rows][groups.first], minlength=len(count))
+        found[rows] = groups.code + numbered
+        numbered += len(groups)
+        is_enough: Bool = (count >= 2 * holders)[path[rows]]
+        return is_enough
+
+    at_root = [left[:0]]
+    while len(left):
+        is_held = holder[left] >= 0
+        at_root.append(left[~is_held])
+        left = left[is_held]
+        left = left[~taken_by(left, holder)]
+        holder[left] = stages.parent[holder[left]]
+    left = np.concatenate(at_root)
+    thread, lane = taken(stages.thread, at), taken(stages.lane, at)
+    for keys in ((thread, lane), (thread,), ()):
+        left = left[~taken_by(left, *keys)]
+    return found
 
 
 def _type_for(count: int) -> type[np.signedinteger[Any]]:
@@ -249,17 +327,17 @@ def _warmup(stages: StageTable, loop: Integers, start_ns: Int64, warmup_batches:
     return warm
 
 
-def with_throttled(measures: Measures, throttled: Mapping[str, Bool], *, reject: bool) -> Measures:
+def with_throttled(stages: StageTable, measures: Measures, throttled: Mapping[str, Bool], *, reject: bool) -> Measures:
     """The same with the batches marked that were throttled.
 
     Args:
-        measures: of all stages.
+        stages, measures: the ranges that results are made of, and their numbers.
         throttled: by reason, which stages' times it touched.
-        reject: set the batches apart that it touched, with all that is inside them, like warm-up.
+        reject: exclude the batches that it touched, with all that is inside them, like warm-up.
     """
     marked = {reason: touched & (measures.loop >= 0) for reason, touched in throttled.items()}
     if not reject:
         return replace(measures, throttled=marked)
     any_reason = np.logical_or.reduce([*marked.values(), np.zeros_like(measures.warmup)])
-    apart = _in_any(any_reason, measures.batch, measures.outer_batch)
+    apart = _with_all_inside(any_reason, stages.parent, measures.batch)
     return replace(measures, throttled=marked, warmup=measures.warmup | apart, rejected=apart & ~measures.warmup)

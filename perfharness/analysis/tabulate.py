@@ -40,7 +40,7 @@ def tabulate(
 
     Args:
         trace, table, stages: the trace, its ranges, and those that results are made of.
-        warmup_batches: set apart at the front and at the end of each loop.
+        warmup_batches: excluded at the front and at the end of each loop.
         throttling: when the clocks of the process's GPU were kept down; None: not known.
         reject_throttled: set the batches apart that it touched.
     """
@@ -72,10 +72,10 @@ def tabulate_measured(
             trace.meta.session_start_unix_ns + ranges.start_ns[stages.index],
             trace.meta.session_start_unix_ns + ranges.end_ns[stages.index],
         )
-        measures = with_throttled(measures, touched, reject=reject_throttled)
+        measures = with_throttled(stages, measures, touched, reject=reject_throttled)
     values = _ValuesPerBatch(stages, measures)
     negative = names_of_negative(stages, measures)
-    findings = [*range_findings, *stages.findings, *judge_stages(stages, measures.only_warmup, warmup_batches)]
+    findings = [*range_findings, *stages.findings, *judge_stages(stages, measures, warmup_batches)]
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if negative:
         findings.append(negative_without_warmup(negative))
@@ -217,25 +217,20 @@ def statistics_tree(values: Iterable[tuple[Path, dict[str, Float64]]]) -> Tree:
 
 
 def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns: int) -> list[BatchLoop]:
-    outermost = measures.outermost_batches()
-    loops = measures.loop[outermost]
     touched = None
     if measures.throttled is not None:
         touched = np.logical_or.reduce([*measures.throttled.values(), np.zeros_like(measures.warmup)])
-    found = []
-    for loop in np.unique(loops):
-        rows = outermost[loops == loop]
-        start, end = ranges.start_ns[stages.index[rows]], ranges.end_ns[stages.index[rows]]
-        order = np.argsort(start, kind="stable")
-        found.append(
-            BatchLoop(
-                path=path_names(stages, int(rows[0])),
-                start_ns=origin_ns + start[order],
-                end_ns=origin_ns + end[order],
-                items=measures.items[rows][order],
-                warmup=measures.warmup[rows][order],
-                throttled=None if touched is None else touched[rows][order],
-                rejected=None if measures.rejected is None else measures.rejected[rows][order],
-            )
+    at = stages.places(len(ranges))
+    start, end = ranges.start_ns[at], ranges.end_ns[at]
+    return [
+        BatchLoop(
+            path=path_names(stages, int(rows[0])),
+            start_ns=origin_ns + start[rows],
+            end_ns=origin_ns + end[rows],
+            items=measures.items[rows],
+            warmup=measures.warmup[rows],
+            throttled=None if touched is None else touched[rows],
+            rejected=None if measures.rejected is None else measures.rejected[rows],
         )
-    return found
+        for rows in measures.rows_of_loops(start)
+    ]

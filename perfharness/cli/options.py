@@ -55,7 +55,10 @@ RejectThrottled = Annotated[
 
 
 WarmupOption = Annotated[
-    int | None, typer.Option("-w", "--warmup-batches", min=0, help="Batches set apart at the front and at the end.")
+    int | None,
+    typer.Option(
+        "-w", "--warmup-batches", min=0, help="Batches excluded as warm-up, at the front and at the end of each loop."
+    ),
 ]
 PlotsOption = Annotated[
     bool, typer.Option("--plots", help="Draw the telemetry: telemetry_gpu_N.png and telemetry_host.png, by matplotlib.")

@@ -49,7 +49,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class BatchValues:
-    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` tells those set apart."""
+    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` tells those excluded."""
 
     values: Mapping[str, Float64]
     warmup: Bool
@@ -76,11 +76,11 @@ class BatchLoop:
     """Batches during which the GPU's clocks were kept down; None where that is not known."""
 
     rejected: Bool | None = None
-    """Those of them, warm-up apart, that were set apart for it: they are in `warmup` too."""
+    """Those of them, warm-up apart, that were excluded for it: they are in `warmup` too."""
 
     @property
     def only_warmup(self) -> Bool:
-        """Those that are set apart as warm-up."""
+        """Those that are excluded as warm-up."""
         return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
     @property
@@ -164,7 +164,7 @@ def _value(column: NumberColumn, value: float) -> float | int | bool | list[str]
 class ProcessResult:
     """The result of one measured process.
 
-    `values_minus_warmup` holds, per path and key, one value for each batch that is not set apart: what statistics over
+    `values_minus_warmup` holds, per path and key, one value for each batch that is not excluded: what statistics over
     several processes are pooled from. `make_entries` makes `entries`.
     """
 

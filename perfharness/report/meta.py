@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.model.result import SCHEMA_VERSION, ProcessResult, Tree
+from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree
 from perfharness.model.trace import TraceMeta
 from perfharness.model.version import VERSION
 
@@ -39,8 +40,8 @@ def process_meta(
         "names": result.names,
         "device": _device(manifest, process, trace),
         "args": {record.name: record.args for record in journal.recorders} if journal else {},
-        "total_batches": {"/".join(loop.path): loop.count for loop in result.loops},
-        "total_batches_minus_warmup": {"/".join(loop.path): loop.count_minus_warmup for loop in result.loops},
+        "total_batches": _by_path(result.loops, lambda loop: loop.count),
+        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
         "tracer": _tracer(trace),
         "clock": None if trace.clock is None else trace.clock.to_json(),
         "sources": {"trace": process.trace, "recorder": JOURNAL_NAME if journal else None},
@@ -73,13 +74,22 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
         "warmup_batches": warmup_batches,
         "names": result.names,
         "device": {"id": None, "uuid": None, "name": trace.device_names[0] if len(trace.device_names) == 1 else None},
-        "total_batches": {"/".join(loop.path): loop.count for loop in result.loops},
-        "total_batches_minus_warmup": {"/".join(loop.path): loop.count_minus_warmup for loop in result.loops},
+        "total_batches": _by_path(result.loops, lambda loop: loop.count),
+        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
         "tracer": _tracer(trace),
         "sources": {"trace": source, "recorder": None},
         "versions": {"perfharness": VERSION, "python": platform.python_version()},
         "findings": [finding.to_json() for finding in result.findings],
     }
+
+
+def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:
+    """Sums over the loops of one path: each thread, task and pass over the data is a loop of its own."""
+    total: dict[str, int] = {}
+    for loop in loops:
+        name = "/".join(loop.path)
+        total[name] = total.get(name, 0) + count(loop)
+    return total
 
 
 def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding]) -> Tree:

@@ -75,5 +75,5 @@ def _work_out(trace: Trace, options: ReadOptions) -> OpenedTrace:
     stages = find_stages(trace, options.domain, options.batch_pattern)
     table = build_range_table(trace)
     measures = measure(stages, table, options.warmup_batches)
-    findings = [*table.findings, *stages.findings, *judge_stages(stages, measures.warmup, options.warmup_batches)]
+    findings = [*table.findings, *stages.findings, *judge_stages(stages, measures, options.warmup_batches)]
     return OpenedTrace(trace, table, stages, measures, find_launches(trace.api, trace.operations), findings)

@@ -15,38 +15,7 @@ from perfharness.model import conventions
 from perfharness.model.result import ProcessResult
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-
-MS = 1_000_000
-
-
-class Recorded(TraceBuilder):
-    """A trace as a recorder writes it, times in ms."""
-
-    def __init__(self, recorder: str = "toy", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.declare(recorder)
-        self.recorder = recorder
-
-    def declare(self, recorder: str) -> None:
-        self.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category=recorder)
-
-    def stage(self, name: str, start: float, end: float | None, *, lane: int = 0, **where: Any) -> None:
-        where.setdefault("domain", "perfharness")
-        where["category"] = conventions.category_name(where.pop("recorder", self.recorder), where.get("category"), lane)
-        stop = None if end is None else int(end * MS)
-        self.range(name, int(start * MS), stop, start_end=lane > 0, **where)
-
-    def batch(
-        self, index: int, start: float, end: float, items: int | None = 1, *, name: str = "batch", **where: Any
-    ) -> None:
-        self.stage(name, start, end, payload=index, **where)
-        if items is not None:
-            self.inside(conventions.MARK_ITEMS, end, payload=items, **where)
-
-    def inside(self, mark: str, end: float, *, lane: int = 0, payload: int | None = None, **where: Any) -> None:
-        """A mark just before `end`."""
-        category = conventions.category_name(where.pop("recorder", self.recorder), lane=lane)
-        self.mark(mark, int(end * MS) - 1, domain="perfharness", category=category, payload=payload, **where)
+from tests.unit.recorded_traces import MS, Recorded
 
 
 def result_of(builder: TraceBuilder, tmp_path: Path, warmup: int = 0, **options: Any) -> ProcessResult:
@@ -160,15 +129,15 @@ def test_warmup_leaves_nothing(tmp_path: Path) -> None:
     assert codes(result) == {"warmup-leaves-nothing"}
 
 
-def test_batches_of_worker_threads_share_one_loop(tmp_path: Path) -> None:
-    """No range around the batches: two threads, one loop, so the first and the last to start are the warm-up."""
+def test_each_thread_s_batches_are_a_loop(tmp_path: Path) -> None:
+    """No range around the batches: two threads, two loops, so the first and the last of each are the warm-up."""
     builder = Recorded()
     for index in range(6):
         builder.batch(index, 10 * index, 10 * index + 12, tid=1 + index % 2)
     result = result_of(builder, tmp_path, warmup=1)
     warm = [result.data["toy"][f"batch_{i}"]["warmup"] for i in range(6)]
-    assert warm == [True, False, False, False, False, True]
-    assert result.data["toy"]["total_items_minus_warmup"] == 4
+    assert warm == [True, True, False, False, True, True]
+    assert result.data["toy"]["total_items_minus_warmup"] == 2
 
 
 def test_each_worker_s_own_loop_has_its_own_warmup(tmp_path: Path) -> None:
@@ -186,12 +155,12 @@ def test_each_worker_s_own_loop_has_its_own_warmup(tmp_path: Path) -> None:
 
 
 def test_batches_inside_batches(tmp_path: Path) -> None:
-    """Videos of frames: the frames of all videos are one loop; what is in a warm-up video is warm-up."""
+    """Videos of frames: the frames of each video are a loop; what is in a warm-up video is warm-up."""
     builder = Recorded()
     for video in range(3):
-        builder.batch(video, 100 * video, 100 * video + 90, items=1, name="video")
-        for frame in range(2):
-            start = 100 * video + 40 * frame
+        builder.batch(video, 200 * video, 200 * video + 190, items=1, name="video")
+        for frame in range(4):
+            start = 200 * video + 40 * frame
             builder.batch(frame, start, start + 30, items=5, name="frame")
             builder.stage("decode", start, start + 10)
     result = result_of(builder, tmp_path, warmup=1)
@@ -199,8 +168,8 @@ def test_batches_inside_batches(tmp_path: Path) -> None:
     assert videos["video_1"]["total_items"] == 1
     assert videos["video_1"]["frame_0"]["total_items"] == 5
     assert videos["video_1"]["frame_0"]["decode"]["cpu_time_per_item"] == 2.0
-    assert videos["video_0"]["frame_1"]["warmup"] is True
-    assert [videos["video_1"][f"frame_{i}"]["warmup"] for i in range(2)] == [False, False]
+    assert [videos["video_0"][f"frame_{i}"]["warmup"] for i in range(4)] == [True] * 4
+    assert [videos["video_1"][f"frame_{i}"]["warmup"] for i in range(4)] == [True, False, False, True]
     statistics = result.stats_minus_warmup["toy"]["video"]
     assert statistics["cpu_time"]["count"] == 1
     assert statistics["frame"]["cpu_time"]["count"] == 2

@@ -57,7 +57,7 @@ def diagnose(
         trace: read with `details=True`.
         table: its ranges, nested and projected.
         stages: the ranges that results are made of.
-        warmup_batches: how many batches at the front and at the end of each loop are set apart.
+        warmup_batches: how many batches at the front and at the end of each loop are excluded.
         others: the other processes of the run on the same GPU.
     """
     workload = build_workload(trace, table, stages, warmup_batches, others)
@@ -75,12 +75,8 @@ def diagnose(
 
 def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
     stages, measures = workload.stages, workload.measures
-    outermost = stages.is_batch & (measures.outer_batch == np.arange(len(stages)))
-    start = workload.trace.ranges.start_ns[stages.index]
     found = []
-    for number in np.unique(measures.loop[outermost]):
-        rows = np.flatnonzero(outermost & (measures.loop == number))
-        rows = rows[np.argsort(start[rows], kind="stable")]
+    for rows in measures.rows_of_loops(workload.trace.ranges.start_ns[stages.index]):
         warmup = judge_warmup(path_names(stages, int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
         kept = rows[~measures.warmup[rows]]
         found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))

@@ -41,7 +41,7 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
     if count < MIN_BATCHES:
         reason = f"{count} batches are too few to tell ({MIN_BATCHES} are needed)"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
-    # The last -w batches are set apart too, so they are no reference.
+    # The last -w batches are excluded too, so they are no reference.
     cut = min(warmup_batches, count // 4)
     reference = times_ms[count // 2 : count - cut]
     level = float(np.median(reference))
@@ -70,27 +70,35 @@ def _first_steady(is_steady: npt.NDArray[np.bool_]) -> int | None:
 
 
 def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
-    """A warning for each loop whose cut is too short, or that never becomes steady."""
+    """A warning for each name of loops whose cut is too short, or that never become steady: the worst of its loops."""
     findings = []
-    for loop in judged:
-        name = "/".join(loop.loop)
-        if loop.state != "cannot-tell" and (loop.steady_from or 0) > loop.warmup_batches:
+    for name, loops in _by_name(judged).items():
+        late = max(loops, key=lambda loop: loop.steady_from or 0)
+        if late.state != "cannot-tell" and (late.steady_from or 0) > late.warmup_batches:
             findings.append(
                 Finding(
                     "warmup-too-short",
                     Severity.WARNING,
-                    f"{name}: the slow beginning ends before batch {loop.steady_from} of {loop.batches}, "
-                    f"but -w {loop.warmup_batches} sets apart only {loop.warmup_batches}.",
-                    f"Analyze again with -w {loop.steady_from}.",
+                    f"{name}: the slow beginning ends before batch {late.steady_from} of {late.batches}, "
+                    f"but -w {late.warmup_batches} excludes only {late.warmup_batches}.",
+                    f"Analyze again with -w {late.steady_from}.",
                 )
             )
-        if loop.state == "never-steady":
+        never = next((loop for loop in loops if loop.state == "never-steady"), None)
+        if never is not None:
             findings.append(
                 Finding(
                     "never-steady",
                     Severity.WARNING,
-                    f"{name}: the run never becomes steady: {loop.reason}.",
+                    f"{name}: the run never becomes steady: {never.reason}.",
                     "Run more batches, and look at what changes: clocks, caches, other processes, the input.",
                 )
             )
-    return list(dict.fromkeys(findings))  # loops of one name that say the same are said once
+    return findings
+
+
+def _by_name(judged: list[WarmupDiagnosis]) -> dict[str, list[WarmupDiagnosis]]:
+    found: dict[str, list[WarmupDiagnosis]] = {}
+    for loop in judged:
+        found.setdefault("/".join(loop.loop), []).append(loop)
+    return found
