@@ -1,13 +1,16 @@
-"""A trace against the recorder's own counts: what it says it made, and what is there."""
+"""A trace against the recorders' own counts: what they made in each process, and what is there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from perfharness.analysis.stages import StageTable
+from perfharness.analysis.keys import group_rows
+from perfharness.analysis.stages import find_recorders
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
-from perfharness.model.trace import Events
+from perfharness.model.trace import ID_MASK, Events, pid_of
 
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
@@ -21,52 +24,85 @@ WAYS_TO_END = {
 }
 
 
-def check_journal(journal: RecorderJournal, stages: StageTable, trace: Events) -> list[Finding]:
-    """Findings where the trace lacks what the recorder counted, or the recorder was not finalized."""
-    findings: list[Finding] = []
-    for name in sorted({record.name for record in journal.recorders}):
-        records = [record for record in journal.recorders if record.name == name]
-        findings.extend(_check_recorder(name, records, journal, stages, trace))
-    findings.extend(_untraced_cuda(journal, trace))
-    return findings
+def check_journals(journals: Sequence[RecorderJournal], trace: Events) -> list[Finding]:
+    """Findings where the trace lacks what recorders counted, or they were not finalized.
+
+    Args:
+        journals: of all processes that the trace is of, the measured one first.
+        trace: what they are checked against, process by process.
+    """
+    made: dict[tuple[str, int], int] = {}
+    for journal in journals:
+        for record in journal.recorders:
+            key = record.name, journal.pid & ID_MASK
+            made[key] = made.get(key, 0) + record.ranges
+    found = _ranges_found(journals, trace)
+    missing = {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
+    findings = [
+        _missing_ranges(name, {pid: counts for (of, pid), counts in missing.items() if of == name}, journals[0], trace)
+        for name in dict.fromkeys(name for name, _ in missing)
+    ]
+    for journal in journals:
+        for name in dict.fromkeys(record.name for record in journal.recorders):
+            findings += _not_finalized(name, [record for record in journal.recorders if record.name == name], journal)
+    return [*findings, *_untraced_cuda(journals, trace)]
 
 
-def _check_recorder(
-    name: str, records: list[RecorderRecord], journal: RecorderJournal, stages: StageTable, trace: Events
-) -> list[Finding]:
-    findings = []
-    made = sum(record.ranges for record in records)
-    found = _ranges_found(name, records, stages, trace)
-    if found < made:
-        findings.append(
-            Finding(
-                "trace-missing-ranges",
-                Severity.ERROR,
-                f"Recorder '{name}' made {made} ranges, the trace holds {found}.",
-                _cure_of_missing_ranges(journal, trace),
-            )
+def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: RecorderJournal, trace: Events) -> Finding:
+    """`counts`: by pid, how many ranges the trace holds and how many the recorder made."""
+    there, made = (sum(count[place] for count in counts.values()) for place in (0, 1))
+    where = ", ".join(
+        f"{made_here - there_here} of pid {pid}" for pid, (there_here, made_here) in [*counts.items()][:8]
+    )
+    lost_workers = journal.pid & ID_MASK not in counts
+    return Finding(
+        "trace-missing-ranges",
+        Severity.ERROR,
+        f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
+        "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
+        if lost_workers
+        else _cure_of_missing_ranges(journal, trace),
+    )
+
+
+def _not_finalized(name: str, records: list[RecorderRecord], journal: RecorderJournal) -> list[Finding]:
+    still_open = [range_name for record in records for range_name in record.open_ranges]
+    if all(record.finalized for record in records) or (journal.is_forked and not still_open):
+        return []  # a recorder that a forked child inherited is its parent's to finalize
+    detail = f" with {len(still_open)} range(s) open ({', '.join(still_open[:5])})" if still_open else ""
+    return [
+        Finding(
+            "recorder-not-finalized",
+            Severity.WARNING,
+            f"Recorder '{name}' was never finalized: {WAYS_TO_END.get(journal.ended, journal.ended)}{detail}.",
+            "Call finalize() when the pipeline is done.",
         )
-    if not all(record.finalized for record in records):
-        still_open = [range_name for record in records for range_name in record.open_ranges]
-        detail = f" with {len(still_open)} range(s) open ({', '.join(still_open[:5])})" if still_open else ""
-        findings.append(
-            Finding(
-                "recorder-not-finalized",
-                Severity.WARNING,
-                f"Recorder '{name}' was never finalized: {WAYS_TO_END.get(journal.ended, journal.ended)}{detail}.",
-                "Call finalize() when the pipeline is done.",
-            )
-        )
-    return findings
+    ]
 
 
-def _ranges_found(name: str, records: list[RecorderRecord], stages: StageTable, trace: Events) -> int:
-    if stages.from_recorder:
-        return stages.recorded_ranges.get(name, 0)
-    # Read as plain NVTX: the recorder's ranges cannot be told from others, so the domain's are counted.
-    domains = {record.domain for record in records}
-    codes = [code for code in range(len(trace.names)) if trace.names[code] in domains]
-    return int(np.isin(trace.ranges.domain, codes).sum())
+def _ranges_found(journals: Sequence[RecorderJournal], trace: Events) -> dict[tuple[str, int], int]:
+    """How many ranges of each recorder, deleted ones included, each process has in the trace."""
+    ownership = find_recorders(trace)
+    if ownership is not None:
+        owner, names = ownership.owner_of(trace.ranges.category), ownership.owners
+    else:
+        # No recorder declared itself: its ranges cannot be told from others, so those of its domain are counted.
+        domain_of = {record.domain: record.name for journal in journals for record in journal.recorders}
+        names = list(domain_of.values())
+        owner_of_domain = {domain: place for place, domain in enumerate(domain_of)}
+        of_code = np.asarray([*(owner_of_domain.get(name, -1) for name in trace.names), -1], dtype=np.int64)
+        owner = of_code[trace.ranges.domain]
+    at = np.flatnonzero(owner >= 0)
+    groups = group_rows(owner[at], pid_of(trace.ranges.thread[at]))
+    counts = np.bincount(groups.code, minlength=len(groups))
+    first = at[groups.first]
+    pids = pid_of(trace.ranges.thread[first])
+    if len(journals) == 1 and len(np.unique(pids)) == 1:
+        pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
+    return {
+        (names[of], pid): count
+        for of, pid, count in zip(owner[first].tolist(), pids.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _cure_of_missing_ranges(journal: RecorderJournal, trace: Events) -> str:
@@ -91,8 +127,13 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts[:3] if part.isdigit())
 
 
-def _untraced_cuda(journal: RecorderJournal, trace: Events) -> list[Finding]:
-    if not journal.cuda_loaded or trace.meta.gpu_coverage != "traced" or trace.has_calls or trace.has_operations:
+def _untraced_cuda(journals: Sequence[RecorderJournal], trace: Events) -> list[Finding]:
+    if (
+        not any(journal.cuda_loaded for journal in journals)
+        or trace.meta.gpu_coverage != "traced"
+        or trace.has_calls
+        or trace.has_operations
+    ):
         return []
     return [
         Finding(

@@ -52,8 +52,6 @@ class StageTable:
     owners: list[str]
     findings: list[Finding]
     from_recorder: bool
-    recorded_ranges: dict[str, int]
-    """Ranges of each owner, deleted ones included: what a recorder's own count is checked against."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -84,21 +82,27 @@ def find_stages(
 
 
 @dataclass(frozen=True)
-class _Ownership:
-    owner: Int64  # per category code; -1: not a recorder's
+class Recorders:
+    """The recorders of a trace, and what each category code says: whose it is (-1: nobody's), and which lane."""
+
+    owner: Int64
     lane: Int64
     owners: list[str]
+
+    def owner_of(self, category: Integers) -> Int64:
+        """Place in `owners` of each event's recorder, -1 where it has none."""
+        return _by_code(self.owner, category)
 
 
 def _recorded(trace: Events) -> StageTable | None:
     """Ranges of recorders, or None where no recorder left a trace."""
-    ownership = _ownership(trace)
+    ownership = find_recorders(trace)
     if ownership is None:
         return None
     ranges, marks = trace.ranges, trace.marks
-    owner = _by_code(ownership.owner, ranges.category)
+    owner = ownership.owner_of(ranges.category)
     index = np.flatnonzero(owner >= 0)
-    mark_owner = _by_code(ownership.owner, marks.category)
+    mark_owner = ownership.owner_of(marks.category)
     mark_index = np.flatnonzero(mark_owner >= 0)
     owner, lane = owner[index], _by_code(ownership.lane, ranges.category)[index]
     mark_lane = _by_code(ownership.lane, marks.category)[mark_index]
@@ -119,12 +123,12 @@ def _recorded(trace: Events) -> StageTable | None:
         items=np.where(is_batch, items, NOT_COUNTED),
         barrier_wait_ns=_barrier_waits(ranges, index, marks, mark_index, trace.names),
         names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
-        recorded_ranges={name: int((owner == code).sum()) for code, name in enumerate(ownership.owners)},
     )  # fmt: skip
     return _ordered(table, ranges, keep=~deleted)
 
 
-def _ownership(trace: Events) -> _Ownership | None:
+def find_recorders(trace: Events) -> Recorders | None:
+    """Recorders that declared themselves in the trace; None where there is none."""
     declares = trace.marks.name == _code(trace.names, conventions.MARK_RECORDER)
     declared = np.unique(trace.marks.category[declares & (trace.marks.category >= 0)])
     owners = [trace.names[code] for code in declared]
@@ -137,7 +141,7 @@ def _ownership(trace: Events) -> _Ownership | None:
         parsed = conventions.parse_category(trace.names[code], known) if code >= 0 else None
         if parsed is not None:
             owner[code], lane[code] = owners.index(parsed[0]), parsed[2]
-    return _Ownership(owner, lane, owners)
+    return Recorders(owner, lane, owners)
 
 
 def _range_of_mark(parent: Int64, count: int) -> Int64:
@@ -224,7 +228,7 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting:
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
         items=np.broadcast_to(np.int64(NOT_COUNTED), len(index)),
         barrier_wait_ns=nothing, names=names, owners=owners,
-        findings=findings, from_recorder=False, recorded_ranges={},
+        findings=findings, from_recorder=False,
     )  # fmt: skip
     return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
 
@@ -307,7 +311,7 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
         **columns,
         parent=new_place[table.parent[order]],
         names=table.names, owners=table.owners, findings=table.findings,
-        from_recorder=table.from_recorder, recorded_ranges=table.recorded_ranges,
+        from_recorder=table.from_recorder,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from perfharness.cli.options import NsysOption, exit_with
 from perfharness.errors import UsageError
 from perfharness.inputs import trace_file
 from perfharness.report.files import write_text
+from perfharness.report.journals import journals_beside
 from perfharness.report.range_rows import range_parts, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings
 from perfharness.trace import open_stream
@@ -54,8 +55,11 @@ def ranges(
     """
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
-    events = open_stream(trace_file(trace, nsys))
+    path = trace_file(trace, nsys)
+    journals = journals_beside(path)
+    events = open_stream(path, parents=journals.parents)
     table = build_range_table(events)
+    findings = [*table.findings, *journals.findings(events)]
     parts = range_parts(events, table)
     if output_format is RangeFormat.PARQUET and output is not None:
         write_parquet(parts, output)
@@ -63,5 +67,5 @@ def ranges(
         TEXT_WRITERS[output_format](parts, sys.stdout)
     else:
         write_text(output, lambda file: TEXT_WRITERS[output_format](parts, file))
-    print_findings(Console(stderr=True), table.findings)
-    exit_with(table.findings)
+    print_findings(Console(stderr=True), findings)
+    exit_with(findings)

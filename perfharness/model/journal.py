@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 JOURNAL_NAME = "recorder.json"
+JOURNALS_OF_CHILDREN = "recorder_*.json"
+"""Pattern of the files of further processes of one measured process."""
 
 
 class _Model(BaseModel):
@@ -62,6 +64,7 @@ class RecorderJournal(_Model):
 
     schema_version: int
     pid: int
+    parent_pid: int | None = None
     nvtx_version: str | None = None
     python_version: str | None = None
     listening: bool | None = None
@@ -80,3 +83,8 @@ class RecorderJournal(_Model):
     """Each time that a thread waited at the start barrier; None where the launch held none."""
 
     recorders: list[RecorderRecord] = Field(default_factory=list)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the process is a forked child, which goes on with the recorders that its parent made."""
+        return self.startup is None and self.parent_pid is not None

@@ -25,6 +25,7 @@ from perfharness.model.trace import (
     TraceDetails,
     TraceMeta,
 )
+from perfharness.report.journals import Journals, journals_beside
 from perfharness.report.run_folder import ReadOptions
 from perfharness.trace import open_trace
 
@@ -45,7 +46,8 @@ class OpenedTrace:
 
 def open_with_details(path: Path, options: ReadOptions) -> OpenedTrace:
     """Read a trace and work out its ranges, stages and batches. Raises `TraceError`."""
-    return _work_out(open_trace(path, details=True), options)
+    journals = journals_beside(path)
+    return _work_out(open_trace(path, details=True, parents=journals.parents), options, journals)
 
 
 def without_trace() -> OpenedTrace:
@@ -68,12 +70,14 @@ def without_trace() -> OpenedTrace:
             ),
         ),
         ReadOptions(),
+        Journals(),
     )
 
 
-def _work_out(trace: Trace, options: ReadOptions) -> OpenedTrace:
+def _work_out(trace: Trace, options: ReadOptions, journals: Journals) -> OpenedTrace:
     stages = find_stages(trace, options.domain, options.batch_pattern)
     table = build_range_table(trace)
     measures = measure(stages, table, options.warmup_batches)
     findings = [*table.findings, *stages.findings, *judge_stages(stages, measures, options.warmup_batches)]
+    findings += journals.findings(trace)
     return OpenedTrace(trace, table, stages, measures, find_launches(trace.api, trace.operations), findings)

@@ -11,20 +11,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from perfharness.analysis.journal_check import check_journal
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.batch_rows import batch_rows, stage_rows
 from perfharness.report.columns import constant, unix_times
+from perfharness.report.journals import TRACE_NAME
 from perfharness.report.opened import OpenedTrace, open_with_details, without_trace
 from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.report.range_rows import range_rows
 from perfharness.report.run_folder import ReadOptions, is_run_folder, read_manifest, trace_name
-
-TRACE_NAME = "trace.sqlite"
 
 
 def _range_rows(opened: OpenedTrace, process: str) -> pa.Table:
@@ -108,23 +105,10 @@ class Process:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the trace says against its own numbers, and where it does not hold what the recorder counted."""
+        """What the trace says against its own numbers, and where it does not hold what the recorders counted."""
         if self.opened is None:
             return []
-        findings = list(self.opened.findings)
-        journal = self._journal()
-        if journal is not None:
-            findings += check_journal(journal, self.opened.stages, self.opened.trace)
-        return [replace(finding, process=self.name) for finding in findings]
-
-    def _journal(self) -> RecorderJournal | None:
-        path = self.folder / JOURNAL_NAME
-        if self.record is None or not path.is_file():
-            return None
-        try:
-            return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None  # `perfharness analyze` has the finding for it
+        return [replace(finding, process=self.name) for finding in self.opened.findings]
 
 
 class Run:

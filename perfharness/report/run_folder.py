@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.journal_check import check_journal
 from perfharness.analysis.measures import measure
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.range_table import build_range_table
@@ -25,7 +24,6 @@ from perfharness.analysis.tabulate import tabulate_measured
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
@@ -33,6 +31,7 @@ from perfharness.model.trace import Events, Trace, TraceMeta
 from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
+from perfharness.report.journals import Journals, journals_beside
 from perfharness.report.meta import mean_meta, process_meta
 from perfharness.report.telemetry import RunTelemetry
 from perfharness.trace import open_stream, open_trace
@@ -66,7 +65,7 @@ class RunSummary:
 class _Analysed:
     result: ProcessResult
     trace_meta: TraceMeta
-    journal: RecorderJournal | None
+    journals: Journals
 
 
 def is_run_folder(path: Path) -> bool:
@@ -133,7 +132,7 @@ def analyze_run(
             continue
         own = [finding for finding in findings if finding.process == process.folder]
         meta = process_meta(
-            manifest, process, analysed.result, analysed.trace_meta, analysed.journal, options.warmup_batches, own
+            manifest, process, analysed.result, analysed.trace_meta, analysed.journals.main, options.warmup_batches, own
         )
         results[process.folder] = replace(analysed.result, meta=meta)
         body = {
@@ -171,7 +170,7 @@ def _startup(process: ProcessRecord, analysed: _Analysed) -> Tree:
         return {}
     result = analysed.result
     found = startup(
-        process.start_unix_ns, analysed.journal, result.loops, result.first_cuda, clock_is_utc=result.clock_is_utc
+        process.start_unix_ns, analysed.journals.main, result.loops, result.first_cuda, clock_is_utc=result.clock_is_utc
     )
     return {"startup": found.to_json()}
 
@@ -192,12 +191,12 @@ def _analyze_process(
     folder = run_dir / process.folder
     if process.trace is None:
         return None, _no_trace(manifest, process)
-    journal, findings = _read_journal(folder)
+    journals = journals_beside(folder / process.trace)
     try:
         result, trace_meta = analyze_trace(
             folder / process.trace,
             options,
-            journal,
+            journals,
             others=partial(sharing.others_of, process),
             machine=machine_clock(manifest),
             throttling=telemetry.throttling(process),
@@ -206,35 +205,37 @@ def _analyze_process(
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
-    findings = [replace(finding, process=process.folder) for finding in [*findings, *result.findings]]
-    return _Analysed(result, trace_meta, journal), findings
+    findings = [replace(finding, process=process.folder) for finding in result.findings]
+    return _Analysed(result, trace_meta, journals), findings
 
 
 def analyze_trace(
     path: Path,
     options: ReadOptions,
-    journal: RecorderJournal | None = None,
+    journals: Journals | None = None,
     others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
     *,
     with_gpu_work: bool = False,
 ) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, checked against the recorder's counts where they are there.
+    """The result of one trace file, checked against the recorders' counts where they are there.
 
     Args:
-        path, options, journal: the trace, how to read it, what the recorder counted.
+        path, options: the trace and how to read it.
+        journals: what the recorders counted; None: what lies beside the trace.
         others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
             diagnosis out, which takes time of its own.
         machine: UTC against the monotonic clock beside the run, where it was sampled.
         throttling: when the clocks of the process's GPU were kept down; None: not known.
         with_gpu_work: say what the GPU did when, for telemetry's sake.
     """
+    journals = journals_beside(path) if journals is None else journals
     # Only the diagnosis and telemetry need all calls and operations at once.
     whole = None
     if others is not None or with_gpu_work:
-        whole = on_utc(open_trace(path, details=others is not None), machine)
-    events: Events = on_utc(open_stream(path), machine) if whole is None else whole
+        whole = on_utc(open_trace(path, details=others is not None, parents=journals.parents), machine)
+    events: Events = on_utc(open_stream(path, parents=journals.parents), machine) if whole is None else whole
     table = build_range_table(events)
     stages = find_stages(events, options.domain, options.batch_pattern, table.nesting)
     measures = measure(stages, table, options.warmup_batches)
@@ -249,32 +250,14 @@ def analyze_trace(
         throttling,
         reject_throttled=options.reject_throttled,
     )
-    checked = check_journal(journal, stages, events) if journal is not None else []
     diagnosis = work = None
     if whole is not None and kept is not None:
         beside = others(whole) if callable(others) else others
         diagnosis = None if beside is None else diagnose(whole, kept, stages, options.warmup_batches, beside)
         work = gpu_work(whole, kept, stages) if with_gpu_work else None
         result = replace(result, first_cuda=first_cuda(whole))
-    findings = [*result.findings, *checked, *clock_findings(events.meta.clock)]
+    findings = [*result.findings, *journals.findings(events), *clock_findings(events.meta.clock)]
     return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), events.meta
-
-
-def _read_journal(folder: Path) -> tuple[RecorderJournal | None, list[Finding]]:
-    path = folder / JOURNAL_NAME
-    try:
-        return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8")), []
-    except FileNotFoundError:
-        return None, []  # a script without a recorder, or one that was killed: the launcher knows which
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        reason = f"{error}".splitlines()[0]
-        return None, [
-            Finding(
-                "recorder-counts-unreadable",
-                Severity.WARNING,
-                f"{JOURNAL_NAME} cannot be read ({reason}), so the trace was not checked against its counts.",
-            )
-        ]
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:

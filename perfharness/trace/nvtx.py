@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,9 @@ import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
+from perfharness.model.findings import Finding
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
+from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
 from perfharness.trace.names import NameTable, lookup
 from perfharness.trace.parallel import Readers
 from perfharness.trace.source import MISSING, ROW_ID, TraceSource, Window
@@ -34,14 +37,7 @@ class Nvtx:
     ranges: NvtxRanges
     marks: NvtxMarks
     last_ns: int
-
-
-@dataclass(frozen=True)
-class _Definitions:
-    """Names that events gave to a domain or a category of their process."""
-
-    keys: list[Int64]
-    name: Int64
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -50,34 +46,33 @@ class _Part:
 
     ranges: NvtxRanges
     marks: NvtxMarks
-    domains: _Definitions
-    categories: _Definitions
+    domains: Definitions
+    categories: Definitions
     last_ns: int
 
 
-def read_nvtx(readers: Readers, path: Path, windows: Sequence[Window], names: NameTable) -> Nvtx:
+def read_nvtx(readers: Readers, path: Path, windows: Sequence[Window], names: NameTable, parents: ParentPids) -> Nvtx:
     """All ranges and marks. Raises `TraceFormatError` where events have no type, no time, or a name that is not there.
 
     Args:
         windows: those of the NVTX table.
         names: gets the names that stand in the events themselves.
+        parents: the process tree, as far as it is known; the ids of forked processes are looked up in it.
     """
     adding = threading.Lock()
 
     def task(window: Window) -> Callable[[TraceSource], _Part]:
         return lambda source: _read_part(source, path, window, names, adding)
 
-    unnamed = int(names.add([""])[0])
     parts = list(readers.map(task(window) for window in windows))
-    domains = _joined_definitions([part.domains for part in parts], 2)
-    categories = _joined_definitions([part.categories for part in parts], 3)
+    ids = _read_ids(parts, names, parents)
     last_ns = max((part.last_ns for part in parts), default=0)
     named_ranges, named_marks = [], []
     while parts:
         part = parts.pop(0)
-        named_ranges.append(_named(part.ranges, domains, categories, unnamed))
-        named_marks.append(_named(part.marks, domains, categories, unnamed))
-    return Nvtx(_joined(NvtxRanges, named_ranges), _joined(NvtxMarks, named_marks), last_ns)
+        named_ranges.append(_named(part.ranges, part.ranges.start_ns, ids))
+        named_marks.append(_named(part.marks, part.marks.time_ns, ids))
+    return Nvtx(_joined(NvtxRanges, named_ranges), _joined(NvtxMarks, named_marks), last_ns, unclear_ids(ids.unclear))
 
 
 def _read_part(source: TraceSource, path: Path, window: Window, names: NameTable, adding: threading.Lock) -> _Part:
@@ -157,35 +152,130 @@ def _marks(events: dict[str, Int64], at: Int64) -> NvtxMarks:
     )
 
 
-def _definitions(events: dict[str, Int64], ids: list[str], is_definition: Bool) -> _Definitions:
+def _definitions(events: dict[str, Int64], ids: list[str], is_definition: Bool) -> Definitions:
     at = np.flatnonzero(is_definition)
-    return _Definitions(
-        [events["globalTid"][at] & PROCESS_MASK, *(events[column][at] for column in ids)], events["name"][at]
+    return Definitions(
+        [events["globalTid"][at] & PROCESS_MASK, *(events[column][at] for column in ids)],
+        events["start"][at],
+        events["name"][at],
     )
 
 
-def _joined_definitions(parts: list[_Definitions], count: int) -> _Definitions:
+def _joined_definitions(parts: list[Definitions], columns: int) -> Definitions:
     none: Int64 = np.empty(0, dtype=np.int64)
-    return _Definitions(
-        [np.concatenate([none, *(part.keys[place] for part in parts)]) for place in range(count)],
+    return Definitions(
+        [np.concatenate([none, *(part.keys[place] for part in parts)]) for place in range(columns)],
+        np.concatenate([none, *(part.time_ns for part in parts)]),
         np.concatenate([none, *(part.name for part in parts)]),
     )
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names of ids: what each process defined itself, and what it may use besides."""
+
+    own: Definitions
+    inherited: Definitions
+
+    def of(self, keys: list[Int64], time_ns: Int64) -> Integers:
+        """Name codes of ids; -1 where there is none."""
+        found = _look_up(keys, self.own)
+        if not len(self.inherited.name):
+            return found
+        inherited = _look_up(keys, self.inherited)
+        replaced = (inherited >= 0) & ~self.own.cover(keys, time_ns)
+        return held_once(np.where(replaced, inherited, found)) if replaced.any() else found
+
+
+@dataclass(frozen=True)
+class _Ids:
+    domains: _Names
+    categories: _Names
+    unnamed: int
+    unclear: dict[int, int]
+
+
+def _read_ids(parts: list[_Part], names: NameTable, parents: ParentPids) -> _Ids:
+    """What the ids of domains and categories mean, in forked processes too."""
+    domains = _joined_definitions([part.domains for part in parts], 2)
+    categories = _joined_definitions([part.categories for part in parts], 3)
+    uncovered = list(_uncovered(parts, domains, None))
+    inherited = inherit(uncovered, domains, parents)
+    inherited_categories = inherit(_uncovered(parts, categories, inherited.forked), categories, parents)
+    unclear = Counter(inherited.unclear) + Counter(inherited_categories.unclear)
+    for definitions, found in ((domains, inherited), (categories, inherited_categories)):
+        unclear += _count_uses(parts, definitions, Family(definitions, parents).with_two_meanings(found))
+    # A domain that nobody defined is not the default one.
+    named = inherited.definitions
+    known = {key for found in (domains, named) for key in zip(*(column.tolist() for column in found.keys), strict=True)}
+    nameless = sorted({key for key, _ in uncovered} - known)
+    if nameless:
+        codes = names.add([f"domain {key[1]} of process {pid_of(key[0])}" for key in nameless])
+        named = Definitions(
+            [np.r_[column, [key[place] for key in nameless]] for place, column in enumerate(named.keys)],
+            np.zeros(len(named.name) + len(nameless), dtype=np.int64),
+            np.r_[named.name, codes],
+        )
+    return _Ids(
+        _Names(domains, named),
+        _Names(categories, inherited_categories.definitions),
+        int(names.add([""])[0]),
+        dict(unclear),
+    )
+
+
+def _uses(part: _Part, columns: int) -> Iterator[tuple[list[Int64], Int64]]:
+    """Process, domain and, with three columns, category of the events of a part; and their times."""
+    for events, time_ns in ((part.ranges, part.ranges.start_ns), (part.marks, part.marks.time_ns)):
+        if len(events):
+            yield [held_once(events.thread & PROCESS_MASK), events.domain, events.category][:columns], time_ns
+
+
+def _uncovered(
+    parts: list[_Part], definitions: Definitions, processes: frozenset[int] | None
+) -> Iterator[tuple[Id, int]]:
+    """Ids that processes use without having defined them before, and how often; of these processes, None: of all."""
+    if processes is not None and not processes:
+        return
+    for part in parts:
+        for keys, time_ns in _uses(part, len(definitions.keys)):
+            if (keys[-1] == 0).all():
+                continue
+            wanted = (keys[-1] != 0) & ~definitions.cover(keys, time_ns)
+            if processes is not None:
+                wanted &= np.isin(keys[0], list(processes))
+            at = np.flatnonzero(wanted)
+            found, counts = np.unique(np.stack([key[at] for key in keys]), axis=1, return_counts=True)
+            yield from zip((tuple(key) for key in found.T.tolist()), counts.tolist(), strict=True)
+
+
+def _count_uses(parts: list[_Part], definitions: Definitions, ids: list[tuple[int, Id]]) -> Counter[int]:
+    """Events that have one of these ids, by process, after the process has defined it."""
+    counts: Counter[int] = Counter()
+    for process, key in ids:
+        for part in parts:
+            for keys, time_ns in _uses(part, len(definitions.keys)):
+                same = np.logical_and.reduce(
+                    [column == value for column, value in zip(keys, (process, *key), strict=True)]
+                )
+                counts[process] += int((same & definitions.cover(keys, time_ns)).sum())
+    return counts
 
 
 _Events = TypeVar("_Events", NvtxRanges, NvtxMarks)
 
 
-def _named(events: _Events, domains: _Definitions, categories: _Definitions, unnamed: int) -> _Events:
+def _named(events: _Events, time_ns: Int64, ids: _Ids) -> _Events:
     """Name codes for ids of domains and categories; and no event without a name, be it an empty one."""
     process = held_once(events.thread & PROCESS_MASK)
     columns: dict[str, Column] = {column.name: getattr(events, column.name) for column in fields(events)}
-    columns["domain"] = _look_up([process, events.domain], domains)
-    columns["category"] = _look_up([process, events.domain, events.category], categories)
-    columns["name"] = np.where(events.name < 0, np.int32(unnamed), events.name)
+    columns["domain"] = ids.domains.of([process, events.domain], time_ns)
+    columns["category"] = ids.categories.of([process, events.domain, events.category], time_ns)
+    columns["name"] = np.where(events.name < 0, np.int32(ids.unnamed), events.name)
     return type(events)(**columns)
 
 
-def _look_up(keys: list[Int64], definitions: _Definitions) -> Integers:
+def _look_up(keys: list[Int64], definitions: Definitions) -> Integers:
     if len(keys[0]) and all(is_held_once(key) for key in keys):
         found = lookup([key[:1] for key in keys], definitions.keys, definitions.name)
         return np.broadcast_to(found.astype(np.int32)[0], len(keys[0]))

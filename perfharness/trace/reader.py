@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import NO_CALLS, GpuOperations, Int64, NvtxRanges, Trace, TraceDetails, joined
+from perfharness.model.trace import NO_CALLS, GpuOperations, Int64, NvtxRanges, Trace, TraceDetails, TraceMeta, joined
 from perfharness.trace.details import OPERATION_COLUMNS, read_detailed
+from perfharness.trace.inherited import ParentPids
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx import Nvtx, read_nvtx
@@ -22,15 +24,19 @@ from perfharness.trace.source import TraceSource
 from perfharness.trace.stream import OPERATION_TABLES, TraceStream, read_calls
 from perfharness.trace.validate import check_operations, check_ranges
 
+NO_PARENTS: ParentPids = MappingProxyType({})
 
-def open_trace(path: Path, *, details: bool = False) -> Trace:
+
+def open_trace(path: Path, *, details: bool = False, parents: ParentPids = NO_PARENTS) -> Trace:
     """Read the whole trace; with `details`, also what only diagnosis and exports need (`Trace.details`).
+
+    `parents`: the process tree, as far as it is known, in which the ids of forked processes are looked up.
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """
     with open_source(path) as source, Readers(path) as readers:
         names = NameTable.read(source)
-        nvtx = read_nvtx(readers, path, source.windows(schema.TABLE_NVTX), names)
+        nvtx = read_nvtx(readers, path, source.windows(schema.TABLE_NVTX), names, parents)
         check_ranges(path, nvtx.ranges)
         windows = source.windows(schema.TABLE_API)
         api = joined([NO_CALLS, *readers.map(read_calls(path, window, names) for window in windows)])
@@ -46,20 +52,22 @@ def open_trace(path: Path, *, details: bool = False) -> Trace:
             api=api,
             operations=operations,
             names=names.values,
-            meta=read_meta(source, has_cuda_rows=len(api) > 0 or len(operations) > 0),
+            meta=_with_findings(read_meta(source, has_cuda_rows=len(api) > 0 or len(operations) > 0), nvtx),
             end_ns=end_ns,
             details=found,
         )
 
 
-def open_stream(path: Path) -> TraceStream:
+def open_stream(path: Path, *, parents: ParentPids = NO_PARENTS) -> TraceStream:
     """Read the ranges; calls and operations are read, block by block, each time they are asked for.
+
+    `parents` as for `open_trace`.
 
     Raises as `open_trace` does, where calls or operations contradict themselves when they are asked for.
     """
     with open_source(path) as source, Readers(path) as readers:
         names = NameTable.read(source)
-        nvtx = read_nvtx(readers, path, source.windows(schema.TABLE_NVTX), names)
+        nvtx = read_nvtx(readers, path, source.windows(schema.TABLE_NVTX), names, parents)
         check_ranges(path, nvtx.ranges)
         windows = {table: source.windows(table) for table in (schema.TABLE_API, *OPERATION_TABLES.values())}
         ranges = nvtx.ranges
@@ -70,7 +78,7 @@ def open_stream(path: Path) -> TraceStream:
             ranges=ranges,
             marks=nvtx.marks,
             name_table=names,
-            meta=read_meta(source, has_cuda_rows=any(windows.values())),
+            meta=_with_findings(read_meta(source, has_cuda_rows=any(windows.values())), nvtx),
             windows=windows,
         )
 
@@ -79,6 +87,10 @@ def open_operations(path: Path) -> GpuOperations:
     """Read what the GPU did, and nothing else. Raises as `open_trace` does."""
     with open_source(path) as source:
         return _read_operations(source, path)
+
+
+def _with_findings(meta: TraceMeta, nvtx: Nvtx) -> TraceMeta:
+    return replace(meta, findings=(*meta.findings, *nvtx.findings))
 
 
 def _closed(ranges: NvtxRanges, end_ns: int) -> NvtxRanges:

@@ -1,0 +1,65 @@
+"""What the recorders of all processes of one trace counted: the journals that lie beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfharness.analysis.journal_check import check_journals
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
+from perfharness.model.trace import Events
+
+TRACE_NAME = "trace.sqlite"
+"""What a launch calls the trace of a process; journals beside a file of another name may be of something else."""
+
+
+@dataclass(frozen=True)
+class Journals:
+    """The journals of one trace. `main` is that of the measured process, `children` those of processes below it."""
+
+    main: RecorderJournal | None = None
+    children: tuple[RecorderJournal, ...] = ()
+    unreadable: list[Finding] = field(default_factory=list)
+
+    @property
+    def parents(self) -> dict[int, int]:
+        """The process tree, as far as the journals know it."""
+        return {one.pid: one.parent_pid for one in self._all() if one.parent_pid is not None}
+
+    def findings(self, trace: Events) -> list[Finding]:
+        """What the trace lacks, and which journals it could not be checked against."""
+        journals = self._all()
+        return [*self.unreadable, *(check_journals(journals, trace) if journals else [])]
+
+    def _all(self) -> list[RecorderJournal]:
+        return [*([self.main] if self.main is not None else []), *self.children]
+
+
+def read_journals(folder: Path) -> Journals:
+    """Every journal in a process's folder; none is no fault: of a script without a recorder there is none."""
+    read = {path.name: _read(path) for path in [folder / JOURNAL_NAME, *sorted(folder.glob(JOURNALS_OF_CHILDREN))]}
+    found = {name: one for name, one in read.items() if isinstance(one, RecorderJournal)}
+    main = found.pop(JOURNAL_NAME, None)
+    return Journals(main, tuple(found.values()), [one for one in read.values() if isinstance(one, Finding)])
+
+
+def journals_beside(trace: Path) -> Journals:
+    """The journals that belong to a trace file: those in the folder of a process of a run."""
+    return read_journals(trace.parent) if trace.name == TRACE_NAME else Journals()
+
+
+def _read(path: Path) -> RecorderJournal | Finding | None:
+    try:
+        return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        reason = f"{error}".splitlines()[0]
+    return Finding(
+        "recorder-counts-unreadable",
+        Severity.WARNING,
+        f"{path.name} cannot be read ({reason}), so the trace was not checked against its counts.",
+    )
