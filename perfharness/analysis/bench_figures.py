@@ -32,10 +32,10 @@ def is_named(case: BenchCase, name: str) -> bool:
 
 def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:
     """That figure of the latency, in milliseconds, or None where there were too few iterations for it."""
-    found = None if result.latency is None else getattr(result.latency, figure)
-    if found is None and figure == "p50" and result.latency is not None:
-        return result.latency.median
-    return Estimate(value=found) if isinstance(found, int | float) else found
+    if result.latency is None:
+        return None
+    found: Estimate | None = getattr(result.latency, "median" if figure == "p50" else figure)
+    return found
 
 
 def memory_of(result: CaseResult) -> int | None:
@@ -64,7 +64,7 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
         return None
     ratio = mine.value / base.value
     if mine.low is None or mine.high is None or base.low is None or base.high is None:
-        return Estimate(value=ratio)
+        return Estimate(value=ratio, reason=mine.reason or base.reason)
     return Estimate(value=ratio, low=mine.low / base.high, high=mine.high / base.low if base.low > 0 else None)
 
 
@@ -135,10 +135,7 @@ def gives_wrong_answers(result: CaseResult) -> bool:
 
 
 def overlap(one: Estimate, other: Estimate) -> bool:
-    """Whether two numbers may be the same: their intervals share a point. Without an interval a number is a point."""
-
-    def bounds(of: Estimate) -> tuple[float, float]:
-        return (of.value if of.low is None else of.low), (of.value if of.high is None else of.high)
-
-    (low, high), (other_low, other_high) = bounds(one), bounds(other)
-    return low <= other_high and other_low <= high
+    """Whether two numbers may be the same: their intervals share a point, or one of them has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return True
+    return one.low <= other.high and other.low <= one.high

@@ -1,34 +1,52 @@
-"""Statistics of repeated iterations with 95 % intervals that allow for iterations that are alike because they are
-neighbours.
+"""Statistics of repeated iterations, with 95 % intervals where the iterations say enough for one.
 
-Means: batch means (Schmeiser, Batch size effects in the analysis of simulation output, Operations Research 30, 1982:
-10 to 30 batches), Student's t over blocks. Quantiles: order statistics (Le Boudec, Performance Evaluation of Computer
-and Communication Systems, 2010, theorem 2.1), their ranks apart as far as the binomial says or, where that is more, as
-the blocks' shares below the quantile scatter. When to stop: the relative width of the median's interval, as Hoefler and
-Belli advise (Scientific Benchmarking of Parallel Computing Systems, SC 2015, rules 5 and 6, section 4.2.2).
+Neighbouring iterations are autocorrelated, so that n of them say as much as n / inflation independent ones. The
+inflation is the sum of the autocorrelations in a window that grows until it holds three times that sum (Sokal, Monte
+Carlo Methods in Statistical Mechanics, 1997, section 3), plus one standard error of it; it is not less than what the
+lowest frequencies of the periodogram show (Heidelberger and Welch, A spectral method for confidence interval
+generation, Communications of the ACM 24, 1981), nor than 1. Where the window leaves too few degrees of freedom, no
+interval is given.
+
+Means: Student's t with Hall's transformation for skewed values (On the removal of skewness by transformation, Journal
+of the Royal Statistical Society B 54, 1992). Quantiles: order statistics (Le Boudec, Performance Evaluation of Computer
+and Communication Systems, 2010, theorem 2.1) of so many independent values. When to stop: the relative width of the
+median's interval, as Hoefler and Belli advise (Scientific Benchmarking of Parallel Computing Systems, SC 2015, rules 5
+and 6, section 4.2.2).
+
+`scripts/interval_coverage` simulates how often the intervals hold the truth.
 """
 
 from __future__ import annotations
 
-from math import comb, sqrt
+from dataclasses import dataclass
+from math import ceil, floor, log, sqrt
 
 import numpy as np
 
+from perfharness.analysis.bench_figures import overlap
 from perfharness.analysis.statistics import PERCENTILES, min_count, student_t
 from perfharness.model.bench import Estimate, LatencyStats
 from perfharness.model.result import Float64
 
-BLOCK_COUNTS = (20, 10)
-"""Blocks that are tried: the first count whose means are not alike in neighbouring blocks, else the last."""
+MIN_FOR_INTERVAL = 200
+"""Fewer iterations cannot tell autocorrelated from independent, nor show what happens in one of a hundred."""
 
-MIN_FOR_INTERVAL = 6
-"""Fewer values have no 95 % interval of the median: 2 / 2**5 is more than 5 %."""
+WINDOW = 3.0
+"""The window of autocorrelations is so many times as long as their sum."""
 
-MIN_BEYOND = 2.0
-"""With less, how the blocks scatter is chance, and an interval found by luck is too narrow."""
+MIN_FREEDOM = 8.0
+"""Degrees of freedom that the window has to leave: values over the width of the window on both sides."""
 
-ONE_SIDED_95 = 1.645
-EXACT_UP_TO = 500
+LOW_FREQUENCIES = (2, 4, 8, 16)
+"""Means of so many of the lowest ordinates of the periodogram; slow changes hide below faster noise otherwise."""
+
+MAX_SKEWNESS = 0.5
+"""Of the mean; beyond it a handful of long iterations decide the mean."""
+
+MIN_BEYOND = 5.0
+"""Independent values beyond a quantile, on its thinner side."""
+
+EXACT_UP_TO = 2000
 """Above it the normal law with a correction for continuity stands for the binomial."""
 
 DRIFT_PERCENT = 2.0
@@ -58,7 +76,7 @@ def latency_stats(
         std=_figure(milliseconds.std(ddof=1)) if count > 1 else None,
         median=median,
         p50=median.value,
-        p90=None if estimates["p90"] is None else estimates["p90"].value,
+        p90=estimates["p90"],
         p95=estimates["p95"],
         p99=estimates["p99"],
         min=_figure(milliseconds.min()),
@@ -69,29 +87,72 @@ def latency_stats(
 
 
 def mean_estimate(values: Float64) -> Estimate:
-    """Mean and its interval by batch means; values in the order in which they were measured."""
+    """Mean and its interval; values in the order in which they were measured."""
     mean = float(values.mean())
-    half = _half_width(values)
-    if half is None:
-        return Estimate(value=_figure(mean))
-    return Estimate(value=_figure(mean), low=_figure(mean - half), high=_figure(mean + half))
+    found = information_of(values)
+    if isinstance(found, str):
+        return Estimate(value=_figure(mean), reason=found)
+    error = float(values.std(ddof=1)) * sqrt(found.inflation / len(values))
+    skewness = _skewness(values) * sqrt(found.inflation / len(values))
+    if abs(skewness) > MAX_SKEWNESS:
+        return Estimate(value=_figure(mean), reason="a few long iterations decide the mean; measure more")
+    t = student_t(int(found.freedom))
+    low, high = mean - _hall(t, skewness) * error, mean - _hall(-t, skewness) * error
+    return Estimate(value=_figure(mean), low=_figure(low), high=_figure(high))
 
 
 def quantile_estimate(values: Float64, quantile: float) -> Estimate | None:
     """A quantile (linear between the closest ranks) and its interval by order statistics.
 
-    None where there are too few values for the quantile to be more than the largest one; without an interval where the
-    ranks that it would need are not there.
+    None where there are too few values for the quantile to be more than the largest one.
     """
     count = len(values)
     if count < min_count(round(quantile * 100)):
         return None
     value = float(np.quantile(values, quantile))
     ranks = _ranks(values, value, quantile)
-    if ranks is None:
-        return Estimate(value=_figure(value))
+    if isinstance(ranks, str):
+        return Estimate(value=_figure(value), reason=ranks)
     ordered = np.sort(values)
-    return Estimate(value=_figure(value), low=_figure(ordered[ranks[0]]), high=_figure(ordered[ranks[1]]))
+    low, high = min(value, ordered[ranks[0]]), max(value, ordered[ranks[1]])
+    return Estimate(value=_figure(value), low=_figure(low), high=_figure(high))
+
+
+@dataclass(frozen=True)
+class Information:
+    """How much autocorrelated values say about their mean.
+
+    Args:
+        inflation: variance of the mean over that of as many independent values.
+        freedom: degrees of freedom of that variance.
+        window: lags of the autocorrelation that it is from.
+    """
+
+    inflation: float
+    freedom: float
+    window: int
+
+
+def information_of(values: Float64) -> Information | str:
+    """Of values in the order in which they were measured, or why an interval would be a guess."""
+    count = len(values)
+    if count < MIN_FOR_INTERVAL:
+        return f"{count} iterations are too few for an interval; measure {MIN_FOR_INTERVAL} or more"
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    if power <= 0:
+        return Information(1.0, count / (2 * WINDOW + 1), int(WINDOW))
+    spectrum = np.abs(np.fft.rfft(centred, 1 << (2 * count - 1).bit_length())) ** 2
+    sums = 1 + 2 * np.cumsum(np.fft.irfft(spectrum)[1:count]) / power
+    wide = np.flatnonzero(np.arange(1, count) >= WINDOW * np.maximum(sums, 1.0))
+    window = int(wide[0]) + 1 if len(wide) else count - 1
+    freedom = count / (2 * window + 1)
+    if freedom < MIN_FREEDOM:
+        wanted = ceil(2 * MIN_FREEDOM * (2 * window + 1) / 100) * 100
+        return f"iterations are autocorrelated over {window} neighbours; measure {wanted} or more"
+    own = max(1.0, float(sums[window - 1])) * (1 + 1 / freedom + sqrt(2 / freedom))
+    low = np.abs(np.fft.rfft(centred)[1 : max(LOW_FREQUENCIES) + 1]) ** 2 / power
+    return Information(max(own, *(float(low[:number].mean()) for number in LOW_FREQUENCIES)), freedom, window)
 
 
 def relative_half_width_percent(values: Float64) -> float | None:
@@ -103,33 +164,41 @@ def relative_half_width_percent(values: Float64) -> float | None:
 
 
 def is_settled(values: Float64, percent: float) -> bool:
-    """Whether the median's interval is within so many percent on both sides, and no drift is seen."""
+    """Whether the median's interval is within so many percent on both sides, and a drift would have been seen."""
     half = relative_half_width_percent(values)
-    return half is not None and half <= percent and drift_percent(values) is None
+    return half is not None and half <= percent and _outer_thirds(values) is not None and drift_percent(values) is None
 
 
 def drift_percent(values: Float64) -> float | None:
     """How much the median of the last third is above that of the first, in percent, where that is no chance.
 
-    None where their intervals touch, where it is less than `DRIFT_PERCENT`, or where there are too few values.
+    None where their intervals touch, where it is less than `DRIFT_PERCENT`, or where they have none.
     """
+    if (thirds := _outer_thirds(values)) is None or thirds[0].value <= 0 or overlap(*thirds):
+        return None
+    change = 100 * (thirds[1].value - thirds[0].value) / thirds[0].value
+    return round(change, 3) if abs(change) >= DRIFT_PERCENT else None
+
+
+def _outer_thirds(values: Float64) -> tuple[Estimate, Estimate] | None:
+    """Medians of the first and the last third; None where one has no interval."""
     third = len(values) // 3
     if third < MIN_FOR_INTERVAL:
         return None
-    first, last = quantile_estimate(values[:third], 0.5), quantile_estimate(values[-third:], 0.5)
-    if first is None or last is None or None in (first.low, first.high, last.low, last.high) or first.value <= 0:
+    first, last = (quantile_estimate(_level(part), 0.5) for part in (values[:third], values[-third:]))
+    if first is None or last is None or first.low is None or last.low is None:
         return None
-    assert first.low is not None
-    assert first.high is not None
-    assert last.low is not None
-    assert last.high is not None
-    apart = last.low > first.high or last.high < first.low
-    change = 100 * (last.value - first.value) / first.value
-    return round(change, 3) if apart and abs(change) >= DRIFT_PERCENT else None
+    return first, last
+
+
+def _level(values: Float64) -> Float64:
+    """Without their own trend, for a drift goes on inside of the thirds."""
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    return np.asarray(values - place * (place @ values) / (place @ place))
 
 
 def autocorrelation(values: Float64, lag: int = 1) -> float | None:
-    """How alike values are that are `lag` apart, -1 to 1; None where there are too few, or all are the same."""
+    """Of values `lag` apart, -1 to 1; None where there are too few, or all are the same."""
     if len(values) < lag + 3:
         return None
     off = values - values.mean()
@@ -143,54 +212,39 @@ def rate_estimate(latency: Estimate, items: float) -> Estimate:
         value=_figure(1e3 * items / latency.value),
         low=None if latency.high is None else _figure(1e3 * items / latency.high),
         high=None if latency.low is None or latency.low <= 0 else _figure(1e3 * items / latency.low),
+        reason=latency.reason,
     )
 
 
-def _blocks(values: Float64) -> Float64:
-    """Means of blocks of neighbours: as many as the first of `BLOCK_COUNTS` that leaves them unlike one another."""
-    means = values.astype(np.float64)
-    for count in BLOCK_COUNTS:
-        length = len(values) // count
-        if length < 2:
-            continue
-        means = values[len(values) - count * length :].reshape(count, length).mean(axis=1)
-        alike = autocorrelation(means)
-        if alike is None or alike < ONE_SIDED_95 / sqrt(count):
-            break
-    return means
+def _skewness(values: Float64) -> float:
+    """Third moment over the cube of the deviation; 0 of equal values."""
+    centred = values - values.mean()
+    variance = float((centred**2).mean())
+    return float((centred**3).mean()) / variance**1.5 if variance > 0 else 0.0
 
 
-def _half_width(values: Float64) -> float | None:
-    """Half of the 95 % interval of the mean."""
-    if len(values) < MIN_FOR_INTERVAL:
-        return None
-    means = _blocks(values)
-    return student_t(len(means) - 1) * float(means.std(ddof=1)) / sqrt(len(means))
+def _hall(t: float, skewness: float) -> float:
+    """What Student's `t` is for a mean of that skewness, in standard errors."""
+    if abs(skewness) < 1e-6:
+        return t
+    return float(np.cbrt(1 + skewness * (t - skewness / 6)) - 1) * 3 / skewness
 
 
-def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | None:
-    """Places in the ordered values that enclose the quantile in 95 of 100 cases."""
+def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | str:
+    """Places in the ordered values that enclose the quantile in 95 of 100 cases, or why there are none."""
     count = len(values)
-    if count < MIN_FOR_INTERVAL:
-        return None
-    low, high = _binomial_ranks(count, quantile)
-    if count >= 2 * BLOCK_COUNTS[-1]:  # of fewer there are no blocks, and the binomial is all that is known
-        apart = _half_width((values <= value).astype(np.float64)) or 0.0
-        low = min(low, int(np.floor(count * (quantile - apart))))
-        high = max(high, int(np.ceil(count * (quantile + apart))))
-    if _independent_beyond(values, quantile) < MIN_BEYOND:
-        return None
-    return (low, high) if low >= 0 and high < count else None
-
-
-def _independent_beyond(values: Float64, quantile: float) -> float:
-    """So many independent values beyond the quantile, on its thinner side, say as much as these do.
-
-    By the factor (1 + r) / (1 - r) of a process whose neighbours are alike by r and that forgets the rest (Bartlett,
-    1946), which for a share beyond a quantile is more than enough.
-    """
-    alike = max(0.0, autocorrelation(values) or 0.0)
-    return len(values) * min(quantile, 1 - quantile) * (1 - alike) / (1 + alike)
+    found = information_of(values)
+    below = information_of((values <= value).astype(np.float64))
+    if isinstance(found, str):
+        return found
+    if isinstance(below, str):
+        return below
+    independent = int(count / below.inflation)
+    beyond = independent * min(quantile, 1 - quantile)
+    low, high = _binomial_ranks(independent, quantile) if beyond >= MIN_BEYOND else (-1, independent)
+    if low < 0 or high >= independent:
+        return f"{count} iterations say as much as {independent} independent ones, too few for this quantile"
+    return floor(low * count / independent), ceil((high + 1) * count / independent) - 1
 
 
 def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
@@ -198,7 +252,10 @@ def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
     if count > EXACT_UP_TO:
         half = 1.96 * sqrt(count * quantile * (1 - quantile)) + 0.5
         return int(np.floor(count * quantile - half)) - 1, int(np.ceil(count * quantile + half))
-    below = np.cumsum([comb(count, k) * quantile**k * (1 - quantile) ** (count - k) for k in range(count + 1)])
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
+    k = np.arange(count + 1)
+    chances = factorials[-1] - factorials - factorials[::-1] + k * log(quantile) + (count - k) * log(1 - quantile)
+    below = np.cumsum(np.exp(chances))
     # P(x[low] > q) = P(at most `low` values below q) must be 2.5 % at most; likewise above.
     low = int(np.searchsorted(below, 0.025, side="right")) - 1
     high = int(np.searchsorted(below, 0.975, side="left"))

@@ -209,9 +209,9 @@ def _candidate(
         (
             negated,
             latency_of(result, percentile),
-            None if memory is None else Estimate(value=memory),
+            None if memory is None else Estimate.exact(memory),
             result.energy_per_item_j,
-            None if loss is None else Estimate(value=loss),
+            None if loss is None else Estimate.exact(loss),
         ),
     )
 
@@ -252,15 +252,13 @@ def _why_best(best: CaseResult, count: int, constraints: Constraints) -> str:
 def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
     """What is met by the value, though not by the whole interval."""
     latency = latency_of(best, constraints.latency_percentile)
-    if (
-        constraints.max_latency_ms is not None
-        and latency is not None
-        and (latency.high or 0) > constraints.max_latency_ms
-    ):
-        yield (
-            f"its {constraints.latency_percentile} is met by the value, but the interval reaches {latency.high:.3g} ms;"
-            " more iterations would tell"
-        )
+    if constraints.max_latency_ms is None or latency is None:
+        return
+    figure = f"its {constraints.latency_percentile} is within the limit by the value"
+    if latency.high is None:
+        yield f"{figure}, but it has no interval{f': {latency.reason}' if latency.reason else ''}"
+    elif latency.high > constraints.max_latency_ms:
+        yield f"{figure}, but its interval reaches {latency.high:.3g} ms; measure more iterations"
 
 
 def _not_counted(candidates: Sequence[Candidate]) -> Iterator[str]:

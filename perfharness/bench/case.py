@@ -30,12 +30,12 @@ from perfharness.bench.memory import GpuView
 from perfharness.bench.record import CaseRecord
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
 from perfharness.errors import PerfHarnessError
-from perfharness.model.bench import InstancesRecord, LayerRecord, StreamsRecord
+from perfharness.model.bench import InstancesRecord, LatencyStats, LayerRecord, StreamsRecord
 from perfharness.recorder import barrier
 
 OF_TELEMETRY = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
-ALIKE = 0.5
-"""Neighbouring iterations more alike than this are worth a word."""
+MUCH_AUTOCORRELATION = 0.5
+"""Of neighbouring iterations; more is reported."""
 
 
 def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
@@ -112,7 +112,7 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     )
     _clock_drop(record, before, after)
     record.because(
-        latency="; ".join(_latency_notes(timed, stats.drift_percent, record)) or None,
+        latency="; ".join(_latency_notes(timed, stats, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
     _compare_with_stages(record, stats.mean.value)
@@ -132,16 +132,18 @@ def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
         record.because(stages_ms=said)
 
 
-def _latency_notes(timed: Timed, drift: float | None, record: CaseRecord) -> Iterator[str]:
+def _latency_notes(timed: Timed, stats: LatencyStats, record: CaseRecord) -> Iterator[str]:
     """What has to be known beside the latency."""
     if timed.ended is not None:
         yield timed.ended
-    if drift is not None:
+    if stats.mean.reason is not None:
+        yield f"the mean has no interval: {stats.mean.reason}"
+    if (drift := stats.drift_percent) is not None:
         side = "above" if drift > 0 else "below"
         yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
-    alike = autocorrelation(timed.milliseconds)
-    if alike is not None and alike > ALIKE:
-        yield f"neighbouring iterations are alike (autocorrelation {alike:.2f}), so the intervals are wider"
+    correlation = autocorrelation(timed.milliseconds)
+    if correlation is not None and correlation > MUCH_AUTOCORRELATION:
+        yield f"neighbouring iterations are autocorrelated ({correlation:.2f}), so the intervals are wider"
     drop = record.result.clock_drop_percent
     if drop is not None and drop > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {drop:.1f} % while it was measured"

@@ -107,7 +107,8 @@ class _Search:
             verdict = judge(estimate, self.target_ms)
             why = case.reason
             if case.status == "ok" and verdict == "not-measured":
-                why = f"too few iterations for an interval of {self.figure}; measure more"
+                told = estimate.reason if estimate is not None else "too few iterations"
+                why = f"{self.figure} has no interval: {told}"
             self.points[size] = TargetPoint.model_validate(
                 {
                     "batch_size": size,
@@ -216,10 +217,17 @@ def _concluded(search: _Search, largest: int) -> LatencyTarget:
         batch_size=best,
         ended_by=end,
         undecided=undecided,
-        proven=best is not None and (best == largest or (above is not None and above.meets != "meets")),
+        proven=best is not None
+        and not undecided
+        and (best == largest or (above is not None and _certainly_not(above))),
         points=points,
     )
     return answer.model_copy(update={"reason": _sentence(answer, search)})
+
+
+def _certainly_not(point: TargetPoint) -> bool:
+    """Whether it is certain that a size does not meet the target: it misses it, or there is no memory for it."""
+    return point.meets == "misses" or point.status in MEMORY_ENDS
 
 
 def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
@@ -236,6 +244,8 @@ def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
         return point.status
     if point.status != "ok":
         return "failed"
+    if point.meets != "misses":
+        return "undecided"
     return "measurements" if search.is_over and best is not None and after > best + 1 else "latency"
 
 
@@ -265,6 +275,7 @@ def _sentence(found: LatencyTarget, search: _Search) -> str:
         "memory-limit": "the next larger one is over the memory limit",
         "largest-batch": "no larger one was asked for",
         "failed": "the next larger one fails",
+        "undecided": "" if found.undecided else "the next larger one has no interval",
         "measurements": f"after {len(found.points)} measurements no more were made",
     }.get(found.ended_by or "", "")
     return (

@@ -6,9 +6,9 @@ field's name.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
@@ -41,11 +41,22 @@ class BenchCase(_Model):
 
 
 class Estimate(_Model):
-    """A number with its 95 % interval; the interval is None where there are too few values."""
+    """A number with its 95 % interval; `reason` is why it has none. An exact number has itself for both ends."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    reason: str | None = None
+
+    @classmethod
+    def exact(cls, value: float) -> Estimate:
+        """Of a number that was counted, not estimated."""
+        return cls(value=value, low=value, high=value)
+
+
+def _estimate(value: object) -> object:
+    """Of a file from when p90 had no interval."""
+    return Estimate(value=value) if isinstance(value, int | float) else value
 
 
 class LatencyStats(_Model):
@@ -57,7 +68,7 @@ class LatencyStats(_Model):
     std: float | None
     median: Estimate
     p50: float | None
-    p90: float | None
+    p90: Annotated[Estimate | None, BeforeValidator(_estimate)]
     p95: Estimate | None
     p99: Estimate | None
     min: float

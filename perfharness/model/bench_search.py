@@ -17,7 +17,7 @@ TargetFigure = Literal["mean", "p50", "p95", "p99"]
 
 Meets = Literal["meets", "misses", "cannot-tell", "not-measured"]
 SearchEnd = Literal[
-    "latency", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements", "interrupted"
+    "latency", "undecided", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements", "interrupted"
 ]
 SweepEnd = CaseStatus | Literal["interrupted"]
 """What a case became, or that the user ended it."""
@@ -64,7 +64,8 @@ class LatencyTarget(_Model):
     ended_by: SearchEnd | None = None
     undecided: list[int] = Field(default_factory=list)
     proven: bool = False
-    """Whether the next larger size was measured and does not meet the target, or is more than was asked for."""
+    """Whether the next larger size certainly does not meet the target, or is more than was asked for; and no larger one
+    is undecided."""
 
     points: list[TargetPoint] = Field(default_factory=list)
     reason: str = ""

@@ -32,7 +32,7 @@ def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> 
     for why in found.why:
         yield f"  {why}"
     if found.ties:
-        yield from _named("within the intervals just as fast", [known[one].case for one in found.ties], names)
+        yield from _named("not separable from it in speed", [known[one].case for one in found.ties], names)
     if len(found.front) > 1:
         yield from _named("on the Pareto front", [known[one].case for one in found.front], names)
     yield from _excluded(found, known, names)

@@ -70,7 +70,7 @@ def made_up(
             std=milliseconds / 20,
             median=estimate(milliseconds, spread),
             p50=milliseconds,
-            p90=milliseconds * 1.05,
+            p90=estimate(milliseconds * 1.05, spread),
             p95=estimate(milliseconds * 1.1, spread),
             p99=estimate(milliseconds * 1.3, spread),
             min=milliseconds * 0.9,

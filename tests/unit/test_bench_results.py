@@ -110,7 +110,7 @@ def test_the_recommendation_in_the_words_of_the_table() -> None:
     assert list(recommendation_lines(found, cases)) == [
         "net: take fast/plain fp32, batch 4 (net-fast-plain-fp32-b4)",
         "  most items per second of the 3 cases that meet the constraints: 905 items/s",
-        "  within the intervals just as fast: fast/plain fp32, batch 1",
+        "  not separable from it in speed: fast/plain fp32, batch 1",
         "  on the Pareto front:",
         "    torch/plain fp32, batch 1; fast/plain fp32, batch 1, 4",
         "  p95 latency over 5 ms, 2 cases:",
@@ -185,7 +185,7 @@ def test_figures_in_words() -> None:
 def test_several_at_once_are_told_below_the_table_and_in_the_rows() -> None:
     stats = LatencyStats(
         iterations=400, warmup_iterations=6, mean=Estimate(value=2), std=0.1, median=Estimate(value=1.9), p50=1.9,
-        p90=2.5, p95=Estimate(value=3), p99=Estimate(value=4), min=1, max=5,
+        p90=Estimate(value=2.5), p95=Estimate(value=3), p99=Estimate(value=4), min=1, max=5,
     )  # fmt: skip
     streams = StreamsRecord(
         streams=3, items_per_second=250, window_ms=2000, mean_running=2.9, items_per_second_each=[80, 85, 85],

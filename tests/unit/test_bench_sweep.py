@@ -22,7 +22,7 @@ def result(size: int, milliseconds: float, *, half: float = 0.001, status: CaseS
     estimate = Estimate(value=milliseconds, low=milliseconds - half, high=milliseconds + half)
     latency = LatencyStats(
         iterations=1000, warmup_iterations=50, mean=estimate, std=0.0, median=estimate, p50=milliseconds,
-        p90=milliseconds, p95=estimate, p99=estimate, min=milliseconds, max=milliseconds,
+        p90=estimate, p95=estimate, p99=estimate, min=milliseconds, max=milliseconds,
     )  # fmt: skip
     return CaseResult(case=case, status="ok", latency=latency)
 
@@ -120,9 +120,30 @@ def test_whatever_the_latencies_the_proof_holds(
             assert latencies[size - 1] + half <= target
     if found.proven and found.batch_size != len(latencies):
         assert found.batch_size is not None
-        assert points[found.batch_size + 1].meets != "meets"
+        above = points[found.batch_size + 1]
+        assert above.meets == "misses" or above.status in ("out-of-memory", "memory-limit")
+    assert not (found.proven and found.undecided)
     assert all(size > (found.batch_size or 0) and points[size].meets == "cannot-tell" for size in found.undecided)
     assert table.asked == [point.batch_size for point in found.points]
+
+
+def test_nothing_is_proven_while_a_larger_size_is_undecided() -> None:
+    """Of 16 the interval has the target inside; of 17 where the next one, 16, misses it."""
+    found = largest_batch(Table(lambda size: 2 + size / 2, half=0.2), 9.9, largest=64)
+    assert (found.batch_size, found.undecided, found.proven, found.ended_by) == (15, [16], False, "undecided")
+    odd = {16: 20.0, 17: 9.9}
+    found = largest_batch(
+        Table(lambda size: odd.get(size, 2 + size / 2 if size < 16 else 20), half=0.1), 9.9, largest=64
+    )
+    assert (found.batch_size, found.undecided, found.proven) == (15, [17], False)
+
+
+def test_a_next_size_without_an_interval_or_that_failed_proves_nothing() -> None:
+    def measure(size: int) -> CaseResult:
+        return result(size, float(size), status="ok" if size < 5 else "failed")
+
+    found = largest_batch(measure, 10, largest=64)
+    assert (found.batch_size, found.proven, found.ended_by) == (4, False, "failed")
 
 
 def test_a_batch_that_fills_its_tiles_is_found_beyond_one_that_misses() -> None:

@@ -15,6 +15,7 @@ from perfharness.analysis.bench_figures import apart_percent
 from perfharness.analysis.latency_statistics import (
     autocorrelation,
     drift_percent,
+    information_of,
     is_settled,
     latency_stats,
     mean_estimate,
@@ -25,7 +26,7 @@ from perfharness.analysis.latency_statistics import (
 from perfharness.model.bench import Estimate
 from perfharness.model.result import Float64
 
-RUNS = 300
+RUNS = 100
 Make = Callable[[np.random.Generator, int], Float64]
 
 
@@ -52,27 +53,96 @@ def correlated(rho: float) -> Make:
     return make
 
 
-def coverage(make: Make, truth: float, estimate: Callable[[Float64], Estimate | None], count: int = 1000) -> float:
-    """Share of seeded runs whose interval has the truth inside; one without an interval does not count as inside."""
-    found = [estimate(make(np.random.default_rng(seed), count)) for seed in range(RUNS)]
-    inside = [e is not None and e.low is not None and e.high is not None and e.low <= truth <= e.high for e in found]
-    return sum(inside) / RUNS
+def switching(dwell: float) -> Make:
+    """Between 1.0 and 1.3, for so many iterations on average."""
+
+    def make(random: np.random.Generator, count: int) -> Float64:
+        states = (np.cumsum(random.random(count) < 1 / dwell) + random.integers(2)) % 2
+        return np.asarray(np.where(states == 1, 1.3, 1.0) + random.normal(0, 0.01, count))
+
+    return make
 
 
-# 300 runs of a 95 % interval: 92 % is 2.4 standard errors below.
+def periodic(random: np.random.Generator, count: int) -> Float64:
+    """One in ten takes twice as long."""
+    begin = random.integers(10)
+    return np.asarray(np.where((np.arange(count) + begin) % 10 == 0, 2.0, 1.0) + random.normal(0, 0.01, count))
 
 
-def test_mean_of_independent_values() -> None:
-    assert coverage(exponential, 11.0, mean_estimate) >= 0.92
+def lognormal(random: np.random.Generator, count: int) -> Float64:
+    return np.exp(random.normal(0, 1.5, count))
 
 
-def test_mean_with_outliers() -> None:
-    assert coverage(with_outliers, 10.5, mean_estimate) >= 0.90
+def slow_under_noise(random: np.random.Generator, count: int) -> Float64:
+    return random.normal(10, 1, count) + 0.3 * (correlated(0.98)(random, count) - 10)
 
 
-@pytest.mark.parametrize(("rho", "least"), [(0.5, 0.92), (0.9, 0.90), (0.95, 0.88)])
-def test_mean_of_correlated_values(rho: float, least: float) -> None:
-    assert coverage(correlated(rho), 10.0, mean_estimate) >= least
+def given_and_held(
+    make: Make, truth: float, estimate: Callable[[Float64], Estimate | None], count: int = 1000, runs: int = RUNS
+) -> tuple[float, float]:
+    """Of how many seeded runs an interval was given, and how many of those hold the truth, shares of 1."""
+    found = [estimate(make(np.random.default_rng(seed), count)) for seed in range(runs)]
+    ends = [(one.low, one.high) for one in found if one is not None and one.low is not None]
+    held = sum(low <= truth and high is not None and truth <= high for low, high in ends)
+    return len(ends) / runs, held / len(ends) if ends else 1.0
+
+
+# 100 runs of a 95 % interval: 89 % is 2.75 standard errors below.
+
+
+@pytest.mark.parametrize(
+    ("make", "truth", "count", "least_given"),
+    [
+        (exponential, 11.0, 300, 0.97),
+        (exponential, 11.0, 1000, 0.97),
+        (with_outliers, 10.5, 1000, 0.6),
+        (correlated(0.5), 10.0, 300, 0.9),
+        (correlated(0.9), 10.0, 1000, 0.6),
+        (correlated(0.95), 10.0, 3000, 0.8),
+        (switching(10), 1.15, 1000, 0.9),
+        (periodic, 1.1, 300, 0.97),
+        (periodic, 1.1, 1005, 0.97),
+        (lognormal, np.exp(1.125), 1000, 0.7),
+        (slow_under_noise, 10.0, 3000, 0.9),
+    ],
+)
+def test_intervals_of_a_mean_hold_it(make: Make, truth: float, count: int, least_given: float) -> None:
+    given, held = given_and_held(make, truth, mean_estimate, count)
+    assert given >= least_given
+    assert held >= 0.89
+
+
+@pytest.mark.parametrize("make", [exponential, correlated(0.5), correlated(0.98), switching(100), with_outliers])
+@pytest.mark.parametrize("count", [6, 20, 100])
+def test_few_iterations_have_no_interval(make: Make, count: int) -> None:
+    """The last ones of coverage that held 33 to 75 % were these."""
+    values = make(np.random.default_rng(count), count)
+    for found in (mean_estimate(values), quantile_estimate(values, 0.5), quantile_estimate(values, 0.9)):
+        if found is not None:
+            assert (found.low, found.high) == (None, None)
+            assert found.reason
+
+
+@pytest.mark.parametrize(("make", "count"), [(correlated(0.98), 1000), (switching(100), 1000), (correlated(0.9), 300)])
+def test_what_few_independent_iterations_say_has_no_interval(make: Make, count: int) -> None:
+    assert given_and_held(make, 0.0, mean_estimate, count)[0] <= 0.05
+    assert given_and_held(make, 0.0, lambda v: quantile_estimate(v, 0.5), count)[0] <= 0.05
+
+
+def test_intervals_of_independent_iterations_are_hardly_wider_than_need_be() -> None:
+    """Mean: ±1.96 deviations of it; median of a normal law: sqrt(pi / 2) times that."""
+    widths = []
+    for seed in range(100):
+        values = np.random.default_rng(seed).normal(10, 1, 1000)
+        mean, median = mean_estimate(values), quantile_estimate(values, 0.5)
+        assert median is not None
+        assert mean.high is not None
+        assert mean.low is not None
+        assert median.high is not None
+        assert median.low is not None
+        widths.append((mean.high - mean.low, median.high - median.low))
+    narrowest = 2 * 1.96 / np.sqrt(1000)
+    assert np.mean(widths, axis=0) == pytest.approx([1.2 * narrowest, 1.2 * 1.2533 * narrowest], rel=0.12)
 
 
 def test_correlated_values_taken_for_independent_would_not_be_covered() -> None:
@@ -80,54 +150,45 @@ def test_correlated_values_taken_for_independent_would_not_be_covered() -> None:
         half = 1.96 * values.std(ddof=1) / np.sqrt(len(values))
         return Estimate(value=values.mean(), low=values.mean() - half, high=values.mean() + half)
 
-    assert coverage(correlated(0.9), 10.0, naive) < 0.5
+    assert given_and_held(correlated(0.9), 10.0, naive)[1] < 0.5
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95, 0.99])
 def test_quantiles_of_independent_values(quantile: float) -> None:
-    assert coverage(exponential, 10 - log(1 - quantile), lambda v: quantile_estimate(v, quantile)) >= 0.92
-
-
-def test_p99_of_independent_values() -> None:
-    """Of 2,000, for of 1,000 the rank above does not always exist."""
-    assert coverage(exponential, 10 - log(0.01), lambda v: quantile_estimate(v, 0.99), 2000) >= 0.92
+    given, held = given_and_held(exponential, 10 - log(1 - quantile), lambda v: quantile_estimate(v, quantile))
+    assert given >= 0.8
+    assert held >= 0.89
 
 
 def test_median_with_outliers() -> None:
     """One in a hundred lies above, so the median is that of the rest at 0.5 / 0.99."""
     truth = 10 + 0.1 * NormalDist().inv_cdf(0.5 / 0.99)
-    assert coverage(with_outliers, truth, lambda v: quantile_estimate(v, 0.5)) >= 0.92
+    given, held = given_and_held(with_outliers, truth, lambda v: quantile_estimate(v, 0.5))
+    assert given >= 0.97
+    assert held >= 0.89
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.9])
-def test_median_of_correlated_values(rho: float) -> None:
-    assert coverage(correlated(rho), 10.0, lambda v: quantile_estimate(v, 0.5)) >= 0.91
-
-
-def test_a_tail_of_strongly_correlated_values_has_no_interval() -> None:
-    """Where some 50 of 1,000 say as much as all, no interval of p99 is more than luck."""
-    for seed in range(50):
-        found = quantile_estimate(correlated(0.9)(np.random.default_rng(seed), 1000), 0.99)
-        assert found is not None
-        assert (found.low, found.high) == (None, None)
+@pytest.mark.parametrize(("rho", "quantile"), [(0.5, 0.5), (0.5, 0.95), (0.9, 0.5), (0.9, 0.95)])
+def test_quantiles_of_correlated_values(rho: float, quantile: float) -> None:
+    truth = 10 + NormalDist().inv_cdf(quantile)
+    given, held = given_and_held(correlated(rho), truth, lambda v: quantile_estimate(v, quantile))
+    assert given >= 0.3
+    assert held >= 0.89
 
 
 def test_worked_example_of_the_medians_ranks() -> None:
-    """Of 10 values the 2nd and the 9th enclose the median in 97.9 % of all cases, the 3rd and the 8th in 89 %."""
-    values = np.asarray([5.0, 1, 10, 3, 8, 2, 9, 4, 7, 6])
-    outside = 2 * sum(comb(10, k) for k in range(2)) / 2**10
-    assert outside == pytest.approx(0.0215, abs=1e-4)
-    found = quantile_estimate(values, 0.5)
-    assert found is not None
-    assert (found.value, found.low, found.high) == (5.5, 2.0, 9.0)
-
-
-def test_worked_example_of_the_means_interval() -> None:
-    """Six values, no blocks: 3.5 ± t(5) 2.571 * deviation 1.8708 / sqrt 6."""
-    found = mean_estimate(np.asarray([1.0, 5, 3, 6, 2, 4]))
-    assert found.value == 3.5
-    assert found.low is not None
-    assert found.low == pytest.approx(3.5 - 2.571 * 1.870829 / 6**0.5, rel=1e-5)
+    """Values of period 2 are no less sure than independent ones; ranks by the binomial law of 200 / inflation."""
+    values = np.tile([1.0, 2.0], 100) + np.arange(200) * 1e-6
+    found = information_of((values <= np.median(values)).astype(np.float64))
+    assert not isinstance(found, str)
+    assert found.inflation == pytest.approx(1 + 7 / 200 + (2 * 7 / 200) ** 0.5)
+    assert int(200 / found.inflation) == 153
+    outside = 2 * sum(comb(153, k) for k in range(64)) / 2**153
+    assert outside <= 0.05 < 2 * sum(comb(153, k) for k in range(65)) / 2**153
+    median = quantile_estimate(values, 0.5)
+    assert median is not None
+    ordered = np.sort(values)
+    assert (median.low, median.high) == pytest.approx((ordered[63 * 200 // 153], ordered[-(63 * 200 // 153) - 1]))
 
 
 def test_figures_by_hand_and_null_where_there_are_too_few() -> None:
@@ -138,19 +199,21 @@ def test_figures_by_hand_and_null_where_there_are_too_few() -> None:
     assert stats.std == pytest.approx(1.290994, abs=1e-6)
     assert (stats.p90, stats.p95, stats.p99) == (None, None, None)
     assert (stats.mean.low, stats.median.low) == (None, None)
+    assert stats.mean.reason
     assert latency_stats(np.zeros(0), 0) is None
     hundred = latency_stats(np.arange(100.0), 0)
     assert hundred is not None
     assert hundred.p99 is not None
     assert hundred.p99.value == pytest.approx(98.01)
     assert hundred.p99.high is None, "no 95 % interval of p99 has its upper rank in 100 values"
-    assert hundred.p90 == pytest.approx(89.1)
+    assert hundred.p90 is not None
+    assert hundred.p90.value == pytest.approx(89.1)
     single = latency_stats(np.asarray([2.0]), 0)
     assert single is not None
     assert (single.mean.value, single.std, single.p50) == (2.0, None, 2.0)
 
 
-@given(st.lists(st.floats(0.001, 1e6), min_size=6, max_size=300), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+@given(st.lists(st.floats(0.001, 1e6), min_size=200, max_size=400), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
 def test_intervals_enclose_their_value(values: list[float], quantile: float) -> None:
     array = np.asarray(values)
     for found in (mean_estimate(array), quantile_estimate(array, quantile)):
@@ -168,7 +231,7 @@ def test_drift_is_told_from_noise() -> None:
     assert drift_percent(warming[::-1]) == pytest.approx(-6.2, abs=1.0)
     assert drift_percent(steady[:12]) is None
     false = sum(drift_percent(exponential(np.random.default_rng(seed), 900)) is not None for seed in range(RUNS))
-    assert false <= 3
+    assert false <= 2
     stats, pooled = latency_stats(warming, 0), latency_stats(warming, 0, pooled=True)
     assert stats is not None
     assert pooled is not None
@@ -189,7 +252,9 @@ def test_settled_is_a_narrow_interval_without_drift() -> None:
     assert not is_settled(10 + random.normal(0, 5, 100), 1.0)
     assert not is_settled(np.linspace(10, 12, 1000), 50.0)
     assert not is_settled(np.zeros(0), 50.0)
-    assert relative_half_width_percent(np.full(100, 7.0)) == 0
+    assert relative_half_width_percent(np.full(200, 7.0)) == 0
+    assert not is_settled(10 + random.normal(0, 0.001, 20), 1.0), "20 iterations cannot say"
+    assert not is_settled(10 + random.normal(0, 0.001, 300), 1.0), "a drift could not have been seen"
 
 
 def test_autocorrelation() -> None:
@@ -203,4 +268,4 @@ def test_autocorrelation() -> None:
 def test_rate_turns_the_interval_round() -> None:
     rate = rate_estimate(Estimate(value=4, low=2, high=8), 16)
     assert (rate.value, rate.low, rate.high) == (4000, 2000, 8000)
-    assert rate_estimate(Estimate(value=4), 16) == Estimate(value=4000)
+    assert rate_estimate(Estimate(value=4, reason="few"), 16) == Estimate(value=4000, reason="few")

@@ -282,8 +282,8 @@ def speed_row(engine: EngineResult) -> list[str]:
     stats = engine.latency
     if stats is None:
         return [engine.name, *["-"] * (len(SPEED_COLUMNS) - 1)]
-    p95, p99 = (None if one is None else one.value for one in (stats.p95, stats.p99))
-    milliseconds = [stats.mean.value, stats.p50, stats.p90, p95, p99, stats.min, stats.max, stats.std]
+    p90, p95, p99 = (None if one is None else one.value for one in (stats.p90, stats.p95, stats.p99))
+    milliseconds = [stats.mean.value, stats.p50, p90, p95, p99, stats.min, stats.max, stats.std]
     return [
         engine.name,
         *("-" if one is None else f"{one:.3f}" for one in milliseconds),
