@@ -7,7 +7,9 @@ Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK PLAC
   memory that PLACEMENT gives it (JSON; empty: as they are);
 * writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`;
 * then holds until it is released, so that no tracer starts to import while another process is still being measured;
-* ends the measured process when CONTROL is closed, that is when the launcher itself has died.
+* is a subreaper: all that the measured process leaves behind, daemons too, stays below it and can be found;
+* ends the measured process and all below it when CONTROL is closed, that is when the launcher itself has died.
+  Should this process be killed, the kernel kills the measured one.
 
 CONTROL is a FIFO: `GO` and `RELEASE` come through it, its end means that the launcher is gone.
 """
@@ -15,6 +17,7 @@ CONTROL is a FIFO: `GO` and `RELEASE` come through it, its end means that the la
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -23,13 +26,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 GO = b"g"
 RELEASE = b"r"
 EXIT_NOT_STARTED = 127
 ORPHAN_GRACE_S = 2.0
+KILL_ROUNDS, KILL_S = 5, 1.0
+
+TMPDIR_BEFORE = "PERFHARNESS_TMPDIR_BEFORE"
+"""The measured process's own TMPDIR, where the tracer has another; empty: it has none."""
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 """Number of the system call set_mempolicy (Linux: arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h)."""
@@ -43,6 +53,9 @@ def main(arguments: list[str]) -> int:
     """Run the command; returns its exit code, or 128 + signal number as a shell would."""
     control_path, status_path, stdout_path, stderr_path, umask, placement, *command = arguments
     os.umask(int(umask, 8))  # nsys starts its application with 0
+    _restore_tmpdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open(status_path, "a", buffering=1) as status:  # noqa: PTH123 - pathlib costs start-up time under a tracer
 
         def tell(state: str, **facts: Any) -> None:
@@ -61,14 +74,19 @@ def main(arguments: list[str]) -> int:
                 start_unix_ns = time.time_ns()
                 with _placed(placement) as problems:
                     process = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=err,
+                        start_new_session=True,
+                        preexec_fn=_dying_with(os.getpid(), libc),
                     )
         except OSError as error:
             tell("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
             return EXIT_NOT_STARTED
         _forward_signals(process.pid)
         tell("started", pid=process.pid, start_unix_ns=start_unix_ns, cpus=_cpus_of(process.pid), problems=problems)
-        wait_status, usage = _wait(process.pid, control, wakeup)
+        wait_status, usage, launcher_died = _wait(process.pid, control, wakeup)
         duration_ns = time.perf_counter_ns() - start_ns
         process.returncode = code = os.waitstatus_to_exitcode(wait_status)
         tell(
@@ -80,8 +98,28 @@ def main(arguments: list[str]) -> int:
             system_s=usage.ru_stime,
             max_rss_bytes=usage.ru_maxrss * 1024,
         )
-        os.read(control, 1)  # RELEASE, or the end
+        if launcher_died or not os.read(control, 1):  # RELEASE, or the end
+            _kill_descendants()
         return code if code >= 0 else 128 - code
+
+
+def _restore_tmpdir() -> None:
+    before = os.environ.pop(TMPDIR_BEFORE, None)
+    if before:
+        os.environ["TMPDIR"] = before
+    elif before is not None:
+        os.environ.pop("TMPDIR", None)
+
+
+def _dying_with(helper: int, libc: ctypes.CDLL) -> Callable[[], None]:
+    """What the measured process does before its program: have the kernel kill it when this process dies."""
+
+    def prepare() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != helper:  # it died before it could be asked for
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return prepare
 
 
 @contextlib.contextmanager
@@ -115,8 +153,6 @@ def _prefer_memory_of(node: int | None) -> list[str]:
 
     A call of the kernel itself, for libnuma is on few machines; children take the policy over.
     """
-    import ctypes
-
     number = SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return [f"its memory is not bound: how to on {platform.machine()} is not known here"]
@@ -156,15 +192,18 @@ def _forward_signals(pid: int) -> None:
         signal.signal(number, forward)
 
 
-def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
-    """Wait status and resource usage of the process; ends it when the launcher dies."""
+def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any, bool]:
+    """Wait status and resource usage of the process, and whether the launcher died, for which it was then ended."""
     escalation = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
     watched = [control, wakeup]
     timeout: float | None = None
     while True:
-        ended, wait_status, usage = os.wait4(pid, os.WNOHANG)
-        if ended:
-            return wait_status, usage
+        while True:  # orphans of the measured process come to this one
+            ended, wait_status, usage = os.wait4(-1, os.WNOHANG)
+            if ended == pid:
+                return wait_status, usage, control not in watched
+            if not ended:
+                break
         readable, _, _ = select.select(watched, [], [], timeout)
         if wakeup in readable:
             os.read(wakeup, 64)
@@ -175,6 +214,36 @@ def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
             _signal_group(pid, escalation[0])
             escalation = escalation[1:] or escalation
             timeout = ORPHAN_GRACE_S
+
+
+def _kill_descendants() -> None:
+    """Kill all below this process; in rounds, for the children of whoever is killed come to this one."""
+    for _ in range(KILL_ROUNDS):
+        below = _descendants()
+        if not below:
+            return
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_S
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if not os.waitpid(-1, os.WNOHANG)[0]:
+                    time.sleep(0.02)
+
+
+def _descendants() -> list[int]:
+    parents = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs start-up time under a tracer
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state != b"Z":
+                    parents[int(name)] = int(parent)
+    found: set[int] = set()
+    while below := {pid for pid, parent in parents.items() if parent in found or parent == os.getpid()} - found:
+        found |= below
+    return sorted(found)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -218,7 +220,8 @@ def _run_tool(
                     elif clock() > deadline:
                         stopped = f"after {patience_s:.0f} s"
                     if stopped:
-                        tool.kill()
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(tool.pid, signal.SIGKILL)
     if stopped and tool.returncode:
         raise ToolStoppedError(f"{name} was stopped {stopped}")
     said = _lines((folder / TRACER_LOG).read_bytes()[start:].decode(errors="replace"))

@@ -1,9 +1,9 @@
 """Is the GPU ours? Other processes on it, before the run and while it lasts, as a companion of the launch.
 
-NVML lists who has a context on a GPU, by pid. Whether a pid is of this run is told by the run's id in its environment,
-read under /proc. In a container NVML may speak of pids as the host counts them, which mean nothing under the /proc of
-the container (and `NSpid` there leads inwards only); then the most that can be said is how many there are, and that is
-what is said.
+NVML lists who has a context on a GPU, by pid. Whether a pid is of this run is told by the run's id in its environment
+or in that of a process above it, read under /proc. In a container NVML may speak of pids as the host counts them, which
+mean nothing under the /proc of the container (and `NSpid` there leads inwards only); then the most that can be said is
+how many there are, and that is what is said.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
 from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
-from perfharness_launcher.orphans import RUN_ID_VARIABLE, run_processes
+from perfharness_launcher.orphans import RunProcesses, belongs
 
 PERIOD_S = 0.5
+JOIN_S = 10.0
+"""How long a question to the driver may take at the end; what was seen until then is reported."""
+
 LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
@@ -156,7 +159,7 @@ class ExclusiveGpus:
         if self._thread is None:
             return CompanionReport()
         self._done.set()
-        self._thread.join()
+        self._thread.join(JOIN_S)
         findings = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
         return CompanionReport(findings, {"period_s": self._period_s, "gpus": [_record(one) for one in self._watched]})
 
@@ -312,10 +315,11 @@ def _record(watched: _Watched) -> dict[str, Any]:
 
 
 def view_of_run(run_id: str) -> ProcessView:
-    """The processes of this machine, those of the run told by its id."""
+    """The processes of this machine; of the run are those that carry its id, and all below them."""
+    processes = RunProcesses(run_id)
     return ProcessView(
         belongs=lambda pid: _belongs(pid, run_id),
-        num_gpu_processes=lambda: sum(_uses_cuda(process.pid) for process in run_processes(run_id)),
+        num_gpu_processes=lambda: sum(_uses_cuda(process.pid) for process in processes.living()),
         sees_all=_sees_all(),
         name=_name,
     )
@@ -323,11 +327,10 @@ def view_of_run(run_id: str) -> ProcessView:
 
 def _belongs(pid: int, run_id: str) -> bool | None:
     try:
-        return psutil.Process(pid).environ().get(RUN_ID_VARIABLE) == run_id
-    except psutil.NoSuchProcess:  # a zombie included
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else belongs(process, run_id)
+    except psutil.Error:
         return None
-    except (psutil.Error, OSError):
-        return False  # somebody else's: our own can be looked into
 
 
 def _uses_cuda(pid: int) -> bool:

@@ -1,6 +1,9 @@
-"""Find and end what a run left behind: every process that carries the run's id in its environment.
+"""The processes of a run, found whatever they do to hide, and ended when the run is over.
 
-nsys's agent starts a session of its own and outlives its parent, so neither process groups nor parents find it.
+The run's id in the environment finds nsys's agent, which starts a session of its own and outlives its parent. But a
+process may change its title (which overwrites the environment that the kernel shows), clear its environment, fork twice
+and start a session. So descendants count too: launcher and helper (`child.py`) are subreapers, so that an orphan of the
+run always has one of them above it.
 """
 
 from __future__ import annotations
@@ -9,13 +12,16 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 
 RUN_ID_VARIABLE = "PERFHARNESS_RUN_ID"
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
+
+Identity = tuple[int, float]
+"""Pid and start time: pids are used again."""
 
 
 @contextlib.contextmanager
@@ -31,50 +37,121 @@ def adopting_orphans() -> Iterator[None]:
         libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
-def run_processes(run_id: str) -> list[psutil.Process]:
-    """Living processes that carry the run's id, this one left out."""
-    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, run_id)]
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: a zombie does not, nor does another process that got its pid."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
-def _carries(process: psutil.Process, run_id: str) -> bool:
+class RunProcesses:
+    """The processes of one run, this one left out.
+
+    Args:
+        run_id: what its processes carry in their environment, unless they took it out.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._not_adopted = {_identity(child) for child in _children()}
+
+    def start_of(self, pid: int) -> None:
+        """A process that this one starts itself and waits for."""
+        with contextlib.suppress(psutil.Error):
+            self._not_adopted.add(_identity(psutil.Process(pid)))
+
+    def living(self) -> list[psutil.Process]:
+        """Those that carry the run's id, orphans that came to this process since the start, and all below both."""
+        parents: dict[int, int] = {}
+        processes: dict[int, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                parents[process.pid] = process.ppid()
+                processes[process.pid] = process
+        found = {process.pid for process in processes.values() if carries(process, self._run_id)}
+        found |= {process.pid for process in self._adopted()}
+        while below := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= below
+        found.discard(os.getpid())
+        return [processes[pid] for pid in sorted(found & processes.keys()) if is_alive(processes[pid])]
+
+    def reap(self) -> None:
+        """Collect the exit status of orphans that ended."""
+        for process in self._adopted():
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def end(
+        self,
+        *,
+        patience_s: float = 3.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> list[str]:
+        """Wait for what is left to end by itself, then end it; returns the command lines of what had to be ended."""
+        left = self._wait_for_end(patience_s, clock, sleep)
+        ended = [_describe(process) for process in left]
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        if left:
+            left = self._wait_for_end(2.0, clock, sleep)
+        for _ in range(KILL_ROUNDS):  # whoever is killed may have started another one meanwhile
+            if not left:
+                break
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            left = self._wait_for_end(1.0, clock, sleep)
+        return ended
+
+    def _wait_for_end(
+        self, patience_s: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> list[psutil.Process]:
+        deadline = clock() + patience_s
+        while True:
+            self.reap()
+            left = self.living()
+            if not left or clock() >= deadline:
+                return left
+            sleep(0.05)
+
+    def _adopted(self) -> list[psutil.Process]:
+        found = []
+        for child in _children():
+            with contextlib.suppress(psutil.Error):
+                if _identity(child) not in self._not_adopted:
+                    found.append(child)
+        return found
+
+
+KILL_ROUNDS = 3
+
+
+def belongs(process: psutil.Process, run_id: str) -> bool:
+    """Whether a process or one above it carries the run's id; in doubt it does not."""
+    try:
+        return any(carries(one, run_id) for one in (process, *process.parents()))
+    except psutil.Error:
+        return False
+
+
+def carries(process: psutil.Process, run_id: str) -> bool:
+    """Whether the run's id stands in the environment of a process, as far as that can be read."""
     try:
         return process.environ().get(RUN_ID_VARIABLE) == run_id
     except (psutil.Error, OSError):
         return False  # gone meanwhile, a zombie, or somebody else's
 
 
-def end_leftovers(
-    run_id: str,
-    *,
-    patience_s: float = 3.0,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> list[str]:
-    """Wait for what is left to end by itself, then end it; returns the command lines of what had to be ended."""
-    deadline = clock() + patience_s
-    while (left := run_processes(run_id)) and clock() < deadline:
-        reap_adopted()
-        sleep(0.05)
-    ended = [_describe(process) for process in left]
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(left, timeout=2.0)
-    for process in stubborn:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(stubborn, timeout=2.0)
-    reap_adopted()
-    return ended
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children()
 
 
-def reap_adopted(ours: Collection[int] = ()) -> None:
-    """Collect the exit status of orphans that ended; `ours` are waited for by somebody else."""
-    for process in psutil.Process().children():
-        if process.pid not in ours:
-            with contextlib.suppress(psutil.Error, ChildProcessError):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    os.waitpid(process.pid, os.WNOHANG)
+def _identity(process: psutil.Process) -> Identity:
+    return process.pid, process.create_time()
 
 
 def _describe(process: psutil.Process) -> str:

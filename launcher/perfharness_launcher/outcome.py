@@ -17,6 +17,7 @@ from perfharness_launcher.supervise import Ending
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
+LOST = "was killed together with the helper that stood between it and its tracer"
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
@@ -90,6 +91,14 @@ def process_findings(
             "a container may forbid it (Docker: --cap-add SYS_NICE); --cpu-bind none leaves it away",
             record.folder,
         )
+    if ending.tracer_restarts:
+        yield Finding(
+            "tracer-restarted",
+            Severity.NOTE,
+            f"nsys ended before the process began, and was started again ({ending.tracer_restarts} times)",
+            f"nothing was lost; {record.folder}/{TRACER_LOG} has what it said",
+            record.folder,
+        )
     if tracer.kind == "nsys" and record.pid is not None and (died := _tracer_death(ending)):
         yield Finding(
             "tracer-died",
@@ -113,10 +122,10 @@ def _ended_badly(ending: Ending, record: ProcessRecord, timeout_s: float | None)
     command = shlex.join(ending.process.spec.command)
     folder = ending.process.folder
     how = {
-        "failed": _how_it_failed(record),
+        "failed": LOST if ending.process.status.lost else _how_it_failed(record),
         "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
         "interrupted": "was interrupted",
-        "not_started": f"did not start ({ending.process.status.not_started or _tracer_end(ending)})",
+        "not_started": f"did not start ({ending.process.status.not_started})",
     }[record.ended]
     logs = (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG)
     return Finding(
@@ -147,10 +156,6 @@ def _tracer_death(ending: Ending) -> str | None:
         return "was still writing its report when patience ended and was killed"
     code = ending.tracer_exit_code
     return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
-
-
-def _tracer_end(ending: Ending) -> str:
-    return f"its tracer ended first, with exit code {ending.tracer_exit_code}"
 
 
 def log_tail(path: Path, lines: int = TAIL_LINES) -> str:

@@ -4,69 +4,133 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import psutil
 
 from perfharness.errors import LaunchError
-from perfharness.model.environment import START_BARRIER
+from perfharness.model.environment import START_BARRIER, START_BARRIER_LIMIT
 from perfharness.model.placement import Placement
 from perfharness.model.plan import LaunchPlan, ProcessSpec
 from perfharness_launcher import child
+from perfharness_launcher.barrier import LIMIT_MARGIN_S
 from perfharness_launcher.nsys_command import profile_command
-from perfharness_launcher.orphans import RUN_ID_VARIABLE
+from perfharness_launcher.orphans import RUN_ID_VARIABLE, is_alive
 
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
 TRACER_LOG = "tracer.log"
 
+TMP_NAME = ".tmp"
+"""Folder of nsys's temporary files in the folder of the process: the recording has the whole environment in it, and
+nsys lets everybody read it."""
+
+END_S = 5.0
+"""How long the end of a killed process may take."""
+
+SOCKET_NAME = "0123-4567-89ab-cdef.1234567"
+"""At least as long as the names of the sockets that nsys makes in its temporary folder."""
+
 
 @dataclass
 class ChildStatus:
-    """What `child.py` has told so far."""
+    """What `child.py` has told so far, and what became of it."""
 
     ready: bool = False
+    helper: psutil.Process | None = None
     pid: int | None = None
     start_unix_ns: int | None = None
     cpus: list[int] | None = None
     placement_problems: list[str] = field(default_factory=list)
     ended: Mapping[str, Any] | None = None
     not_started: str | None = None
+    lost: bool = False
+    """`child.py` was killed after it had started the process, and so was the process."""
 
 
 @dataclass
 class RunningProcess:
-    """One measured process with all that stands around it."""
+    """One measured process with all that stands around it.
+
+    Args:
+        command: as a user would type it.
+        argv: as it was started.
+        starts: how often its tracer was started.
+    """
 
     spec: ProcessSpec
     folder: Path
     control: int
-    status_path: Path
+    status_file: BinaryIO
     popen: subprocess.Popen[bytes]
     command: list[str]
+    argv: list[str]
+    environment: dict[str, str]
+    tmp_dir: Path | None = None
+    starts: int = 1
     status: ChildStatus = field(default_factory=ChildStatus)
-    _read_bytes: int = 0
+    _unread: bytes = b""
 
     def refresh(self) -> ChildStatus:
-        """Read what `child.py` has written since the last time."""
-        with self.status_path.open("rb") as file:
-            file.seek(self._read_bytes)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # in the middle of being written
-                self._read_bytes += len(line)
-                self._take(json.loads(line))
+        """Read what `child.py` has written since the last time, and see whether it is still there to write more."""
+        if self.is_over:
+            return self.status
+        gone = self._is_gone()
+        *lines, self._unread = (self._unread + self.status_file.read()).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        if gone and not self.is_over:
+            self.give_up(self._why_gone())
         return self.status
+
+    def _is_gone(self) -> bool:
+        """Whether nobody is there any more who could tell of the measured process."""
+        if self.status.helper is not None:
+            return not is_alive(self.status.helper)
+        return self.popen.poll() is not None
+
+    def _why_gone(self) -> str:
+        if self.status.helper is None and self.tmp_dir is not None:
+            return f"its tracer ended first, with exit code {self.popen.returncode}"
+        return "the helper that starts it was killed"
+
+    def give_up(self, why: str) -> None:
+        """Have the process and its helper killed, for nothing will be told of it any more."""
+        if self.status.helper is not None and is_alive(self.status.helper):
+            with contextlib.suppress(psutil.Error):
+                self.status.helper.kill()
+        if self.status.pid is None:
+            self.status.not_started = why
+        else:
+            _signal_group(self.status.pid, signal.SIGKILL)
+            self.status.lost = True
+
+    def restart(self) -> None:
+        """Start the tracer again, nothing of the user's having run yet."""
+        self.kill_tracer()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(END_S)
+        self.starts += 1
+        self.status = ChildStatus()
+        self.popen = _popen(self.argv, self.environment, self.folder / TRACER_LOG)
 
     def _take(self, told: dict[str, Any]) -> None:
         state = told["state"]
         if state == "ready":
             self.status.ready = True
+            with contextlib.suppress(psutil.Error):
+                self.status.helper = psutil.Process(told["recorder_pid"])
         elif state == "started":
             self.status.pid = told["pid"]
             self.status.start_unix_ns = told["start_unix_ns"]
@@ -80,12 +144,12 @@ class RunningProcess:
     @property
     def is_measured(self) -> bool:
         """Whether the measured process has started and not ended."""
-        return self.status.pid is not None and self.status.ended is None
+        return self.status.pid is not None and not self.is_over
 
     @property
     def is_over(self) -> bool:
         """Whether the measured process has ended or will never start; the tracer may still be at work."""
-        return self.status.ended is not None or self.status.not_started is not None
+        return self.status.ended is not None or self.status.not_started is not None or self.status.lost
 
     def say(self, word: bytes) -> None:
         """Tell `child.py` something."""
@@ -100,6 +164,14 @@ class RunningProcess:
         """End the tracer's own process group, at the very last."""
         if self.popen.poll() is None:
             _signal_group(self.popen.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give back what the launcher holds of it, once all of it has ended."""
+        with contextlib.suppress(OSError):
+            os.close(self.control)
+        self.status_file.close()
+        if self.tmp_dir is not None:
+            shutil.rmtree(self.tmp_dir, ignore_errors=True)
 
 
 def start(
@@ -120,31 +192,67 @@ def start(
     status_path.touch()
     control = os.open(control_path, os.O_RDWR)  # open for reading too, so that writing never fails
     watched = _watched(spec, folder, control_path, status_path)
-    if plan.nsys is not None:
-        command = profile_command(plan.nsys, folder, watched, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
-        shown = profile_command(plan.nsys, folder, spec.command, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
-    else:
-        command, shown = watched, list(spec.command)
     environment = {
         **os.environ,
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one
+        START_BARRIER_LIMIT: str(math.ceil(plan.options.barrier_timeout_s) + LIMIT_MARGIN_S),
     }
+    tmp_dir = None
+    if plan.nsys is not None:
+        command = profile_command(plan.nsys, folder, watched, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
+        tmp_dir = _tmp_dir(folder)
+        environment |= {"TMPDIR": str(tmp_dir), child.TMPDIR_BEFORE: os.environ.get("TMPDIR", "")}
+    else:
+        command = watched
     try:
-        with (folder / TRACER_LOG).open("wb") as log:
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        popen = _popen(command, environment, folder / TRACER_LOG)
     except OSError as error:
         os.close(control)
+        if tmp_dir is not None:
+            shutil.rmtree(tmp_dir, ignore_errors=True)
         raise LaunchError(f"{spec.folder} cannot be started ({command[0]}): {error.strerror}") from error
-    return RunningProcess(spec, folder, control, status_path, popen, shown)
+    return RunningProcess(
+        spec,
+        folder,
+        control,
+        status_path.open("rb"),
+        popen,
+        planned_command(spec, plan, run_dir),
+        command,
+        environment,
+        tmp_dir,
+    )
+
+
+def _popen(command: list[str], environment: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _tmp_dir(folder: Path) -> Path:
+    """A folder that only this user can read and in which sockets can be made.
+
+    Their names are short, and not every file system has them.
+    """
+    made = folder / TMP_NAME
+    made.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(str(made / SOCKET_NAME))
+        (made / SOCKET_NAME).unlink()
+    except OSError:
+        made.rmdir()
+        return Path(tempfile.mkdtemp(prefix="perfharness-"))
+    return made
 
 
 def planned_command(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path) -> list[str]:

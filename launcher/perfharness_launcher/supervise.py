@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +16,22 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
 
-import psutil
-
 from perfharness.errors import LaunchError
 from perfharness.model.plan import LaunchPlan
-from perfharness_launcher import child, spawn
+from perfharness_launcher import child, guard, spawn
 from perfharness_launcher.barrier import StartBarrier, start_barrier
 from perfharness_launcher.companions import Companions, MeasuredProcess
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.orphans import end_leftovers
+from perfharness_launcher.orphans import RUN_ID_VARIABLE, RunProcesses
 from perfharness_launcher.spawn import RunningProcess
 
 POLL_S = 0.05
+TRACER_STARTS = 3
+"""nsys fails by itself now and then (2023.4: one of 200 starts), and the next start of it succeeds."""
+
+CONTROL_NAME = ".control"
+"""Folder of the FIFOs of a run, in the folder of its first process."""
+
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
@@ -64,21 +71,29 @@ class Patience:
         start: for a tracer to start its process.
         signal: between SIGINT, SIGTERM and SIGKILL.
         tracer: for a tracer to write its report, once all measured processes have ended.
+        orphaned_tracer: the same, where the launcher was killed.
     """
 
     start: float = 120.0
     signal: float = 5.0
     tracer: float = 900.0
+    orphaned_tracer: float = 120.0
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a process was ended by us, or None."""
+    """How a process and its tracer ended.
+
+    Args:
+        stopped: why it was ended by us, or None.
+        tracer_restarts: how often its tracer was started again before the process began.
+    """
 
     process: RunningProcess
     stopped: Literal["timeout", "interrupted"] | None
     tracer_exit_code: int | None
     tracer_killed: bool = False
+    tracer_restarts: int = 0
 
 
 @dataclass
@@ -88,6 +103,7 @@ class _Watch:
     process: RunningProcess
     stopped: Literal["timeout", "interrupted"] | None = None
     signals_sent: int = 0
+    stopped_at: float = 0.0
     next_signal_at: float = 0.0
     tracer_killed: bool = False
     started_at: float | None = None
@@ -115,6 +131,7 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _interrupts_told: int = field(default=0, init=False)
+    _processes: RunProcesses = field(init=False)
     leftovers: list[str] = field(default_factory=list)
     """Command lines of what was still running at the end and had to be ended."""
     barrier: StartBarrier | None = None
@@ -126,24 +143,69 @@ class Supervisor:
     def run(self) -> list[Ending]:
         """Start, watch and end all processes; returns how each ended."""
         watches: list[_Watch] = []
-        with _control_dir() as control_dir, self._start_barrier(control_dir) as self.barrier:
+        self._processes = RunProcesses(self.run_id)
+        first_folder = self.run_dir / self.plan.processes[0].folder
+        with _control_dir(first_folder) as control_dir, self._start_barrier(control_dir) as self.barrier:
             held = self.barrier.folder if self.barrier is not None else None
             try:
-                for spec in self.plan.processes:
-                    started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id, held)
-                    watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
-                self.observer.started([watch.process for watch in watches])
-                self._wait_until_ready(watches)
-                self._go(watches)
-                self._wait_until_over(watches)
-                self.companions.stop()
-                self._wait_for_tracers(watches)
+                with self._guard() as tell_guard:
+                    tell_guard(control_dir)
+                    for spec in self.plan.processes:
+                        started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id, held)
+                        watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
+                        self._processes.start_of(started.popen.pid)
+                        tell_guard(started.tmp_dir)
+                    self.observer.started([watch.process for watch in watches])
+                    self._wait_until_ready(watches)
+                    self._go(watches)
+                    self._wait_until_over(watches)
+                    self.companions.stop()
+                    self._wait_for_tracers(watches)
             finally:
                 self._leave_nobody(watches)
         return [
-            Ending(watch.process, watch.stopped, watch.process.popen.returncode, watch.tracer_killed)
+            Ending(
+                watch.process,
+                watch.stopped,
+                watch.process.popen.returncode,
+                watch.tracer_killed,
+                watch.process.starts - 1,
+            )
             for watch in watches
         ]
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[Callable[[Path | None], None]]:
+        """While open, a guard ends the tracers should the launcher be killed; without them, the helpers are enough.
+
+        What it yields takes folders that are to be removed then.
+        """
+        if self.plan.nsys is None:
+            yield lambda _folder: None
+            return
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, self.run_id, str(self.patience.orphaned_tracer)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE},
+            start_new_session=True,
+        )
+        self._processes.start_of(process.pid)
+        pipe = process.stdin
+        assert pipe is not None
+
+        def tell(folder: Path | None) -> None:
+            if folder is not None:
+                with contextlib.suppress(OSError):  # it was killed
+                    os.write(pipe.fileno(), os.fsencode(folder) + b"\0")
+
+        try:
+            yield tell
+        finally:
+            process.kill()  # before its pipe is closed, which would mean that the launcher is dead
+            process.wait()
+            pipe.close()
 
     def _start_barrier(self, control_dir: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
         options, processes = self.plan.options, self.plan.processes
@@ -176,27 +238,43 @@ class Supervisor:
     def _wait_until_ready(self, watches: list[_Watch]) -> None:
         deadline = self.clock() + self.patience.start
         for _ in self._look(watches):
-            waiting = [watch for watch in watches if not watch.process.status.ready and not _is_gone(watch)]
-            if not waiting or self.interrupts:
+            if self.interrupts:
+                return
+            for watch in watches:
+                self._restart_tracer_if_due(watch)
+            waiting = [watch for watch in watches if not watch.process.status.ready and not watch.process.is_over]
+            if not waiting:
                 return
             if self.clock() > deadline:
                 for watch in waiting:
-                    watch.process.status.not_started = (
-                        f"its tracer had not started it after {self.patience.start:g} seconds"
-                    )
+                    watch.process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
                     watch.process.kill_tracer()
                 return
 
+    def _restart_tracer_if_due(self, watch: _Watch) -> None:
+        process = watch.process
+        if self.plan.nsys is None or process.status.not_started is None or process.starts >= TRACER_STARTS:
+            return
+        process.restart()
+        self._processes.start_of(process.popen.pid)
+
     def _go(self, watches: list[_Watch]) -> None:
+        """Let all begin; after an interrupt none does, and what is not even ready is not waited for."""
         word = child.RELEASE if self.interrupts else child.GO
         for watch in watches:
-            if not watch.process.is_over:
+            if watch.process.is_over:
+                continue
+            if watch.process.status.ready:
                 watch.process.say(word)
                 watch.started_at = self.clock()
+            else:
+                watch.stopped = "interrupted"
+                watch.process.give_up("the launch was called off before the process started")
+                watch.process.kill_tracer()
 
     def _wait_until_over(self, watches: list[_Watch]) -> None:
         for _ in self._look(watches):
-            running = [watch for watch in watches if not watch.process.is_over and not _is_gone(watch)]
+            running = [watch for watch in watches if not watch.process.is_over]
             if not running:
                 return
             for watch in running:
@@ -208,24 +286,32 @@ class Supervisor:
             return
         if self.interrupts:  # a script that takes the signal for a request has to come out of its wait
             self.barrier.open()
-        self.barrier.look([watch.process.spec.index for watch in watches if watch.process.is_over or _is_gone(watch)])
+        self.barrier.look([watch.process.spec.index for watch in watches if watch.process.is_over])
 
     def _stop_if_due(self, watch: _Watch) -> None:
         now = self.clock()
         limit = self.plan.options.timeout_s
         if watch.stopped is None:
             if self.interrupts:
-                watch.stopped = "interrupted"
+                watch.stopped, watch.stopped_at = "interrupted", now
             elif limit is not None and watch.started_at is not None and now - watch.started_at > limit:
-                watch.stopped = "timeout"
-        if watch.stopped is None or not watch.process.is_measured:
+                watch.stopped, watch.stopped_at = "timeout", now
+        if watch.stopped is None:
             return
-        if self.interrupts.count > 1:  # asked twice: no more patience
-            watch.process.signal_measured(signal.SIGKILL)
-        elif watch.signals_sent < len(ESCALATION) and now >= watch.next_signal_at:
+        asked_twice = self.interrupts.count > 1
+        if asked_twice and watch.signals_sent < len(ESCALATION):  # no more patience
+            watch.signals_sent, watch.next_signal_at = len(ESCALATION) - 1, now
+        if not watch.process.is_measured:  # about to start; its helper says so at once, or never
+            if asked_twice or now > watch.stopped_at + self.patience.signal:
+                watch.process.give_up("the helper that starts it did not answer")
+        elif now < watch.next_signal_at:
+            return
+        elif watch.signals_sent < len(ESCALATION):
             watch.process.signal_measured(ESCALATION[watch.signals_sent])
             watch.signals_sent += 1
             watch.next_signal_at = now + self.patience.signal
+        else:  # killed, and nobody says that it has ended
+            watch.process.give_up("")
 
     def _wait_for_tracers(self, watches: list[_Watch]) -> None:
         """Let the tracers write their reports, all measured processes being over."""
@@ -233,14 +319,15 @@ class Supervisor:
             watch.process.say(child.RELEASE)
             watch.released = True
         deadline = self.clock() + self.patience.tracer
-        asked_before = self.interrupts.count
+        killed_at: float | None = None
         for _ in self._look(watches):
             working = [watch for watch in watches if watch.process.popen.poll() is None]
-            if not working:
+            if not working or (killed_at is not None and self.clock() > killed_at + self.patience.signal):
                 return
-            if self.clock() > deadline or self.interrupts.count > max(asked_before, 1):
+            if killed_at is None and (self.clock() > deadline or self.interrupts.count > 1):
+                killed_at = self.clock()
                 for watch in working:
-                    watch.tracer_killed = True
+                    watch.tracer_killed = self.plan.nsys is not None
                     watch.process.kill_tracer()
 
     def _leave_nobody(self, watches: list[_Watch]) -> None:
@@ -248,33 +335,39 @@ class Supervisor:
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
             watch.process.kill_tracer()
-        self.companions.stop()  # before the orphans are reaped, which would take their children's exit codes away
+        self.companions.stop()
         for watch in watches:
-            watch.process.popen.wait()
-            with contextlib.suppress(OSError):
-                os.close(watch.process.control)
-        self.leftovers = end_leftovers(self.run_id, clock=self.clock, sleep=self.sleep)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                watch.process.popen.wait(self.patience.signal)
+        self.leftovers = self._processes.end(clock=self.clock, sleep=self.sleep)
+        for watch in watches:
+            watch.process.close()
 
 
 @contextlib.contextmanager
-def _control_dir() -> Iterator[Path]:
-    """A folder for FIFOs, which the file system of the run folder may not have."""
+def _control_dir(folder: Path) -> Iterator[Path]:
+    """A folder for FIFOs: in `folder`, so that it goes with it, or a temporary one where its file system has none."""
+    made = folder / CONTROL_NAME
     try:
-        folder = tempfile.TemporaryDirectory(prefix="perfharness-")
+        made.mkdir(mode=0o700, parents=True)
+        os.mkfifo(made / "trial")
+        (made / "trial").unlink()
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        made = _temporary_dir()
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _temporary_dir() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="perfharness-"))
     except OSError as error:
         raise LaunchError(
             f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
         ) from error
-    with folder as name:
-        yield Path(name)
-
-
-def _is_gone(watch: _Watch) -> bool:
-    """Whether everything around the measured process has ended before it did: nothing more will be told."""
-    if watch.process.popen.poll() is None:
-        return False
-    status = watch.process.refresh()
-    return not watch.process.is_measured or not psutil.pid_exists(status.pid or 0)
 
 
 def _phase(watch: _Watch, barrier: StartBarrier | None) -> Phase:

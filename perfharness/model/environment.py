@@ -28,8 +28,11 @@ NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
 START_BARRIER = "PERFHARNESS_START_BARRIER"
 """Folder of the FIFOs of the start barrier; unset or empty: there is none."""
 
+START_BARRIER_LIMIT = "PERFHARNESS_START_BARRIER_LIMIT"
+"""Seconds after which a process goes on by itself, should the launch not have opened the barrier as it promised to."""
+
 BARRIER_ARRIVALS = "arrivals"
 """FIFO in it: a line `process index, pid, UTC nanoseconds` from each that has come to its first measured batch."""
 
 BARRIER_GATE = "gate"
-"""FIFO in it: to open it for reading is to wait until the launch opens it for writing."""
+"""FIFO in it: the launch writes to it when it opens the barrier, and nobody takes out what is written."""

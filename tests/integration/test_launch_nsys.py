@@ -92,10 +92,18 @@ def range_names(trace: Path) -> list[str]:
     return sorted(opened.names[code] for code in opened.ranges.name)
 
 
-def sessions(nsys: Path) -> set[str]:
-    """Names of all sessions on the machine; other people's may be among them."""
-    listed = subprocess.run([nsys, "sessions", "list"], capture_output=True, text=True, check=False).stdout
-    return {line.split()[-1] for line in listed.splitlines()[1:] if line.strip()}
+def sessions(nsys: Path, out: Path) -> set[str]:
+    """Names of the sessions of the run being written; each process has a temporary folder of its own for them."""
+    folders = list(out.glob(".perfharness-run-*/proc_*/.tmp"))
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 2
+    listed = [
+        subprocess.run(
+            [nsys, "sessions", "list"],
+            capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(folder)},
+        ).stdout
+        for folder in folders
+    ]  # fmt: skip
+    return {line.split()[-1] for text in listed for line in text.splitlines()[1:] if line.strip()}
 
 
 def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
@@ -148,7 +156,7 @@ def test_no_daemon_and_no_session_is_left_behind(
     with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
         wait_for(lambda: hanging(out, 2))
         own = {f"profile-{process.pid}" for process in psutil.Process(launcher.pid).children()}
-        assert len(own & sessions(nsys)) == 2
+        assert len(own & sessions(nsys, out)) == 2
         launcher.send_signal(number)
         code = launcher.wait(PATIENCE_S)
     if number is signal.SIGKILL:
@@ -158,7 +166,7 @@ def test_no_daemon_and_no_session_is_left_behind(
         assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
         assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
     assert processes_naming(str(tmp_path)) == []
-    assert not own & sessions(nsys)
+    assert not list(out.rglob(".tmp"))
 
 
 def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(

@@ -303,6 +303,27 @@ def test_an_open_gate_and_a_gate_that_is_gone_hold_nobody(held: StartBarrier, lo
         assert "start_barrier" not in drawn(other)
 
 
+def test_a_launch_that_dies_lets_those_go_that_wait(held: StartBarrier) -> None:
+    waiting = recorder_barrier.active()
+    assert waiting is not None
+    threads = [threading.Thread(target=waiting.wait, args=("loop",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not held.arrived_unix_ns:
+        held.look([])
+    os.close(held.arrivals)  # as the kernel does for whoever is killed
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    held.arrivals = os.open(os.devnull, os.O_RDONLY)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_launch_that_does_nothing_is_waited_for_as_long_as_it_promised(held: StartBarrier) -> None:
+    barrier = recorder_barrier.StartBarrier(held.folder, 0, 0, limit_s=0.01)
+    assert barrier.wait("loop") >= 0.01e9
+    assert barrier.is_open
+
+
 def test_once_open_a_batch_is_found_where_it_is_looked_for(held: StartBarrier, log: RangeLog) -> None:
     held.open()
     perf = PerfRecorder("rec")

@@ -1,0 +1,245 @@
+"""Whoever is killed, and whatever does not answer: a run comes to its end, and none of its processes is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfharness.model.manifest import TracerRecord
+from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, NsysInstall, ProcessSpec
+from perfharness_launcher import child, guard
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.launch import new_run_id
+from perfharness_launcher.orphans import RUN_ID_VARIABLE, adopting_orphans
+from perfharness_launcher.spawn import RunningProcess
+from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
+from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
+
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+PATIENCE = Patience(start=60, signal=0.3, tracer=30)
+
+DAEMON = """
+import os, subprocess, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        subprocess.Popen(["env", "-i", "sleep", "{seconds}"])
+        time.sleep(0.2)
+    os._exit(0)
+os.wait()
+print("up", flush=True)
+time.sleep({last})
+"""
+"""Starts a process without an environment, twice removed, in a session of its own."""
+
+
+class Watcher:
+    """Acts once the first process has written something; without an act, once there are processes."""
+
+    def __init__(self, act: Callable[[Sequence[RunningProcess]], None], *, when_up: bool = True) -> None:
+        self._act = act
+        self._when_up = when_up
+        self._done = False
+        self._processes: Sequence[RunningProcess] = ()
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        self._processes = processes
+
+    def look(self, _phases: Sequence[Phase]) -> None:
+        log = self._processes[0].folder / "stdout.log"
+        if not self._done and (not self._when_up or (log.exists() and log.read_text())):
+            self._done = True
+            self._act(self._processes)
+
+    def stage(self, name: str) -> None:
+        pass
+
+    def interrupted(self, count: int) -> None:
+        pass
+
+
+def plan(*programs: str, nsys: Path | None = None, timeout_s: float | None = None) -> LaunchPlan:
+    specs = tuple(
+        ProcessSpec(index, 0, None, f"proc_{index}_gpu_0", (sys.executable, "-c", program))
+        for index, program in enumerate(programs)
+    )
+    return LaunchPlan(
+        LaunchOptions("script", tracer="none", barrier=False, telemetry=False, timeout_s=timeout_s),
+        TracerRecord(kind="nsys" if nsys else "none"),
+        NsysInstall(nsys) if nsys else None,
+        (),
+        specs,
+        InterpreterFacts(sys.executable),
+        traces_cuda=False,
+    )
+
+
+def supervised(
+    folder: Path,
+    what: LaunchPlan,
+    act: Callable[[Sequence[RunningProcess]], None] = lambda _: None,
+    *,
+    interrupts: Interrupts | None = None,
+    when_up: bool = True,
+) -> tuple[list[Ending], Supervisor]:
+    watcher = Watcher(act, when_up=when_up)
+    supervisor = Supervisor(
+        what, folder, new_run_id(), Interrupts() if interrupts is None else interrupts, watcher, PATIENCE
+    )
+    with adopting_orphans():
+        return supervisor.run(), supervisor
+
+
+def end_of(ending: Ending) -> tuple[str | None, int | None]:
+    told = ending.process.status.ended or {}
+    return ending.stopped, told.get("exit_code")
+
+
+def shell_program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert processes_naming(str(tmp_path)) == []
+
+
+def test_a_helper_that_is_killed_costs_its_own_process_only(tmp_path: Path) -> None:
+    def kill_helper(processes: Sequence[RunningProcess]) -> None:
+        processes[0].popen.kill()
+
+    (lost, other), _ = supervised(tmp_path, plan(SLEEP, "import time; time.sleep(0.5)"), kill_helper)
+    assert (lost.process.status.lost, lost.process.status.ended) == (True, None)
+    assert lost.process.status.pid is not None
+    wait_for(lambda: not psutil.pid_exists(lost.process.status.pid or 0))
+    assert end_of(other) == (None, 0)
+
+
+def test_a_helper_that_is_killed_before_it_began_is_not_waited_for(tmp_path: Path) -> None:
+    def kill_helper(processes: Sequence[RunningProcess]) -> None:
+        processes[0].popen.kill()
+
+    (ending,), supervisor = supervised(tmp_path, plan(SLEEP), kill_helper, when_up=False)
+    assert ending.process.status.not_started is not None or ending.process.status.lost
+    assert end_of(ending) == (None, None)
+    assert supervisor.leftovers == []
+
+
+def test_a_tracer_that_never_starts_its_process_ends_with_the_first_interrupt(tmp_path: Path) -> None:
+    interrupts = Interrupts()
+    nsys = shell_program(tmp_path / "nsys", "exec sleep 1000")
+    (ending,), supervisor = supervised(
+        tmp_path, plan(SLEEP, nsys=nsys), lambda _: interrupts.note(), interrupts=interrupts, when_up=False
+    )
+    assert (ending.stopped, ending.process.status.pid) == ("interrupted", None)
+    assert not supervisor.has_measured
+
+
+def test_a_tracer_that_fails_before_the_process_began_is_started_again(tmp_path: Path) -> None:
+    nsys = shell_program(
+        tmp_path / "nsys",
+        f"""echo start >> {tmp_path}/starts
+[ $(wc -l < {tmp_path}/starts) -gt 2 ] || exit 1
+while [ "${{1#--output}}" = "$1" ]; do shift; done; shift
+exec "$@" """,
+    )
+    (ending,), _ = supervised(tmp_path, plan("import os; print(os.environ.get('TMPDIR'))", nsys=nsys))
+    assert (end_of(ending), ending.tracer_restarts) == ((None, 0), 2)
+    own_tmpdir = (ending.process.folder / "stdout.log").read_text().strip()
+    assert own_tmpdir == str(os.environ.get("TMPDIR")), "the tracer's is not the process's"
+    assert not list(tmp_path.rglob(".tmp"))
+    assert not list(tmp_path.rglob(".control"))
+
+
+def test_a_tracer_that_always_fails_is_given_up(tmp_path: Path) -> None:
+    nsys = shell_program(tmp_path / "nsys", f"echo start >> {tmp_path}/starts; exit 3")
+    (ending,), _ = supervised(tmp_path, plan(SLEEP, nsys=nsys))
+    assert "exit code 3" in str(ending.process.status.not_started)
+    assert (tmp_path / "starts").read_text().count("start") == 3
+
+
+def test_a_second_interrupt_kills_what_ignores_the_first(tmp_path: Path) -> None:
+    interrupts = Interrupts()
+
+    def interrupt_twice(_: Sequence[RunningProcess]) -> None:
+        interrupts.note()
+        interrupts.note()
+
+    stubborn = f"import signal\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n{SLEEP}"
+    (ending,), _ = supervised(tmp_path, plan(stubborn), interrupt_twice, interrupts=interrupts)
+    assert (ending.stopped, (ending.process.status.ended or {})["signal"]) == ("interrupted", signal.SIGKILL)
+
+
+def test_a_helper_that_does_not_answer_is_given_up_after_the_last_signal(tmp_path: Path) -> None:
+    def stop_helper(processes: Sequence[RunningProcess]) -> None:
+        os.kill(processes[0].popen.pid, signal.SIGSTOP)
+
+    (ending,), _ = supervised(tmp_path, plan(SLEEP, timeout_s=0.5), stop_helper)
+    assert (ending.stopped, ending.process.status.lost) == ("timeout", True)
+
+
+def test_daemons_without_an_environment_are_found_and_ended(tmp_path: Path) -> None:
+    (ending,), supervisor = supervised(tmp_path, plan(DAEMON.format(seconds=7301, last=0)))
+    assert end_of(ending) == (None, 0)
+    assert [line.partition(": ")[2] for line in supervisor.leftovers] == ["sleep 7301"]
+    assert processes_naming("sleep 7301") == []
+
+
+@pytest.fixture
+def helper(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A helper whose process has left a daemon behind and sleeps, and the end of CONTROL that a launcher holds."""
+    control, status = tmp_path / "control", tmp_path / "status"
+    os.mkfifo(control)
+    descriptor = os.open(control, os.O_RDWR)
+    files = [str(path) for path in (control, status, tmp_path / "out", tmp_path / "err")]
+    command = [sys.executable, "-I", "-S", child.__file__, *files, "22", ""]
+    command += [sys.executable, "-c", DAEMON.format(seconds=7302, last=600)]
+    with subprocess.Popen(command) as process:
+        os.write(descriptor, child.GO)
+        wait_for(lambda: (tmp_path / "out").exists() and "up" in (tmp_path / "out").read_text())
+        wait_for(lambda: processes_naming("sleep 7302") != [])
+        yield process, descriptor
+        process.kill()
+
+
+def test_without_a_launcher_the_helper_ends_all_below_it(helper: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, descriptor = helper
+    os.close(descriptor)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+    assert processes_naming("sleep 7302") == []
+
+
+def test_a_process_dies_with_its_helper_though_no_launcher_is_there(
+    helper: tuple[subprocess.Popen[bytes], int], tmp_path: Path
+) -> None:
+    process, descriptor = helper
+    os.close(descriptor)
+    measured = [one.pid for one in psutil.Process(process.pid).children() if one.name() != "sleep"]
+    process.kill()
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in measured))
+    subprocess.run(["pkill", "-f", "sleep 7302"], check=False)  # nobody was left that could have known of it
+
+
+def test_the_guard_ends_what_a_killed_launcher_left(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    run_id = new_run_id()
+    stubborn = f"import signal\nsignal.signal(15, signal.SIG_IGN)\n{SLEEP}"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", stubborn], env={**os.environ, RUN_ID_VARIABLE: run_id}, stdout=subprocess.DEVNULL
+        ) as left,
+        subprocess.Popen([sys.executable, "-I", "-S", guard.__file__, run_id, "0.2"], stdin=subprocess.PIPE) as watch,
+    ):
+        watch.communicate(os.fsencode(tmp_path / "temporary") + b"\0", timeout=PATIENCE_S)
+        assert left.wait(PATIENCE_S) == -signal.SIGKILL
+    assert not (tmp_path / "temporary").exists()
