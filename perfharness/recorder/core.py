@@ -13,7 +13,7 @@ from perfharness.recorder.checks import USUAL_END, check_category_part, check_in
 from perfharness.recorder.claims import claim_domain
 from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
-from perfharness.recorder.nvtx_channels import choose_sink
+from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
 
 CLOCK_MARKS = 8
@@ -106,6 +106,10 @@ class RecorderCore:
         self.registry.reset(stack.thread if stack is not None else None)
         if self.barrier is not None:
             self.barrier.forget_waits()
+        if forget_definitions(self.sink):
+            self._announced = set()
+            for inherited in stack.thread.stacks() if stack is not None else ():
+                inherited.forget_channels()
 
     # ---- nodes ----
 

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import itertools
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -59,6 +60,22 @@ def _legacy_sink(nvtx: Any) -> Sink:
             raise RecorderError(f"{problem}, so nothing could be reported per batch; {INSTALL_HINT}")
         _warn_once(f"{problem}; {INSTALL_HINT}", frames_above=1)
     return LegacyNvtxSink(nvtx, payloads=payloads)
+
+
+def forget_definitions(sink: Sink) -> bool:
+    """In a forked child: make nvtx define its domains and names anew; False where the sink does not write to NVTX.
+
+    The numbers of a domain and its names were given out in the parent. nsys (2023.4) begins to count anew in the child,
+    and events with a number from before the fork get another's name or are lost.
+    """
+    if not isinstance(sink, (NvtxSink, LegacyNvtxSink)):
+        return False
+    module = sys.modules.get("nvtx.nvtx")
+    for name in ("get_domain", "_get_domain_cached"):
+        clear = getattr(getattr(module, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+    return True
 
 
 def _warn_once(message: str, *, frames_above: int = 0) -> None:

@@ -118,6 +118,20 @@ class RangeStack:
             node = node.parent
         return nodes
 
+    def forget_channels(self) -> None:
+        """Prepare every range anew; what is open was begun elsewhere, and ends here without a word."""
+        self.channels = {}
+        inside: dict[Any, Node] = {}
+        for node in self.open_nodes():
+            node.children, node.batch_children = inside, {}
+            node.channel = node.push = node.pop = None
+            inside = {_INHERITED: node}
+        self.root.children, self.root.batch_children = inside, {}
+
+
+_INHERITED = object()
+"""The key of an open range that no push finds."""
+
 
 class ThreadStacks:
     """The stacks of one thread: its own, and one for each task of its event loop that has open ranges.

@@ -1,0 +1,88 @@
+"""Recorders in forked workers under a real nsys: every range under its own name, and none that is lost unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from perfharness import open_run
+from tests.integration.launches import environment, run_to_the_end
+
+NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
+SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+
+SCRIPT = textwrap.dedent("""
+    import os, time
+    from perfharness import PerfRecorder
+
+    perf = PerfRecorder("app")
+
+
+    def loop(names, batches):
+        with perf.range("pipeline"):
+            for index in range(batches):
+                with perf.batch(index, total_items=1):
+                    for name in names:
+                        with perf.range(name):
+                            time.sleep(0.002)
+
+
+    loop(["one", "two"], 3)  # names that the children inherit
+    with perf.range("open"):  # and a range that only the parent closes
+        children = []
+        for number in range(2):
+            pid = os.fork()
+            if pid == 0:
+                loop([f"new{number}", "two", "one"], 5)
+                grandchild = os.fork()
+                if grandchild == 0:
+                    loop(["grand", f"new{number}"], 4)
+                else:
+                    os.waitpid(grandchild, 0)
+                with perf.range("last"):  # nsys may lose what comes last in a process
+                    time.sleep(0.3)
+                os._exit(0)
+            children.append(pid)
+        for pid in children:
+            os.waitpid(pid, 0)
+    loop(["late", "one"], 3)
+    perf.finalize()
+""")
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(
+    not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
+    reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
+)
+def test_names_from_before_and_after_the_fork(tmp_path: Path) -> None:
+    script, out = tmp_path / "forked.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    done = run_to_the_end(
+        ("--tracer", "nsys", "--nsys", os.environ[NSYS_VARIABLE], "-o", out, script),
+        environment(os.environ[SITE_VARIABLE]),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = open_run(out).ranges()
+    assert pc.unique(rows["domain"]).to_pylist() == ["perfharness"]
+    counts: dict[int, Counter[str]] = {}
+    for pid, name in zip(rows["pid"].to_pylist(), rows["name"].to_pylist(), strict=True):
+        counts.setdefault(pid, Counter())[name] += 1
+    for names in counts.values():
+        names.pop("last", None)
+    parent = json.loads((out / "proc_0_gpu_0" / "recorder.json").read_text())["pid"]
+    assert counts.pop(parent) == {"pipeline": 2, "batch": 6, "one": 6, "two": 3, "late": 3, "open": 1}
+    child = {"pipeline": 1, "batch": 5, "one": 5, "two": 5}
+    grandchild = {"pipeline": 1, "batch": 4, "grand": 4}
+    expected = [{**names, f"new{number}": names["batch"]} for names in (child, grandchild) for number in range(2)]
+    assert sorted(map(sorted, (names.items() for names in counts.values()))) == sorted(
+        map(sorted, (names.items() for names in expected))
+    )
+    recorded = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["data"]["app"]
+    assert recorded["pipeline"]["batch_0"]["count"] == 6  # of five processes and two loops
