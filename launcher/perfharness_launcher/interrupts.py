@@ -39,13 +39,16 @@ class Interrupts:
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """While open, these signals are only noted."""
+    """While open, these signals are only noted; SIGHUP is ignored where it was before."""
     interrupts = Interrupts()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         interrupts.note()
 
-    before = {number: signal.signal(number, handle) for number in HANDLED}
+    # Under nohup a closed terminal is to be ignored. (SIGINT is ignored in what a shell puts into the background, too,
+    # but whoever sends it to this process then means it.)
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handle) for number in HANDLED if number not in ignored}
     try:
         yield interrupts
     finally:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,6 +28,9 @@ MIRROR_BYTES = 1 << 20
 class LaunchView:
     """Observer of a launch.
 
+    A thread of its own draws: a terminal that is stopped or a reader that does not read holds up nothing but the
+    drawing. One that is gone ends it.
+
     Args:
         show_output: mirror the processes' output, each line with its process in front.
     """
@@ -35,75 +43,94 @@ class LaunchView:
         self._show_output = show_output
         self._processes: Sequence[RunningProcess] = ()
         self._mirrors: list[LogMirror] = []
-        self._phases: list[Phase] = []
+        self._phases: Sequence[Phase] = ()
         self._stage = ""
+        self._lines: deque[str] = deque()
         self._usage: dict[int, psutil.Process] = {}
-        self._begin = self._next_refresh = clock()
+        self._begin = clock()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._due = threading.Event()
+        self._ending = False
+        self._thread = threading.Thread(target=self._draw_until_the_end, name="perfharness-live", daemon=True)
 
     def __enter__(self) -> LaunchView:
-        if self._live is not None:
-            self._live.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._mirror()
-        if self._live is not None:
-            self._live.stop()
+        self._ending = True
+        self._due.set()
+        self._thread.join()
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Take over the processes to show."""
-        self._processes = processes
         if self._show_output:
             self._mirrors = [
                 LogMirror(process.folder / log, process.spec.folder)
                 for process in processes
                 for log in (STDOUT_LOG, STDERR_LOG)
             ]
+        self._processes = processes
 
     def look(self, phases: Sequence[Phase]) -> None:
-        """Show what has changed."""
-        if self._live is None and list(phases) != self._phases:
-            self._print_changes(phases)
+        """Take over what they are doing."""
+        if list(phases) == self._phases:
+            return
+        if self._live is None:
+            self._add_changes(phases)
         self._phases = list(phases)
-        now = self._clock()
-        if now >= self._next_refresh or all(phase is Phase.DONE for phase in phases):
-            self._next_refresh = now + REFRESH_S
-            self._mirror()
-            if self._live is not None:
-                self._live.update(self._table(now), refresh=True)
 
     def stage(self, name: str) -> None:
         """Say what comes after the processes."""
+        for mirror in self._mirrors:  # the folder is about to be moved
+            mirror.open()
         self._stage = f", {name}"
-        self._mirror()
-        if self._live is not None:
-            self._live.update(self._table(self._clock()), refresh=True)
-        else:
-            self._print_line(name)
+        if self._live is None:
+            self._add_line(name)
+        self._due.set()
 
     def interrupted(self, count: int) -> None:
         """Say what is being done about it."""
-        self._console.print(
+        self._lines.append(
             "ending the processes and writing what there is; once more: kill them"
             if count == 1
             else "killing the processes and their tracers"
         )
+        self._due.set()
 
-    def _print_changes(self, phases: Sequence[Phase]) -> None:
+    def _add_changes(self, phases: Sequence[Phase]) -> None:
         before: Sequence[Phase | None] = self._phases or [None] * len(phases)
         for process, old, new in zip(self._processes, before, phases, strict=True):
             if old is not new:
-                self._print_line(f"{process.spec.folder}: {new.value}")
+                self._add_line(f"{process.spec.folder}: {new.value}")
 
-    def _print_line(self, text: str) -> None:
-        elapsed = self._clock() - self._begin
-        self._console.print(f"[{elapsed:6.1f} s] {text}", markup=False, highlight=False)
+    def _add_line(self, text: str) -> None:
+        self._lines.append(f"[{self._clock() - self._begin:6.1f} s] {text}")
 
-    def _mirror(self) -> None:
-        lines = [line for mirror in self._mirrors for line in mirror.new_lines()]
-        if lines:  # all at once, for each print draws the table anew
+    def _draw_until_the_end(self) -> None:
+        with self._live or contextlib.nullcontext():
+            while True:
+                self._due.wait(REFRESH_S)
+                self._due.clear()
+                ending = self._ending
+                self._draw(ending)
+                if ending:
+                    return
+
+    def _draw(self, ending: bool) -> None:
+        for lines in self._mirrored(ending):  # many in one print, for each draws the table anew
             self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        while self._lines:
+            self._console.print(self._lines.popleft(), markup=False, highlight=False)
+        if self._live is not None and self._processes and not ending:
+            self._live.update(self._table(self._clock()), refresh=True)
+
+    def _mirrored(self, ending: bool) -> Iterator[list[str]]:
+        for mirror in self._mirrors:
+            while lines := mirror.new_lines():
+                yield lines
+            if ending and (rest := mirror.rest()):
+                yield [rest]
 
     def _table(self, now: float) -> Table:
         table = Table(title=f"{now - self._begin:.0f} s{self._stage}", title_justify="left", box=None)
@@ -127,25 +154,40 @@ class LaunchView:
 
 
 class LogMirror:
-    """Follows a log file, whole lines at a time."""
+    """Follows a log file, whole lines at a time, also where its folder is moved meanwhile."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
         self._name = name
-        self._position = 0
+        self._descriptor: int | None = None
         self._partial = b""
 
+    def open(self) -> None:
+        """Open the file, if it is there and not open yet."""
+        if self._descriptor is None:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(self._path, os.O_RDONLY)
+                weakref.finalize(self, os.close, self._descriptor)
+
     def new_lines(self) -> list[str]:
-        """What was added since the last time, the name in front of each line."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                added = file.read(MIRROR_BYTES)
-        except OSError:
-            return []
-        self._position += len(added)
-        *whole, self._partial = (self._partial + added).split(b"\n")
-        return [f"{self._name} | {line.decode(errors='replace').rstrip()}" for line in whole]
+        """The next lines that were added since the last time, the name in front of each; empty where there are none."""
+        self.open()
+        lines: list[str] = []
+        while not lines:
+            added = os.read(self._descriptor, MIRROR_BYTES) if self._descriptor is not None else b""
+            if not added:
+                break
+            *whole, self._partial = (self._partial + added).split(b"\n")
+            lines = [self._named(line) for line in whole]
+        return lines
+
+    def rest(self) -> str:
+        """What stands behind the last line, which had no end; empty where that is nothing."""
+        rest, self._partial = self._partial, b""
+        return self._named(rest) if rest else ""
+
+    def _named(self, line: bytes) -> str:
+        return f"{self._name} | {line.decode(errors='replace').rstrip()}"
 
 
 def last_line(path: Path) -> str:

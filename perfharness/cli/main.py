@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -14,9 +15,13 @@ import typer
 
 from perfharness.cli.help import VerbGroup
 from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
+from perfharness.cli.streams import lasting_streams
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
+
+MEASURING = frozenset({"launch", "bench", "compare-engines", "compare-layers"})
+"""They go on when nobody reads what they print; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 
@@ -65,6 +70,11 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
     keep_encodable()
+    with lasting_streams() if arguments and arguments[0] in MEASURING else contextlib.nullcontext():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False

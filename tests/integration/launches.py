@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,8 +41,10 @@ def run_to_the_end(
 def launching(arguments: tuple[object, ...], environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A launcher that goes on while the test looks on; ended with the test whatever happens."""
     with subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True
-    ) as launcher:
+        command(*arguments),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
+    ) as launcher:  # fmt: skip
         try:
             yield launcher
         finally:
