@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from perfharness.model.bench import BenchCase, CaseResult, Estimate, InstancesRecord, LatencyFigure, StreamsRecord
+from perfharness.model.bench import (
+    BenchCase,
+    CaseResult,
+    Direction,
+    Estimate,
+    InstancesRecord,
+    LatencyFigure,
+    StreamsRecord,
+)
 
-LOWER_IS_BETTER = ("mse", "mae", "rmse", "max_", "abs_rel", "sq_rel", "loss", "error", "nan", "inf", "mean_abs", "rel")
-"""How names of metrics begin where less is better; of any other, more is."""
+HIGHER_IS_BETTER = re.compile(r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]")
+"""Metrics of ours, of which 1 is perfect."""
+
+LOWER_IS_BETTER = re.compile(r"mse|max_absolute|max_relative|abs_rel|sq_rel|rmse|rmse_log|(nan|inf|unordered)_count")
+"""Metrics of ours, of which 0 is perfect."""
+
+TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")
+"""Metrics of ours that are a difference to the baseline already."""
 
 MUCH_DRIFT_PERCENT = 5.0
 """Of a latency within its loop: told wherever its figures are shown."""
@@ -87,10 +102,12 @@ def gain(result: CaseResult, at_once: InstancesRecord | StreamsRecord) -> float 
     return None if one is None or one.value <= 0 or all_of_them is None else all_of_them / one.value
 
 
-def is_higher_better(metric: str) -> bool:
-    """By the metric's name, its output in front left away."""
+def direction_of(metric: str, declared: Direction | None = None) -> Direction | None:
+    """Which values are better; of a metric of ours, its output in front left away, it is known, else it is declared."""
     name = _last_part(metric)
-    return not (name.startswith(LOWER_IS_BETTER) or name.endswith("_count"))
+    if HIGHER_IS_BETTER.fullmatch(name) or TO_BASELINE.fullmatch(name):
+        return "higher"
+    return "lower" if LOWER_IS_BETTER.fullmatch(name) else declared
 
 
 def _last_part(metric: str) -> str:
@@ -104,29 +121,37 @@ def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
     if result.equality is not None and result.equality.cosine is not None:
         return result.equality.cosine
     metrics = {} if result.accuracy is None else result.accuracy.metrics
-    return min(
-        (value for name, value in metrics.items() if _last_part(name) == "cosine" and value is not None), default=None
-    )
+    cosines = [value for name, value in metrics.items() if _last_part(name) == "cosine"]
+    known = [value for value in cosines if value is not None]
+    return min(known) if known and len(known) == len(cosines) else None
 
 
-def accuracy_loss(result: CaseResult, baseline: CaseResult | None, metric: str | None) -> float | None:
+def accuracy_loss(
+    result: CaseResult, baseline: CaseResult | None, metric: str | None, declared: Direction | None = None
+) -> float | None:
     """How much worse than the baseline the metric is, in its own unit; below 0 it is better.
 
-    Where the baseline has no such metric, against a perfect one: 1 where more is better, 0 where less is. None for the
-    metric: 1 - cosine with the reference.
+    Where the baseline has no such metric, against a perfect one: 0 where lower is better, 1 of a metric of ours. None
+    for the metric: 1 - cosine with the reference. None where it is not known which values are better, or what is
+    perfect.
+
+    Args:
+        declared: of a metric of the user's, which values are better.
     """
     value = accuracy_of(result, metric)
     if value is None:
         return None
     if metric is None:  # of the outputs with the reference's, whoever is the baseline of the speed-ups
         return 1.0 - value
-    if "_difference" in metric:  # it is one to the baseline already, below 0 where worse
+    if TO_BASELINE.fullmatch(_last_part(metric)):  # below 0 where worse
         return -value
-    higher = is_higher_better(metric)
+    direction = direction_of(metric, declared)
     base = None if baseline is None else accuracy_of(baseline, metric)
-    if base is None:
-        base = 1.0 if higher else 0.0
-    return base - value if higher else value - base
+    if direction == "lower":
+        return value - (0.0 if base is None else base)
+    if base is None and direction_of(metric) == "higher":
+        base = 1.0
+    return None if direction is None or base is None else base - value
 
 
 def gives_wrong_answers(result: CaseResult) -> bool:

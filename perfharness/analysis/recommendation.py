@@ -160,9 +160,12 @@ def checks_of(result: CaseResult, baseline: CaseResult | None, constraints: Cons
         yield Check("memory", scaled, constraints.memory_limit_bytes / 1e9, "GB", result.reasons.get("memory"))
     if constraints.max_accuracy_loss is not None:
         metric = constraints.accuracy_metric
-        loss = accuracy_loss(result, baseline, metric)
+        loss = accuracy_loss(result, baseline, metric, constraints.accuracy_direction)
         name = f"loss of {metric}" if metric else "loss of cosine"
-        yield Check(name, loss, constraints.max_accuracy_loss, "", result.reasons.get("accuracy"))
+        reason = result.reasons.get("accuracy")
+        if result.accuracy is not None:
+            reason = result.accuracy.reasons.get(metric or "cosine", reason)
+        yield Check(name, loss, constraints.max_accuracy_loss, "", reason)
     if constraints.max_energy_per_item_j is not None:
         energy = result.energy_per_item_j
         reason = result.reasons.get("energy_per_item_j")
@@ -189,11 +192,11 @@ def _candidates(fitting: Sequence[tuple[CaseResult, CaseResult | None]], constra
     percentile = constraints.latency_percentile
     if any(latency_of(result, percentile) is None for result, _ in fitting):
         percentile = "p50"
-    return [_candidate(result, base, constraints.accuracy_metric, percentile) for result, base in fitting]
+    return [_candidate(result, base, constraints, percentile) for result, base in fitting]
 
 
 def _candidate(
-    result: CaseResult, baseline: CaseResult | None, metric: str | None, percentile: LatencyPercentile
+    result: CaseResult, baseline: CaseResult | None, constraints: Constraints, percentile: LatencyPercentile
 ) -> Candidate:
     speed = result.items_per_second
     assert speed is not None, "of a case that fits"
@@ -202,7 +205,7 @@ def _candidate(
         low=None if speed.high is None else -speed.high,
         high=None if speed.low is None else -speed.low,
     )
-    loss = accuracy_loss(result, baseline, metric)
+    loss = accuracy_loss(result, baseline, constraints.accuracy_metric, constraints.accuracy_direction)
     memory = memory_of(result)
     return Candidate(
         result.case.case_id,

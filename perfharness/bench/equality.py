@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance
     if isinstance(pairs, str):
         return EqualityRecord(**common, equal=False, reason=pairs)
     equal, worst, excess = True, None, -1.0
-    absolute, relative, cosines = [0.0], [0.0], []
+    absolute, relative = [0.0], [0.0]
+    cosines: list[float | None] = []
     for name, wanted, got in pairs:
         if wanted.shape != got.shape:
             reason = f"output {name} is {got.shape}, the reference's {wanted.shape}"
@@ -38,7 +39,7 @@ def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance
         equal = equal and one.excess <= 1.0
         absolute.append(one.absolute)
         relative.append(one.relative)
-        cosines += [] if one.cosine is None else [one.cosine]
+        cosines.append(one.cosine)
         if one.excess > excess:
             worst, excess = name, one.excess
     return EqualityRecord(
@@ -46,7 +47,7 @@ def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance
         equal=equal,
         max_absolute=_finite(max(absolute)),
         max_relative=_finite(max(relative)),
-        cosine=min(cosines, default=None),
+        cosine=smallest(cosines),
         worst_output=worst,
         reason=None if equal else f"output {worst} differs by up to {excess:.3g} times the tolerance",
     )
@@ -83,6 +84,12 @@ def _cosine(wanted: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
         return None
     a, b = a / scale_a, b / scale_b  # so that no square overflows
     return float(min(1.0, a @ b / (np.linalg.norm(a) * np.linalg.norm(b))))
+
+
+def smallest(values: Sequence[float | None]) -> float | None:
+    """None where one is not known: it may be the smallest."""
+    known = [value for value in values if value is not None]
+    return min(known) if known and len(known) == len(values) else None
 
 
 def _finite(value: float) -> float | None:

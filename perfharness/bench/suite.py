@@ -16,7 +16,7 @@ from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.bench.sweep import doubling_sizes
 from perfharness.errors import UsageError
-from perfharness.model.bench import Precision
+from perfharness.model.bench import Direction, Precision
 from perfharness.model.bench_suite import Constraints
 from perfharness.model.plan import DEFAULT_COOL_DOWN_LIMIT_S
 
@@ -198,6 +198,7 @@ class ConstraintsTable(_Table):
     memory_limit: Size | None = None
     max_accuracy_loss: float | None = Field(default=None, ge=0)
     accuracy_metric: str | None = None
+    accuracy_direction: Direction | None = None
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
     def constraints(self) -> Constraints:

@@ -8,7 +8,9 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from perfharness.analysis.bench_figures import direction_of
 from perfharness.backends import Backend, ModelSource, backend, model_source, spelled
+from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.suite import (
     ALL_MODES,
     Suite,
@@ -22,6 +24,7 @@ from perfharness.bench.suite import (
     source_of,
 )
 from perfharness.errors import UsageError
+from perfharness.model.bench import Direction
 
 
 def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
@@ -36,7 +39,8 @@ def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
         _refuse(origin, [in_words(one) for one in error.errors()])
     if found := list(problems(suite)):
         _refuse(origin, found)
-    return suite
+    constraints = suite.constraints.model_copy(update={"accuracy_direction": metric_direction(suite)})
+    return suite.model_copy(update={"constraints": constraints})
 
 
 def _refuse(origin: str, found: list[str]) -> NoReturn:
@@ -90,6 +94,7 @@ def problems(suite: Suite) -> Iterator[str]:
     yield from _model_problems(suite, found)
     yield from _name_problems(suite)
     yield from _accuracy_problems(suite)
+    yield from _direction_problems(suite)
     names = {cell for cell in cell_names(suite) if cell.count("/") == 2}
     if suite.equality is not None and found and len(names) < 2 and len(suite.backend) < 2:
         yield "[equality] compares backends, modes or precisions, and there is only one of them"
@@ -103,6 +108,44 @@ def _accuracy_problems(suite: Suite) -> Iterator[str]:
         accuracy_settings(suite).samples()
     except UsageError as error:
         yield f"[accuracy] {error}"
+
+
+def metric_direction(suite: Suite) -> Direction | None:
+    """Which values of `accuracy_metric` are better; None where it is no metric of ours and nobody declares it."""
+    given = suite.constraints
+    if given.accuracy_metric is None:
+        return None
+    known = direction_of(given.accuracy_metric, given.accuracy_direction)
+    if known is not None or suite.accuracy is None:
+        return known
+    return next(filter(None, (_declared(text, given.accuracy_metric) for text in suite_metrics(suite))), None)
+
+
+def suite_metrics(suite: Suite) -> tuple[str, ...]:
+    """The user's own, relative paths from the suite's folder."""
+    return () if suite.accuracy is None else tuple(model_text(suite, text) for text in suite.accuracy.metrics)
+
+
+def _declared(text: str, metric: str) -> Direction | None:
+    """By the attribute `higher_is_better` of a metric's function: of all its figures, or a dict by name."""
+    declared = getattr(user_function(text), "higher_is_better", None)
+    if isinstance(declared, Mapping):
+        declared = declared.get(metric)
+    return None if declared is None else "higher" if declared else "lower"
+
+
+def _direction_problems(suite: Suite) -> Iterator[str]:
+    metric = suite.constraints.accuracy_metric
+    try:
+        if metric is None or metric_direction(suite) is not None:
+            return
+    except UsageError as error:
+        yield f"[accuracy] {error}"
+        return
+    yield (
+        f"it is not known whether higher or lower values of {metric!r} are better; declare it with "
+        'accuracy_direction = "lower" (or "higher") in [constraints], or --accuracy-direction'
+    )
 
 
 def _list_problems(suite: Suite) -> Iterator[str]:

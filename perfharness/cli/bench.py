@@ -20,6 +20,7 @@ from perfharness.cli.bench_options import (
     MaxLatency,
     MaxLoss,
     Metric,
+    MetricDirection,
     OutputDir,
     Percentile,
     Resume,
@@ -140,6 +141,7 @@ def run(
     latency_percentile: Percentile = None,
     max_accuracy_loss: MaxLoss = None,
     accuracy_metric: Metric = None,
+    accuracy_direction: MetricDirection = None,
     max_energy_per_item_j: MaxEnergy = None,
     charts: Charts = None,
 ) -> None:
@@ -176,6 +178,7 @@ def run(
         "constraints.memory_limit": memory_limit,
         "constraints.max_accuracy_loss": max_accuracy_loss,
         "constraints.accuracy_metric": accuracy_metric,
+        "constraints.accuracy_direction": accuracy_direction,
         "constraints.max_energy_per_item_j": max_energy_per_item_j,
     }
     made = suite_of(suite, flags, equality)

@@ -42,6 +42,14 @@ MaxLoss = Annotated[
 Metric = Annotated[
     str | None, typer.Option("--accuracy-metric", metavar="NAME", help="Of --max-accuracy-loss. [default: cosine]")
 ]
+MetricDirection = Annotated[
+    str | None,
+    typer.Option(
+        "--accuracy-direction",
+        metavar="higher|lower",
+        help="Which values of --accuracy-metric are better, where it is your own.",
+    ),
+]
 MaxEnergy = Annotated[
     float | None, typer.Option("--max-energy-per-item-j", metavar="J", help="Recommend only what takes at most that.")
 ]

@@ -16,6 +16,7 @@ from perfharness.cli.bench_options import (
     MaxLoss,
     MemoryBudget,
     Metric,
+    MetricDirection,
     Percentile,
 )
 from perfharness.cli.bench_setup import check_charts, say, say_drawn
@@ -39,6 +40,7 @@ def show(
     max_memory: MemoryBudget = None,
     max_accuracy_loss: MaxLoss = None,
     accuracy_metric: Metric = None,
+    accuracy_direction: MetricDirection = None,
     max_energy_per_item_j: MaxEnergy = None,
     charts: Charts = None,
 ) -> None:
@@ -57,6 +59,7 @@ def show(
         "memory_limit": max_memory,
         "max_accuracy_loss": max_accuracy_loss,
         "accuracy_metric": accuracy_metric,
+        "accuracy_direction": accuracy_direction,
         "max_energy_per_item_j": max_energy_per_item_j,
     }
     if is_of_sweep(folder):
@@ -98,16 +101,24 @@ def _constraints(known: Constraints, **given: Any) -> Constraints:
     """Those of the suite with others over them."""
     from pydantic import ValidationError
 
+    from perfharness.analysis.bench_figures import direction_of
     from perfharness.bench.suite import ConstraintsTable
     from perfharness.bench.suite_check import in_words
 
     kept = known.model_dump(exclude={"memory_limit_bytes"}) | {"memory_limit": known.memory_limit_bytes}
+    if given["accuracy_metric"] not in (None, known.accuracy_metric):
+        kept["accuracy_direction"] = None
     try:
         table = ConstraintsTable.model_validate(
             kept | {key: value for key, value in given.items() if value is not None}
         )
     except ValidationError as error:
         raise UsageError(in_words(error.errors()[0])) from error
+    metric = table.accuracy_metric
+    if metric is not None and direction_of(metric, table.accuracy_direction) is None:
+        raise UsageError(
+            f"it is not known whether higher or lower values of {metric!r} are better; say it with --accuracy-direction"
+        )
     return table.constraints()
 
 

@@ -12,6 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
+Direction = Literal["higher", "lower"]
+"""Which values of a metric are better."""
+
 LatencyFigure = Literal["mean", "p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
@@ -196,7 +199,8 @@ class AccuracyRecord(_Model):
 class EqualityRecord(_Model):
     """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
 
-    Of all outputs together: the largest differences, the smallest cosine. `equal` is None where they could not be
+    Of all outputs together: the largest differences, the smallest cosine, None where an output has none (all zeros, not
+    finite, empty). `equal` is None where they could not be
     compared, and `reason` says why.
     """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile, MachineRecord, Precision
+from perfharness.model.bench import CaseResult, Direction, Estimate, LatencyPercentile, MachineRecord, Precision
 
 BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
@@ -23,7 +23,7 @@ class Constraints(_Model):
     """What a recommended case must keep to; None: anything goes.
 
     `max_accuracy_loss` is in the metric's own unit (`accuracy_metric`); None for the metric: 1 - cosine of the outputs
-    against the suite's reference.
+    against the suite's reference. `accuracy_direction` says which values of a metric of the user's are better.
     """
 
     max_latency_ms: float | None = Field(default=None, gt=0)
@@ -31,6 +31,7 @@ class Constraints(_Model):
     memory_limit_bytes: int | None = Field(default=None, gt=0)
     max_accuracy_loss: float | None = Field(default=None, ge=0)
     accuracy_metric: str | None = None
+    accuracy_direction: Direction | None = None
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
 

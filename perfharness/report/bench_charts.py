@@ -11,7 +11,7 @@ from pathlib import Path
 from perfharness.analysis.bench_figures import (
     accuracy_loss,
     baseline_of,
-    is_higher_better,
+    direction_of,
     latency_of,
     memory_of,
     speedup,
@@ -151,14 +151,14 @@ def power(chart: Chart) -> bool:
 
 def accuracy(chart: Chart) -> bool:
     """Accuracy loss over speed-up."""
-    metric = chart.suite.constraints.accuracy_metric
+    metric, declared = chart.suite.constraints.accuracy_metric, chart.suite.constraints.accuracy_direction
     cases, baseline = chart.suite.cases, chart.suite.baseline
 
     def gain(result: CaseResult) -> Estimate | None:
         return speedup(result, baseline_of(result, cases, baseline))
 
     def loss(result: CaseResult) -> Estimate | None:
-        found = accuracy_loss(result, baseline_of(result, cases, baseline), metric)
+        found = accuracy_loss(result, baseline_of(result, cases, baseline), metric, declared)
         return None if found is None else Estimate(value=found)
 
     if not chart.points(gain, loss, "accuracy"):
@@ -175,7 +175,9 @@ def accuracy(chart: Chart) -> bool:
     if metric is None:
         chart.ax.set_ylabel("accuracy loss (1 - cosine of the outputs)")
     else:
-        chart.ax.set_ylabel(f"{'loss' if is_higher_better(metric) else 'growth'} of {metric}", parse_math=False)
+        chart.ax.set_ylabel(
+            f"{'growth' if direction_of(metric, declared) == 'lower' else 'loss'} of {metric}", parse_math=False
+        )
     limit = chart.suite.constraints.max_accuracy_loss
     if limit is not None:
         chart.limit(limit, f"limit: loss of at most {limit:g}")

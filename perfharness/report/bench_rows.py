@@ -77,7 +77,7 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         "outputs_max_absolute": (number, result.equality.max_absolute if result.equality else None),
         "outputs_max_relative": (number, result.equality.max_relative if result.equality else None),
         "outputs_cosine": (number, result.equality.cosine if result.equality else None),
-        "accuracy_loss": (number, accuracy_loss(result, base, suite.constraints.accuracy_metric)),
+        "accuracy_loss": (number, _loss(result, base, suite)),
         **{f"accuracy_{name}": (number, result.accuracy.metrics.get(name) if result.accuracy else None)
            for name in metric_names(suite)},
         "attempts": (whole, result.process.attempts if result.process else None),
@@ -85,6 +85,10 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         "duration_s": (number, result.duration_s),
     }  # fmt: skip
     return row
+
+
+def _loss(result: CaseResult, baseline: CaseResult | None, suite: BenchSuiteResult) -> float | None:
+    return accuracy_loss(result, baseline, suite.constraints.accuracy_metric, suite.constraints.accuracy_direction)
 
 
 def metric_names(suite: BenchSuiteResult) -> list[str]:

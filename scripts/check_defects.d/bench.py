@@ -62,7 +62,49 @@ def proven() -> Iterator[Row]:
     yield not found.proven, "bench sweep --latency-target", came, "proven false where the next is undecided"
 
 
-CASES: list[Callable[[], Iterator[Row]]] = [intervals, proven]
+def accuracy() -> Iterator[Row]:
+    """acc.py and the direction of an own metric."""
+    import tempfile
+
+    from bench_results import made_up
+
+    from perfharness.analysis.recommendation import recommend
+    from perfharness.bench.accuracy.difference import DifferenceAccumulator
+    from perfharness.bench.accuracy.of_case import Comparison
+    from perfharness.bench.accuracy.samples import Sample
+    from perfharness.bench.accuracy.settings import AccuracySettings
+    from perfharness.bench.suite_check import make_suite
+    from perfharness.errors import UsageError
+    from perfharness.model.bench import AccuracyRecord
+    from perfharness.model.bench_suite import Constraints
+
+    whole = DifferenceAccumulator()
+    for number in range(10):
+        values = np.arange(1.0, 101)
+        whole.update(values * (number != 3), values, str(number))
+    found = whole.figures()["cosine_min"]
+    yield found.value is None, "acc.py: one of ten all zeros", f"{found.value} ({found.reason})", "null with the reason"
+    with tempfile.TemporaryDirectory() as folder:
+        comparison = Comparison(AccuracySettings(inputs=Path(folder)))
+        comparison.update(Sample("a", Path(folder)), {"y": np.arange(4.0)}, {"y": np.arange(4.0)})
+        given = "top1_agreement" in comparison.record("torch").metrics
+        yield not given, "top1_agreement", "given" if given else "not given", "not given of what is no classification"
+        (Path(folder) / "own.py").write_text("def wer(outputs, reference, sample):\n    return 0.0\n")
+        suite = {"models": ["own.py:wer"], "backends": ["torch"], "folder": Path(folder),
+                 "constraints": {"accuracy_metric": "wer", "max_accuracy_loss": 0.01}}  # fmt: skip
+        try:
+            make_suite(suite, "suite")
+            came = "taken"
+        except UsageError as error:
+            came = f"usage error: {error}"
+        yield "accuracy_direction" in came, "own metric without a direction", came, "usage error with the next step"
+    case = made_up("x", accuracy=AccuracyRecord(against="torch", samples=9, metrics={"wer": 0.035}))
+    limits = Constraints(max_accuracy_loss=0.01, accuracy_metric="wer", accuracy_direction="lower")
+    (told,) = recommend([case], limits, None)
+    yield told.best is None, "wer 0.035, limit 0.01", f"best {told.best}", "none meets it"
+
+
+CASES: list[Callable[[], Iterator[Row]]] = [intervals, proven, accuracy]
 
 
 def main() -> int:

@@ -66,6 +66,22 @@ def test_cosine_of_all_values_and_of_the_worst_sample() -> None:
     assert seen.worst_sample == "bad"
 
 
+@pytest.mark.parametrize("bad", [np.zeros(4), np.full(4, np.nan), np.zeros(0)])
+def test_a_sample_without_a_cosine_is_not_left_out_of_the_smallest(bad: npt.NDArray[np.float64]) -> None:
+    """Nine of ten are equal; one is all zeros, NaN on both sides, or empty."""
+    whole, second = DifferenceAccumulator(), DifferenceAccumulator()
+    for number in range(10):
+        values = np.asarray([1.0, 2.0, 3.0, 4.0])
+        own = bad if number == 3 else values
+        baseline = values if own.size and np.isfinite(own).all() else own
+        (whole if number < 5 else second).update(own, baseline, f"sample {number}")
+    whole.merge(second)
+    found = whole.figures()["cosine_min"]
+    assert found.value is None
+    assert found.reason
+    assert "sample 3" in found.reason
+
+
 def test_nan_on_one_side_is_no_number() -> None:
     found = compared([1, np.nan, np.inf, 2], [1, 1, np.inf, 2])
     assert found["cosine"].value is None

@@ -12,10 +12,10 @@ import pytest
 from perfharness.backends.base import BackendOptions, ModelSource
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
+from perfharness.bench.accuracy.of_case import Comparison, measure_accuracy, read_outputs
 from perfharness.bench.accuracy.own_metric import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor, PreprocessSettings
-from perfharness.bench.accuracy.samples import find_samples, read_image, read_map, resized_map
+from perfharness.bench.accuracy.samples import Sample, find_samples, read_image, read_map, resized_map
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
@@ -55,10 +55,36 @@ def test_a_case_against_the_stored_outputs_of_the_baseline(tmp_path: Path) -> No
     assert record.metrics["max_absolute"] == 1
     assert record.metrics["mse"] == pytest.approx(1 / 12)
     assert record.metrics["max_relative"] == pytest.approx(1 / 2049)
-    assert record.metrics["top1_agreement"] == 1
+    assert "top1_agreement" not in record.metrics, "nothing says that these are scores of classes"
     assert record.reasons == {}
     details = json.loads((tmp_path / "details" / "accuracy.json").read_text())
     assert details["worst_samples"] == {"y": "b"}
+
+
+def test_agreement_is_given_of_what_is_declared_a_classification(tmp_path: Path) -> None:
+    folder = write_rows(tmp_path / "in", {"a": [1, 2, 3, 4], "b": [9, 1, 1, 1]})
+    (tmp_path / "names.txt").write_text("cat\ndog\nfox\nowl\n")
+    settings = AccuracySettings(inputs=folder, class_names=tmp_path / "names.txt")
+    run(settings, store=tmp_path / "store")
+    assert run(settings, baseline=tmp_path / "store").metrics["top1_agreement"] == 1
+    assert run(settings, scale=-1.0, baseline=tmp_path / "store").metrics["top1_agreement"] == 0
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    wrong = run(settings, baseline=tmp_path / "store")
+    assert wrong.metrics["top1_agreement"] is None
+    assert wrong.reasons["top1_agreement"]
+
+
+def test_one_output_that_is_nan_has_no_depth_errors(tmp_path: Path) -> None:
+    """Of the other image they would be 0."""
+    rows = {"a": np.full((2, 2), 2.0), "b": np.full((2, 2), 4.0)}
+    truth = write_rows(tmp_path / "truth", rows)
+    comparison = Comparison(AccuracySettings(inputs=truth, truth=truth))
+    for name, row in rows.items():
+        sample = Sample(name, truth / f"{name}.npy", truth / f"{name}.npy")
+        comparison.try_update(sample, {"y": row * np.nan if name == "b" else row}, None)
+    record = comparison.record("ground truth")
+    assert (record.samples, record.metrics["abs_rel"], record.metrics["delta1"]) == (1, None, None)
+    assert record.reasons["abs_rel"]
 
 
 def test_a_damaged_file_is_one_line_and_the_others_are_compared(tmp_path: Path) -> None:
@@ -233,9 +259,20 @@ def test_own_metrics_of_a_case(tmp_path: Path, own: str) -> None:
     record = run(AccuracySettings(inputs=folder, metrics=metrics), scale=2.0, baseline=tmp_path / "store")
     assert record.metrics["bias"] == pytest.approx((2.5 + 1.5) / 2)
     assert [record.metrics[name] for name in ("first", "largest", "samples")] == [4, 8, 2]
-    assert record.reasons["none"] == "it gave no number for any sample"
+    assert (record.metrics["none"], bool(record.reasons["none"])) == (None, True)
     assert record.reasons["broken"] == "it raised KeyError: 'z'"
     assert record.reasons["text"] == "it returned str, which is neither a number nor numbers by name"
+
+
+def test_an_own_metric_that_gave_nan_for_one_sample_has_no_mean(tmp_path: Path) -> None:
+    """The mean of the others would be 0.5."""
+    (tmp_path / "metric.py").write_text(
+        "def share(outputs, reference, sample):\n    return float('nan') if sample == 'b' else 0.5\n"
+    )
+    folder = write_rows(tmp_path / "in", {"a": [1, 2, 3, 4], "b": [3, 1, 1, 1]})
+    record = run(AccuracySettings(inputs=folder, metrics=(f"{tmp_path / 'metric.py'}:share",)))
+    assert record.metrics["share"] is None
+    assert record.reasons["share"]
 
 
 def test_an_own_metric_that_is_not_there(own: str) -> None:

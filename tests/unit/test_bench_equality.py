@@ -54,6 +54,12 @@ def test_not_finite_is_different_and_json_can_hold_it(bad: float) -> None:
     assert compare_outputs("ref", {"y": np.array([bad])}, {"y": np.array([bad])}, TIGHT).equal is True
 
 
+@pytest.mark.parametrize("bad", [np.zeros(2), np.zeros(0), np.array([1.0, np.nan])])
+def test_the_cosine_is_not_that_of_the_other_outputs(bad: np.ndarray) -> None:
+    expected = {"a": np.array([1.0, 2.0]), "b": np.full(len(bad), 0.05)}
+    assert compare_outputs("ref", expected, {"a": np.array([1.0, 2.0]), "b": bad}, TIGHT).cosine is None
+
+
 def test_zero_tolerance_and_empty_outputs() -> None:
     none = Tolerance(absolute=0, relative=0)
     assert compare_outputs("r", {"y": np.ones(3)}, {"y": np.ones(3)}, none).equal is True

@@ -182,6 +182,31 @@ def test_mistakes_are_one_sentence_each(folder: Path, text: str, message: str) -
     assert "pydantic" not in said.lower()
 
 
+@pytest.mark.parametrize(
+    ("declared", "direction"),
+    [
+        ("", None),
+        ("wer.higher_is_better = False", "lower"),
+        ("wer.higher_is_better = {'wer': True}", "higher"),
+        ("wer.higher_is_better = {'other': True}", None),
+    ],
+)
+def test_the_direction_of_an_own_metric_is_declared(folder: Path, declared: str, direction: str | None) -> None:
+    (folder / "own.py").write_text(f"def wer(outputs, reference, sample):\n    return 0.0\n\n\n{declared}\n")
+    (folder / "in").mkdir()
+    (folder / "in" / "a.npy").write_bytes(b"")
+    text = WHOLE + "[accuracy]\ninputs = 'in'\nmetrics = ['own.py:wer']\n[constraints]\naccuracy_metric = 'wer'\n"
+    if direction is None:
+        with pytest.raises(UsageError, match="accuracy_direction"):
+            suite_of(folder, text)
+    else:
+        assert suite_of(folder, text).constraints.accuracy_direction == direction
+    for either in ("higher", "lower"):
+        assert suite_of(folder, text + f"accuracy_direction = '{either}'").constraints.accuracy_direction == either
+    ours = text.replace("'wer'", "'depth.abs_rel'")
+    assert suite_of(folder, ours).constraints.accuracy_direction == "lower", "ours are known"
+
+
 def test_all_mistakes_at_once(folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         suite_of(folder, "baseline = 'x'\n" + WHOLE.replace("[1, 8]", "[1, 1]").replace('"all"', '"turbo"'))

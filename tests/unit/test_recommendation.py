@@ -192,6 +192,28 @@ def test_which_way_a_metric_is_worse(metric: str, base: float | None, value: flo
     assert accuracy_loss(case(value), case(base), metric) == pytest.approx(loss)
 
 
+@pytest.mark.parametrize(("metric", "loss"), [("wer", 0.035), ("word_error", 0.035), ("lossless", 0.035)])
+def test_which_way_an_own_metric_is_worse_is_declared(metric: str, loss: float) -> None:
+    """A word error rate of 0.035, the baseline's is 0: by its name the metric might be either."""
+
+    def case(number: float) -> CaseResult:
+        return made_up("x", accuracy=AccuracyRecord(against="labels", samples=9, metrics={metric: number}))
+
+    assert accuracy_loss(case(0.035), case(0.0), metric) is None
+    assert accuracy_loss(case(0.035), case(0.0), metric, "lower") == pytest.approx(loss)
+    assert accuracy_loss(case(0.035), case(0.0), metric, "higher") == pytest.approx(-loss)
+    assert accuracy_loss(case(0.035), None, metric, "lower") == pytest.approx(loss)
+    assert accuracy_loss(case(40.0), None, metric, "higher") is None, "nobody says what is perfect"
+    limits = Constraints(max_accuracy_loss=0.01, accuracy_metric=metric, accuracy_direction="lower")
+    (found,) = recommend([case(0.035)], limits, None)
+    assert (found.best, found.nearest) == (None, case(0.035).case.case_id)
+
+
+def test_cosine_of_an_output_that_has_none_is_not_the_others() -> None:
+    record = AccuracyRecord(against="torch", samples=9, metrics={"a.cosine": 1.0, "b.cosine": None})
+    assert accuracy_loss(made_up("x", accuracy=record), None, None) is None
+
+
 def test_cosine_of_the_worst_output_stands_in() -> None:
     record = AccuracyRecord(against="torch", samples=9, metrics={"a.cosine": 0.999, "b.cosine": 0.9, "b.mse": 1.0})
     assert accuracy_loss(made_up("x", accuracy=record), None, None) == pytest.approx(0.1)

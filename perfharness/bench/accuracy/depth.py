@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.bench.accuracy.figure import Figures, SampleError, figure, nothing
+from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, figure, nothing
 
 Float64 = npt.NDArray[np.float64]
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "rmse_log", "delta1", "delta2", "delta3")
@@ -66,11 +66,12 @@ def depth_errors(
     Args:
         mask: where the truth is valid, beside being finite and between the caps.
 
-    Raises `SampleError` where there is no valid pixel, a valid one has no finite prediction, or there is no scale.
+    Raises `SampleError` where there is no valid pixel, `OutputError` where a valid one has no finite
+    prediction, or there is no scale.
     """
     p, t = np.asarray(prediction, dtype=np.float64), np.asarray(truth, dtype=np.float64)
     if p.shape != t.shape:
-        raise SampleError(f"the map is {p.shape}, the ground truth {t.shape}")
+        raise OutputError(f"the map is {p.shape}, the ground truth {t.shape}")
     valid = np.isfinite(t) & (t > settings.min_depth) & (t < settings.max_depth)
     if mask is not None:
         valid &= mask
@@ -78,7 +79,7 @@ def depth_errors(
         raise SampleError(f"no pixel of the ground truth is between {settings.min_depth:g} and {settings.max_depth:g}")
     p, t = p[valid], t[valid]
     if bad := int((~np.isfinite(p)).sum()):
-        raise SampleError(f"{bad} of {p.size} valid pixels have a prediction that is NaN or infinite")
+        raise OutputError(f"{bad} of {p.size} valid pixels have a prediction that is NaN or infinite")
     if settings.prediction == "disparity":
         p = 1.0 / np.maximum(p, SMALLEST_DISPARITY)
     scale = _median_scale(p, t) if settings.scaling == "median" else 1.0
@@ -101,7 +102,7 @@ def depth_errors(
 def _median_scale(p: Float64, t: Float64) -> float:
     middle = float(np.median(p))
     if middle <= 0:
-        raise SampleError(f"the median of the prediction is {middle:g}, and median scaling takes a positive one")
+        raise OutputError(f"the median of the prediction is {middle:g}, and median scaling takes a positive one")
     return float(np.median(t)) / middle
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.accuracy.figure import Figure, Figures, SampleError, figure, nothing
+from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, figure, nothing
 
 BLOCK = 1 << 20
 """Values that are looked at together, as float64."""
 
 SUMS = (
     "samples", "count", "compared", "unlike", "nan", "inf", "baseline_nan", "baseline_inf", "zero_baseline",
-    "relative_count", "dot", "square", "baseline_square", "error_square",
+    "relative_count", "without_cosine", "dot", "square", "baseline_square", "error_square",
 )  # fmt: skip
 ON_VALUES = ("cosine", "cosine_min", "mse", "max_absolute", "max_relative")
 
@@ -24,7 +24,8 @@ ON_VALUES = ("cosine", "cosine_min", "mse", "max_absolute", "max_relative")
 class DifferenceAccumulator:
     """Cosine, mean squared error, largest differences, NaN and infinite values.
 
-    - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample.
+    - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample, None where a
+      sample has none.
     - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` are those left
       out of it although x is not 0.
     - Values that are NaN, or infinite with one sign, on both sides are alike and left out. Where they are on one side
@@ -48,23 +49,30 @@ class DifferenceAccumulator:
     max_absolute: float = 0.0
     max_relative: float = 0.0
     cosine_min: float | None = None
+    without_cosine: int = 0
+    no_cosine_because: str | None = None
+    """Why the first of these samples has none."""
+
     worst_sample: str | None = None
     """Of the largest absolute difference."""
 
     _worst: float = field(default=-1.0, repr=False)
 
     def update(self, values: npt.NDArray[Any], baseline: npt.NDArray[Any], sample: str = "") -> None:
-        """Take one sample's output. Raises `SampleError` where shapes differ or the values are no real numbers."""
+        """Take one sample's output. Raises `OutputError` where shapes differ or the values are no real numbers."""
         values, baseline = np.asarray(values), np.asarray(baseline)
         if values.shape != baseline.shape:
-            raise SampleError(f"the output is {values.shape}, the baseline's {baseline.shape}")
+            raise OutputError(f"the output is {values.shape}, the baseline's {baseline.shape}")
         if values.dtype.kind not in "fiub" or baseline.dtype.kind not in "fiub":
-            raise SampleError(f"values of {values.dtype} and {baseline.dtype} are no real numbers")
+            raise OutputError(f"values of {values.dtype} and {baseline.dtype} are no real numbers")
         one = DifferenceAccumulator(samples=1)
         flat, other = values.reshape(-1), baseline.reshape(-1)
         for begin in range(0, flat.size, BLOCK):
             one._block(flat[begin : begin + BLOCK].astype(np.float64), other[begin : begin + BLOCK].astype(np.float64))
-        one.cosine_min = _cosine(one.dot, one.square, one.baseline_square).value
+        own = _cosine(one.dot, one.square, one.baseline_square) if one.compared else Figure(None, "no values")
+        one.cosine_min = own.value
+        if own.value is None:
+            one.without_cosine, one.no_cosine_because = 1, f"{sample}: {own.reason}" if sample else own.reason
         if one.compared:
             one._worst, one.worst_sample = one.max_absolute, sample
         self.merge(one)
@@ -103,6 +111,7 @@ class DifferenceAccumulator:
         self.max_relative = max(self.max_relative, other.max_relative)
         known = [value for value in (self.cosine_min, other.cosine_min) if value is not None]
         self.cosine_min = min(known, default=None)
+        self.no_cosine_because = self.no_cosine_because or other.no_cosine_because
         if other._worst > self._worst:
             self._worst, self.worst_sample = other._worst, other.worst_sample
 
@@ -124,7 +133,7 @@ class DifferenceAccumulator:
             return nothing(ON_VALUES, f"none of {self.count} values is finite on both sides")
         found = {
             "cosine": _cosine(self.dot, self.square, self.baseline_square),
-            "cosine_min": Figure(self.cosine_min, None if self.cosine_min is not None else "no sample has a cosine"),
+            "cosine_min": self._cosine_min(),
             "mse": figure(self.error_square / self.compared),
             "max_absolute": figure(self.max_absolute),
             "max_relative": figure(self.max_relative)
@@ -138,6 +147,12 @@ class DifferenceAccumulator:
             name: Figure(None, f"{told}; of the others it is {one.value:.6g}" if one.value is not None else told)
             for name, one in found.items()
         }
+
+    def _cosine_min(self) -> Figure:
+        if not self.without_cosine:
+            return Figure(self.cosine_min)
+        told = f"{self.without_cosine} of {self.samples} samples have no cosine ({self.no_cosine_because})"
+        return Figure(None, told if self.cosine_min is None else f"{told}; of the others it is {self.cosine_min:.6g}")
 
 
 def _cosine(dot: float, square: float, other: float) -> Figure:

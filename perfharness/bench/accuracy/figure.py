@@ -13,6 +13,10 @@ class SampleError(PerfHarnessError):
     """One sample cannot be read or compared; the others can."""
 
 
+class OutputError(SampleError):
+    """A model's output is what cannot be compared: another model's might."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """One metric: `value` is None where it cannot be computed, and `reason` then says why."""

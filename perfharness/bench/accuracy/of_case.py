@@ -11,6 +11,7 @@ compared with ground truth only. Others read them one by one. Nothing is held bu
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from perfharness.backends.base import Session
 from perfharness.bench.accuracy.classes import ClassAccumulator
 from perfharness.bench.accuracy.depth import DepthAccumulator
 from perfharness.bench.accuracy.difference import DifferenceAccumulator
-from perfharness.bench.accuracy.figure import Figures, SampleError, split
+from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, SampleError, split
 from perfharness.bench.accuracy.own_metric import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor
 from perfharness.bench.accuracy.samples import Sample, as_map, read_arrays, read_map, resized_map
@@ -38,6 +39,9 @@ DETAILS_NAME = "accuracy.json"
 OUTPUT = "output."
 """Before the names in files: an output may be called as an argument of `numpy.savez`."""
 
+DIFFERENCES, CLASSES, DEPTH, OWN = "differences", "classes", "depth", "own"
+"""Kinds of figures."""
+
 MAX_TOLD = 20
 """Failed samples that are told one by one."""
 
@@ -50,7 +54,12 @@ class Comparison:
     class_names: Sequence[str] = ()
     failed: list[str] = field(default_factory=list)
     failures: int = 0
+    seen: int = 0
     samples: int = 0
+    """Of those seen, with something to compare."""
+
+    not_computed: Counter[str] = field(default_factory=Counter)
+    """Samples whose outputs are why a kind of figure could not be computed, by the kind."""
 
     def __post_init__(self) -> None:
         self.differences: dict[str, DifferenceAccumulator] = {}
@@ -61,17 +70,30 @@ class Comparison:
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Outputs | None) -> None:
         """One sample. Each kind of figure that can be had is taken; what cannot raises `SampleError` in the end."""
+        self.seen += 1
         name = self.settings.output_name or next(iter(outputs))
         if name not in outputs:
             raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
-        before = None if baseline is None else _same_outputs(outputs, baseline)
+        try:
+            before = None if baseline is None else _same_outputs(outputs, baseline)
+        except OutputError:
+            self.not_computed.update((DIFFERENCES, CLASSES))
+            raise
         truth = None if sample.truth is None else read_map(sample.truth, self.settings.truth_scale)
-        parts = (self._differences, self._classes, self._depth, self._own)
-        came = [_tried(part, sample, outputs, before, truth, name) for part in parts]
+        parts = {DIFFERENCES: self._differences, CLASSES: self._classes, DEPTH: self._depth, OWN: self._own}
+        came = [self._tried(kind, part, sample, outputs, before, truth, name) for kind, part in parts.items()]
         self.samples += True in came
         errors = [one for one in came if isinstance(one, str)]
         if errors:
             raise SampleError("; ".join(errors))
+
+    def _tried(self, kind: str, part: Callable[..., bool], *arguments: Any) -> bool | str:
+        """Whether a part had something to compare, or why it could not."""
+        try:
+            return part(*arguments)
+        except SampleError as error:
+            self.not_computed[kind] += isinstance(error, OutputError)
+            return str(error)
 
     def _differences(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
         del truth, name
@@ -84,9 +106,17 @@ class Comparison:
         other = None if before is None else before[name]
         if sample.label is not None:
             self.classes.update(scores.reshape(1, -1), [sample.label], None if other is None else other.reshape(1, -1))
-        elif other is not None and truth is None and scores.ndim == 1 and not np.isnan(other).any():
-            self.agreement.update(scores, [int(np.argmax(other))])
+        elif other is not None and self.class_names:
+            self._agreement(scores, other)
         return sample.label is not None
+
+    def _agreement(self, scores: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+        """Of outputs that the suite declares to be scores of classes, by naming the classes."""
+        if scores.size != len(self.class_names):
+            raise OutputError(f"the output has {scores.size} values, and {len(self.class_names)} classes are named")
+        if np.isnan(other).any():
+            raise SampleError("the baseline's scores have NaN, and so no first class")
+        self.agreement.update(scores.reshape(1, -1), [int(np.argmax(other))])
 
     def _depth(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
         del sample, before
@@ -123,17 +153,28 @@ class Comparison:
         found: Figures = {}
         for output, accumulator in self.differences.items():
             prefix = f"{output}." if len(self.differences) > 1 else ""
-            found |= {f"{prefix}{name}": one for name, one in accumulator.figures().items()}
+            own = self._of_all(DIFFERENCES, accumulator.figures())
+            found |= {f"{prefix}{name}": one for name, one in own.items()}
         if self.settings.labels is not None:
-            found |= self.classes.figures()
-        elif self.agreement.samples:
-            found["top1_agreement"] = self.agreement.figures()["top1"]
+            found |= self._of_all(CLASSES, self.classes.figures())
+        elif self.agreement.samples or self.not_computed[CLASSES]:
+            found |= self._of_all(CLASSES, {"top1_agreement": self.agreement.figures()["top1"]})
         if self.settings.truth is not None:
-            found |= self.depth.figures()
+            found |= self._of_all(DEPTH, self.depth.figures())
         for metric in self.own:
             for name, one in metric.figures().items():
                 found[f"{metric.name}.{name}" if name in found else name] = one
         return found
+
+    def _of_all(self, kind: str, figures: Figures) -> Figures:
+        """None where an output could not be compared: the figures of the others would look better than the model is."""
+        if not (count := self.not_computed[kind]):
+            return figures
+        told = f"the outputs of {count} of {self.seen} samples could not be compared"
+        return {
+            name: Figure(None, f"{told}; of the others it is {one.value:.6g}" if one.value is not None else told)
+            for name, one in figures.items()
+        }
 
     def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
         """As it stands in `bench.json`."""
@@ -166,19 +207,11 @@ def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
     if set(baseline) != set(outputs) and len(baseline) == len(outputs):
         baseline = dict(zip(outputs, baseline.values(), strict=True))
     if missing := sorted(set(outputs) - set(baseline)):
-        raise SampleError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
+        raise OutputError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
     for key, values in outputs.items():
         if values.shape != baseline[key].shape:
-            raise SampleError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
+            raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
     return baseline
-
-
-def _tried(part: Callable[..., bool], *arguments: Any) -> bool | str:
-    """Whether the part had something to compare, or why it could not."""
-    try:
-        return part(*arguments)
-    except SampleError as error:
-        return str(error)
 
 
 def measure_accuracy(

@@ -58,7 +58,7 @@ class OwnMetric:
                     self._sums.setdefault(name, 0.0)
 
     def figures(self) -> Figures:
-        """By name; a sample for which a function gave None or NaN is left out of its mean."""
+        """By name; None where a function gave no number for a sample."""
         if self._reason is None and self._object is not None:
             found = self._named(self._asked(self._object.result))
             if self._reason is None:
@@ -67,12 +67,14 @@ class OwnMetric:
             return {self.name: Figure(None, self._reason)}
         if not self._sums:
             return {self.name: Figure(None, "no sample was shown to it")}
-        return {
-            name: figure(value / self._counts[name])
-            if self._counts.get(name)
-            else Figure(None, "it gave no number for any sample")
-            for name, value in self._sums.items()
-        }
+        return {name: self._mean(name, total) for name, total in self._sums.items()}
+
+    def _mean(self, name: str, total: float) -> Figure:
+        count = self._counts.get(name, 0)
+        if count == self.samples:
+            return figure(total / count)
+        told = f"it gave no number for {self.samples - count} of {self.samples} samples"
+        return Figure(None, f"{told}; of the others the mean is {total / count:.6g}" if count else told)
 
     def _figure(self, value: float | None) -> Figure:
         return Figure(None, "the metric has no value") if value is None or not np.isfinite(value) else Figure(value)
