@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfharness.errors import PerfHarnessError
+from perfharness.files import is_plain
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
+from perfharness_launcher.collect import collect
 from perfharness_launcher.discovery import find_nsys
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.nsys_command import REPORT_STEM
 from perfharness_launcher.report_export import REPORT_SUFFIX, sqlite_of
 
 if TYPE_CHECKING:
     from perfharness.report.run import Run
 
+REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
 
@@ -25,6 +34,30 @@ def trace_file(path: Path, nsys: Path | None = None) -> Path:
     if not _is_report(path):
         return path
     return sqlite_of(path, lambda: find_nsys(nsys, os.environ))
+
+
+def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
+    """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
+
+    What cannot be made is left out: the analysis says of which process there is no trace.
+    """
+    from perfharness.report.run_folder import read_manifest
+
+    manifest = read_manifest(folder)
+    if manifest.complete:
+        return
+    if manifest.tracer.kind == "nsys":
+        left = [folder / process.folder for process in manifest.processes]
+        reports = [place for place in left if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)]
+        usable = [found for found in find_nsys(nsys, os.environ) if found.usable] if reports else []
+        if usable:
+            collect(usable[0], reports, Interrupts())
+    spool = folder / SPOOL_NAME
+    if is_plain(spool) and not os.path.lexists(folder / TELEMETRY_NAME):
+        from perfharness.telemetry.spool import finish_spool
+
+        with contextlib.suppress(PerfHarnessError, OSError):
+            finish_spool(spool, folder / TELEMETRY_NAME)
 
 
 def open_run(

@@ -10,26 +10,27 @@ from pathlib import Path
 from typing import NoReturn
 
 from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import (
-    MANIFEST_NAME,
     EnvironmentRecord,
     FindingRecord,
     ProcessRecord,
     RunManifest,
 )
-from perfharness.model.plan import LaunchPlan
+from perfharness.model.plan import LaunchPlan, ProcessSpec
 from perfharness_launcher.annotation_findings import annotation_findings
 from perfharness_launcher.collect import collect
-from perfharness_launcher.companions import Companion, CompanionContext, Companions
+from perfharness_launcher.companions import Companion, CompanionContext, CompanionReport, Companions, MeasuredProcess
 from perfharness_launcher.interrupts import noting_interrupts
 from perfharness_launcher.orphans import adopting_orphans
 from perfharness_launcher.outcome import process_findings, process_record
 from perfharness_launcher.spawn import planned_command
-from perfharness_launcher.staging import left_behind, staging
+from perfharness_launcher.staging import Staging, left_behind, staging
 from perfharness_launcher.supervise import Observer, Patience, Supervisor
 
-Analyse = Callable[[Path, RunManifest], None]
+Analyse = Callable[[Path, RunManifest], bool]
+"""Writes the results of a run into its folder; whether all of it was written."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class LaunchOutcome:
 
     manifest: RunManifest
     output_dir: Path
+    """Where it lies: the output folder of the plan, or a folder in that, beside an earlier run that has numbers."""
+
+    is_aside: bool = False
 
     @property
     def all_processes_well(self) -> bool:
@@ -66,7 +70,8 @@ def launch(
     Args:
         command: the command line of perfharness itself, for the manifest.
         analyse: turns the run folder into `benchmark*.json`; called in the folder where the run is written, before it
-            is put in place. Whatever it raises, what was measured is put in place first.
+            is put in place. Whatever it raises, what was measured is kept: in place of the earlier run, or beside it
+            where that has numbers.
         companions: what runs beside the processes, in the order of their start.
 
     Raises:
@@ -77,9 +82,12 @@ def launch(
     run_id = new_run_id()
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage, adopting_orphans():
-        beside = Companions(companions)
+        keeper = _ManifestKeeper(stage, make_manifest(plan, environment, command, run_id, created))
+        beside = Companions([*companions, keeper])
         supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience(), beside)
+        killed = _left_behind(output_dir, stage.path)
         try:
+            keeper.write()
             beside.start(CompanionContext(plan, stage.path, run_id, lambda: bool(interrupts)))
             endings = supervisor.run()
             observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
@@ -88,7 +96,7 @@ def launch(
                 process_record(ending, found, planned_command(ending.process.spec, plan, output_dir))
                 for ending, found in zip(endings, collected, strict=True)
             ]
-            findings = [*plan.findings, *_left_behind(output_dir, stage.path), *_leftovers(supervisor.leftovers)]
+            findings = [*plan.findings, *killed, *_leftovers(supervisor.leftovers)]
             findings += beside.findings
             for ending, record, found in zip(endings, records, collected, strict=True):
                 findings += found.findings
@@ -104,21 +112,71 @@ def launch(
                     "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
                 }
             )
-            (stage.path / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n")
+            stage.write_manifest(manifest)
             observer.stage("reading the traces")
-            try:
-                with interrupts.raising():
-                    analyse(stage.path, manifest)
-            finally:
-                stage.put_in_place()
+            with interrupts.raising():
+                whole = analyse(stage.path, manifest)
         except BaseException as error:
             beside.stop()
-            if not supervisor.has_measured:  # else what was measured stays where it was written
-                stage.discard()
-            if isinstance(error, PerfHarnessError) and not supervisor.has_measured and beside.findings:
+            if supervisor.has_measured:
+                raise _kept(error, stage.finish(whole=False), observer) from error
+            stage.discard()
+            if isinstance(error, PerfHarnessError) and beside.findings:
                 raise _with_findings(error, beside.findings) from error
             raise
-    return LaunchOutcome(manifest, output_dir)
+        place = stage.finish(whole=whole)
+    return LaunchOutcome(manifest, place, is_aside=place != output_dir)
+
+
+@dataclass
+class _ManifestKeeper:
+    """The manifest from the start, so that a run whose launcher is killed can be read: who runs is added as it starts.
+
+    A companion, for those are told of each process.
+    """
+
+    stage: Staging
+    manifest: RunManifest
+
+    name = "manifest"
+    essential = True
+
+    def write(self) -> None:
+        """Write it as it stands. Raises `LaunchError`."""
+        try:
+            self.stage.write_manifest(self.manifest)
+        except OSError as error:
+            raise LaunchError(f"-o {self.stage.output_dir} cannot be written to: {reason_of(error)}") from error
+
+    def start(self, context: CompanionContext) -> None:
+        """It was written before the first companion started."""
+
+    def measured(self, process: MeasuredProcess) -> None:
+        """Note its pid and start."""
+        started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
+        records = [
+            record.model_copy(update=started) if record.folder == process.spec.folder else record
+            for record in self.manifest.processes
+        ]
+        self.manifest = self.manifest.model_copy(update={"processes": records})
+        self.write()
+
+    def stop(self) -> CompanionReport:
+        """The launch writes the complete one."""
+        return CompanionReport()
+
+
+def _kept(error: BaseException, place: Path, observer: Observer) -> BaseException:
+    """The error, which says where what was measured lies."""
+    where = f"what was measured lies in {place}; `perfharness analyze {place}` reads it"
+    if isinstance(error, KeyboardInterrupt):
+        return LaunchError(f"interrupted before all was read; {where}")
+    if isinstance(error, OSError):
+        return LaunchError(f"the run could not be written whole ({reason_of(error)}); {where}")
+    if isinstance(error, PerfHarnessError):
+        return type(error)(f"{error}; {where}")
+    observer.stage(where)
+    return error
 
 
 def make_manifest(
@@ -127,13 +185,14 @@ def make_manifest(
     command: Sequence[str],
     run_id: str,
     created: str,
-    records: Sequence[ProcessRecord],
-    findings: Sequence[Finding],
+    records: Sequence[ProcessRecord] | None = None,
+    findings: Sequence[Finding] = (),
 ) -> RunManifest:
-    """The manifest of a run."""
+    """The manifest of a run; without records, as it begins: what became of each process is not known."""
     options = plan.options
     return RunManifest(
         run_id=run_id,
+        complete=records is not None,
         created=created,
         command=list(command),
         script=options.script,
@@ -147,8 +206,19 @@ def make_manifest(
         reject_throttled=options.reject_throttled,
         tracer=plan.tracer,
         environment=environment,
-        processes=list(records),
+        processes=[_planned_record(spec, plan) for spec in plan.processes] if records is None else list(records),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
+    )
+
+
+def _planned_record(spec: ProcessSpec, plan: LaunchPlan) -> ProcessRecord:
+    return ProcessRecord(
+        index=spec.index,
+        gpu_index=spec.gpu_index,
+        gpu_uuid=spec.gpu.uuid if spec.gpu else None,
+        folder=spec.folder,
+        command=planned_command(spec, plan, plan.options.output_dir.absolute()),
+        ended="cut_off",
     )
 
 
@@ -176,14 +246,13 @@ def _leftovers(command_lines: Sequence[str]) -> list[Finding]:
 
 
 def _left_behind(output_dir: Path, own: Path) -> list[Finding]:
-    found = [path.name for path in left_behind(output_dir) if path != own]
-    if not found:
-        return []
     return [
         Finding(
             "unfinished-run",
-            Severity.NOTE,
-            f"{output_dir} holds what a killed launch left behind: {', '.join(found)}",
-            "remove it when nothing in it is needed",
+            Severity.WARNING,
+            f"{path} holds a run whose launcher was killed",
+            f"`perfharness analyze {path}` reads what it measured, `rm -r {path}` removes it",
         )
+        for path in left_behind(output_dir)
+        if path != own
     ]

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from perfharness.errors import LaunchError
-from perfharness.model.manifest import MANIFEST_NAME
+from perfharness.files import is_plain, is_plain_folder, locked, reason_of, sync
+from perfharness.model.manifest import MANIFEST_NAME, RunManifest
+from perfharness.run_swap import STAGING_PREFIX, belongs_to_a_run, holds_numbers, replace_names, settle_locked
 
-STAGING_PREFIX = ".perfharness-run-"
-REPLACED_PREFIX = ".perfharness-old-"
-PROCESS_FOLDER = re.compile(r"proc_\d+_gpu_\d+")
-PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png")
-RUN_FILES = frozenset({"benchmark_mean.json", MANIFEST_NAME, "telemetry.parquet"})
-
-
-def belongs_to_a_run(name: str) -> bool:
-    """Whether a name in the output folder is one that a run makes, so that the next run replaces it."""
-    return name in RUN_FILES or any(pattern.fullmatch(name) for pattern in (PROCESS_FOLDER, PICTURE))
+ASIDE_PREFIX = "run-"
+"""A run that did not replace the one in the output folder, for that has numbers and this one has none."""
 
 
 class Staging:
@@ -31,21 +22,52 @@ class Staging:
     def __init__(self, output_dir: Path, run_id: str) -> None:
         self.output_dir = output_dir
         self.path = output_dir / f"{STAGING_PREFIX}{run_id}"
-        self._replaced = output_dir / f"{REPLACED_PREFIX}{run_id}"
+        self._aside = output_dir / f"{ASIDE_PREFIX}{run_id}"
 
-    def put_in_place(self) -> None:
-        """Replace the old run by this one, name by name; whatever no run makes is left alone.
+    def write_manifest(self, manifest: RunManifest) -> None:
+        """Write it, as a whole. Raises `OSError`."""
+        new = self.path / f".{MANIFEST_NAME}.new"  # a rename, but not on the disk yet: processes are being measured
+        new.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        new.replace(self.path / MANIFEST_NAME)
 
-        The old names all leave before the first new one comes, so that no moment shows a mixture.
+    def finish(self, *, whole: bool) -> Path:
+        """Put the run in place of the old one; or beside it, where that has numbers and this has none, or only some.
+
+        Whatever no run makes is left alone.
+
+        Args:
+            whole: all that was measured was read and written.
+
+        Returns:
+            Where the run lies.
+
+        Raises:
+            LaunchError: it could not be moved; it lies where it was written, and the old one is as it was.
         """
-        self._replaced.mkdir()
-        for old in sorted(self.output_dir.iterdir()):
-            if belongs_to_a_run(old.name):
-                old.rename(self._replaced / old.name)
-        for new in sorted(self.path.iterdir()):
-            new.rename(self.output_dir / new.name)
-        self.path.rmdir()
-        shutil.rmtree(self._replaced)
+        aside = holds_numbers(self.output_dir) and not (whole and holds_numbers(self.path))
+        try:
+            return self.put_aside() if aside else self._put_in_place()
+        except OSError as error:
+            raise LaunchError(
+                f"the run could not be put in place ({reason_of(error)}); it lies in {self.path}, and what was in "
+                f"{self.output_dir} is as it was"
+            ) from error
+
+    def put_aside(self) -> Path:
+        """Keep it under a name of its own, beside the run that is there. Raises `OSError`."""
+        self.path.rename(self._aside)
+        return self._aside
+
+    def _put_in_place(self) -> Path:
+        old = {path.name for path in self.output_dir.iterdir()}
+        new = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
+        coming = [name for name in sorted(new) if belongs_to_a_run(name) or name not in old]
+        coming.sort(key=lambda name: name == MANIFEST_NAME)
+        for name in coming:
+            if is_plain(self.path / name):
+                sync(self.path / name)
+        replace_names(self.output_dir, self.path, sorted(filter(belongs_to_a_run, old)), coming)
+        return self.output_dir
 
     def discard(self) -> None:
         """Forget this run; the old one stays as it is."""
@@ -53,34 +75,32 @@ class Staging:
 
 
 def left_behind(output_dir: Path) -> list[Path]:
-    """Folders of launches that were killed before they could put their results in place, or in the middle of it."""
-    return sorted(
-        path for prefix in (STAGING_PREFIX, REPLACED_PREFIX) for path in output_dir.glob(f"{prefix}*") if path.is_dir()
-    )
+    """Folders of launches that were killed before they could put their results in place."""
+    return sorted(filter(is_plain_folder, output_dir.glob(f"{STAGING_PREFIX}*")))
 
 
 @contextmanager
 def staging(output_dir: Path, run_id: str) -> Iterator[Staging]:
-    """The output folder, locked against other launches, and in it the folder of this run.
+    """The output folder, locked against other commands that write there, and in it the folder of this run.
+
+    What a killed command left half done in the output folder is finished first.
 
     Raises:
-        LaunchError: the folder cannot be made or written to, or another launch is writing to it.
+        LaunchError: the folder cannot be made or written to, or another command is writing to it.
     """
     made = Staging(output_dir, run_id)
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        lock = os.open(output_dir, os.O_RDONLY)
-    except OSError as error:
-        raise LaunchError(f"-o {output_dir} cannot be used: {error.strerror}") from error
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            output_dir.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(output_dir))
         except BlockingIOError as error:
             raise LaunchError(f"another launch is writing to {output_dir}; wait for it or choose another -o") from error
-        try:
-            made.path.mkdir()
         except OSError as error:
-            raise LaunchError(f"-o {output_dir} cannot be written to: {error.strerror}") from error
+            raise LaunchError(f"-o {output_dir} cannot be used: {reason_of(error)}") from error
+        try:
+            settle_locked(output_dir)
+            made.path.mkdir()
+            stack.enter_context(locked(made.path))  # nobody reads it as a run that was cut off
+        except OSError as error:
+            raise LaunchError(f"-o {output_dir} cannot be written to: {reason_of(error)}") from error
         yield made
-    finally:
-        os.close(lock)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, cell_of, speedup
 from perfharness.errors import ResultError
+from perfharness.files import write_text
 from perfharness.model.bench import CaseResult, Precision
 from perfharness.model.bench_suite import (
     BENCH_MERGED_NAME,
@@ -17,7 +18,6 @@ from perfharness.model.bench_suite import (
     MergedRow,
     MergedRun,
 )
-from perfharness.report.files import write_text
 
 Key = tuple[str, str, str, Precision, int]
 

@@ -21,11 +21,11 @@ from pydantic import ValidationError
 from perfharness.bench.outcome import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.errors import ResultError, UsageError
+from perfharness.files import replacing, write_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
 from perfharness.report.bench_rows import write_bench_table
-from perfharness.report.files import replacing, write_text
 from perfharness.report.sweep import as_suite
 
 CASES = "cases"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +21,9 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_with,
 )
-from perfharness.errors import UsageError
-from perfharness.inputs import trace_file
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import locked
+from perfharness.inputs import complete_cut_off, trace_file
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.files import write_json
@@ -36,6 +39,7 @@ from perfharness.report.run_folder import (
     trace_name,
 )
 from perfharness.report.terminal import print_result
+from perfharness.run_swap import settle
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +66,8 @@ def analyze(
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
-    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete.
+    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete or the results in a run folder were made
+    of more than is there now, and stay; with 1 where they cannot be written, after they were printed.
     """
     console = Console()
     folders = [run for run in runs if is_run_folder(run)]
@@ -77,15 +82,20 @@ def analyze(
         require_matplotlib()
         from perfharness.report.telemetry_plots import draw_run
     findings: list[Finding] = []
+    not_written = []
     for folder in folders:
-        summary = analyze_run(
-            folder,
-            read_manifest(folder),
-            warmup_batches=warmup_batches,
-            domain=domain,
-            batch_pattern=batch_pattern,
-            reject_throttled=reject_throttled,
-        )
+        with _alone_in(folder):
+            complete_cut_off(folder, nsys)
+            summary = analyze_run(
+                folder,
+                read_manifest(folder),
+                warmup_batches=warmup_batches,
+                domain=domain,
+                batch_pattern=batch_pattern,
+                reject_throttled=reject_throttled,
+            )
+        if summary.not_written is not None:
+            not_written.append(summary.not_written)
         console.print(f"{folder / BENCHMARK_MEAN_NAME}", soft_wrap=True, highlight=False)
         print_result(console, summary.mean, summary.findings)
         findings.extend(summary.findings)
@@ -95,7 +105,20 @@ def analyze(
         findings.extend(
             _analyze_traces(console, traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir)
         )
+    if not_written:
+        raise ResultError("\n".join(not_written))
     exit_with(findings)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
+    settle(folder)
+    try:
+        with locked(folder):
+            yield
+    except BlockingIOError as error:
+        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
 
 
 def _analyze_traces(

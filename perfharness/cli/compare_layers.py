@@ -53,7 +53,7 @@ def compare_layers_verb(
     from perfharness.bench.accuracy.layers import compare_layers, layer_inputs
     from perfharness.bench.accuracy.onnx_graph import graph_inputs, load_graph
     from perfharness.bench.accuracy.samples import read_arrays
-    from perfharness.report.files import write_text
+    from perfharness.files import write_text
 
     for path in (first, second, *((input_file,) if input_file else ())):
         if not path.is_file():

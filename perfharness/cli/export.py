@@ -11,6 +11,7 @@ from rich.console import Console
 
 from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, exit_with
 from perfharness.errors import UsageError
+from perfharness.files import is_stdout
 from perfharness.inputs import open_run
 from perfharness.report.export.chrome import write_chrome_trace
 from perfharness.report.export.tables import write_tables
@@ -43,7 +44,10 @@ def export(
             help="A run folder, the folder of one process, or a trace: .sqlite, .nsys-rep or a Parquet folder of nsys.",
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write, or the folder for several tables.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="File to write (-: stdout), or the folder for several tables."),
+    ],
     output_format: Annotated[
         ExportFormat, typer.Option("--format", help="chrome: one JSON file for Perfetto and chrome://tracing.")
     ] = ExportFormat.CHROME,
@@ -74,6 +78,6 @@ def export(
         names = [str(table.value) for table in tables] if tables else list(TABLES)
         findings, written = write_tables(run, list(dict.fromkeys(names)), output_format.value, output)
     for path in written:
-        typer.echo(str(path))
+        typer.echo(str(path), err=is_stdout(output))
     print_findings(errors, findings)
     exit_with(findings)

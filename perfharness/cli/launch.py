@@ -32,6 +32,7 @@ from perfharness.cli.options import (
     split_commas,
 )
 from perfharness.errors import UsageError
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.placement import cpu_list
 from perfharness.model.plan import (
@@ -294,7 +295,7 @@ def execute(
             fingerprint(gpu_facts, plan.interpreter),
             ["perfharness", *sys.argv[1:]],
             view,
-            lambda folder, manifest: summary.append(analyse(folder, manifest)),
+            lambda folder, manifest: _analysed_whole(summary, folder, manifest),
             companions=[*companions_for(plan.options, view.stage), *more_companions],
         )
     if plan.options.plots and (outcome.output_dir / TELEMETRY_NAME).exists():
@@ -303,6 +304,11 @@ def execute(
         for path in draw_run(outcome.output_dir):
             console.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
     return outcome, summary[0]
+
+
+def _analysed_whole(summaries: list[RunSummary], folder: Path, manifest: RunManifest) -> bool:
+    summaries.append(analyse(folder, manifest))
+    return summaries[-1].not_written is None
 
 
 def check_plots(telemetry: bool) -> None:
@@ -371,6 +377,28 @@ def conclude(outcome: LaunchOutcome, summary: RunSummary, console: Console) -> i
     """Print the results, then what is to be said about them; returns the exit code."""
     from perfharness.report.terminal import print_result
 
-    print_result(console, summary.mean, summary.findings)
+    findings = [*summary.findings, *placing_findings(outcome, summary)]
+    print_result(console, summary.mean, findings)
     console.print(f"results: {outcome.output_dir}", markup=False, highlight=False, soft_wrap=True)
-    return exit_code(summary.findings) if outcome.all_processes_well else EXIT_FAILED
+    if not outcome.all_processes_well or summary.not_written is not None:
+        return EXIT_FAILED
+    return exit_code(findings)
+
+
+def placing_findings(outcome: LaunchOutcome, summary: RunSummary) -> list[Finding]:
+    """What is to be said about where the run lies."""
+    found = []
+    if summary.not_written is not None:
+        found.append(
+            Finding("results-not-written", Severity.ERROR, summary.not_written, "free some space or name another -o")
+        )
+    if outcome.is_aside:
+        found.append(
+            Finding(
+                "earlier-run-kept",
+                Severity.ERROR,
+                f"{outcome.output_dir.parent} keeps its earlier run, for that has numbers and this one has none, or "
+                f"not all; this one lies in {outcome.output_dir}",
+            )
+        )
+    return found

@@ -13,8 +13,8 @@ from rich.console import Console
 from perfharness.analysis.range_table import build_range_table
 from perfharness.cli.options import NsysOption, exit_with
 from perfharness.errors import UsageError
+from perfharness.files import write_text
 from perfharness.inputs import trace_file
-from perfharness.report.files import write_text
 from perfharness.report.journals import journals_beside
 from perfharness.report.range_rows import range_parts, write_csv, write_json_rows, write_parquet, write_table
 from perfharness.report.terminal import print_findings

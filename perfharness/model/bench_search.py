@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.model.bench import CaseResult, CaseStatus, Estimate, MachineRecord, Precision
+from perfharness.model.checks import MaskedArguments
 
 SWEEP_NAME = "sweep.json"
 SWEEP_TABLE_NAME = "sweep.parquet"
@@ -108,7 +109,7 @@ class SweepFile(_Model):
 
     schema_version: int = SWEEP_VERSION
     created: str = ""
-    command: list[str] = Field(default_factory=list)
+    command: MaskedArguments = Field(default_factory=list)
     machine: MachineRecord = MachineRecord(hostname="")
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     smallest: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.model.bench import CaseResult, Direction, Estimate, LatencyPercentile, MachineRecord, Precision
+from perfharness.model.checks import MaskedArguments
 
 BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
@@ -88,7 +89,7 @@ class BenchSuiteResult(_Model):
 
     schema_version: int = BENCH_VERSION
     created: str
-    command: list[str] = Field(default_factory=list)
+    command: MaskedArguments = Field(default_factory=list)
     name: str = "bench"
     suite_sha256: str | None = None
     seed: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 CLOCKS_COMPANION = "clocks"
 
@@ -75,6 +75,8 @@ class ClocksRecord(_Model):
 
 
 def clocks_of(companions: dict[str, dict[str, Any]]) -> ClocksRecord | None:
-    """The clocks of a run from its manifest's companions; None where clocks were left as they were."""
-    record = companions.get(CLOCKS_COMPANION)
-    return None if record is None else ClocksRecord.model_validate(record)
+    """The clocks of a run from its manifest's companions; None where they were left as they were, or not readable."""
+    try:
+        return ClocksRecord.model_validate(companions.get(CLOCKS_COMPANION))
+    except ValidationError:
+        return None

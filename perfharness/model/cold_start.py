@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.checks import MaskedArguments
+
 COLD_START_NAME = "cold_start.json"
 COLD_START_VERSION = 1
 
@@ -67,9 +69,9 @@ class ColdStart(_Model):
     created: str
     """UTC, ISO 8601."""
 
-    command: list[str]
+    command: MaskedArguments
     script: str
-    script_arguments: list[str] = Field(default_factory=list)
+    script_arguments: MaskedArguments = Field(default_factory=list)
     tracer: str
     rows: list[ColdStartRow]
     cold: dict[str, Spread]

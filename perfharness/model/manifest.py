@@ -1,24 +1,38 @@
 """`manifest.json`: what was planned, what ran, on what, how it ended. Written by the launcher, read by the analysis.
 
-Validated models, for the file is read back, perhaps by a later version. Unknown keys are left out, not refused.
+Validated models, for the file is read back, perhaps by a later version or from somebody else. Unknown keys are left
+out, not refused; names never lead out of the run folder, numbers are finite.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
 
+from perfharness.model.checks import (
+    FileName,
+    FiniteJson,
+    Int64,
+    MaskedArguments,
+    MaskedText,
+    MeasuredFolder,
+    Seconds,
+    UnixNs,
+)
 from perfharness.model.findings import Finding, Severity
 
 MANIFEST_NAME = "manifest.json"
+BENCHMARK_NAME = "benchmark.json"
+BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 MANIFEST_VERSION = 1
 
 TracerKind = Literal["nsys", "embedded", "none"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class FindingRecord(_Model):
@@ -26,7 +40,7 @@ class FindingRecord(_Model):
 
     code: str
     severity: Severity
-    message: str
+    message: MaskedText
     cure: str = ""
     process: str | None = None
 
@@ -38,10 +52,10 @@ class FindingRecord(_Model):
 class GpuRecord(_Model):
     """A GPU as NVML tells of it."""
 
-    index: int
+    index: Int64
     uuid: str
     name: str | None = None
-    memory_total_bytes: int | None = None
+    memory_total_bytes: Int64 | None = None
     mig: bool = False
 
 
@@ -62,7 +76,7 @@ class EnvironmentRecord(_Model):
     os: str | None = None
     kernel: str | None = None
     cpu: str | None = None
-    cpu_count: int | None = None
+    cpu_count: Int64 | None = None
     python: str | None = None
     perfharness: str | None = None
     nvtx: str | None = None
@@ -77,7 +91,7 @@ class PlacementRecord(_Model):
     cpus: str | None = None
     """CPUs that it could run on when it began, as the kernel writes them (`0-7,16-23`); None: it was gone too soon."""
 
-    memory_node: int | None = None
+    memory_node: Int64 | None = None
     """Node that its memory comes from while there is any; None: as the kernel chooses."""
 
     bound: bool = False
@@ -91,35 +105,37 @@ class PlacementRecord(_Model):
 class ProcessRecord(_Model):
     """One measured process."""
 
-    index: int
+    index: Int64
     """Over all GPUs, from 0. (The X of `proc_X_gpu_Y` counts the processes of one GPU, as in CV-CUDA's samples.)"""
 
-    gpu_index: int
+    gpu_index: Int64
     """On the machine: the Y of `proc_X_gpu_Y`; 0 on a machine without a GPU."""
 
     gpu_uuid: str | None = None
-    folder: str
+    folder: MeasuredFolder
     """Relative to the run folder."""
 
-    command: list[str]
+    command: MaskedArguments
     """The whole command line, the tracer's part included."""
 
-    pid: int | None = None
-    exit_code: int | None = None
+    pid: Int64 | None = None
+    exit_code: Int64 | None = None
     signal: str | None = None
     """Name of the signal that ended it, e.g. `SIGKILL`."""
 
-    ended: Literal["ok", "failed", "timeout", "interrupted", "not_started"]
-    start_unix_ns: int | None = None
-    duration_s: float | None = None
-    trace: str | None = None
+    ended: Literal["ok", "failed", "timeout", "interrupted", "not_started", "cut_off"]
+    """`cut_off`: not known, for the launcher was killed before the process ended."""
+
+    start_unix_ns: UnixNs | None = None
+    duration_s: Seconds | None = None
+    trace: FileName | None = None
     """File name of the trace in the folder, or None where none was written."""
 
     user_s: float | None = None
     system_s: float | None = None
     """CPU time of the process and of the children it waited for."""
 
-    max_rss_bytes: int | None = None
+    max_rss_bytes: Int64 | None = None
     placement: PlacementRecord | None = None
 
 
@@ -127,10 +143,10 @@ class StartBarrierRecord(_Model):
     """How the processes came to their first measured batches. Times are UTC."""
 
     timeout_s: float
-    opened_unix_ns: int | None = None
+    opened_unix_ns: UnixNs | None = None
     """When all could go; None: nobody came."""
 
-    arrived_unix_ns: dict[str, int | None] = Field(default_factory=dict)
+    arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)
     """When each process came, by its folder; None: it never did."""
 
 
@@ -139,16 +155,19 @@ class RunManifest(_Model):
 
     schema_version: int = MANIFEST_VERSION
     run_id: str
+    complete: bool = True
+    """False while the launch is under way, and for good where the launcher was killed."""
+
     created: str
     """UTC, ISO 8601."""
 
-    command: list[str]
+    command: MaskedArguments
     """The command line of perfharness itself."""
 
     script: str
-    script_arguments: list[str] = Field(default_factory=list)
-    num_processes_per_gpu: int
-    warmup_batches: int
+    script_arguments: MaskedArguments = Field(default_factory=list)
+    num_processes_per_gpu: Int64
+    warmup_batches: Int64
     domain: str | None = None
     batch_pattern: str | None = None
     cpu_bind: str | None = None
@@ -164,8 +183,14 @@ class RunManifest(_Model):
     start_barrier: StartBarrierRecord | None = None
     """None where there was one process only, or the barrier was switched off."""
 
-    companions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    companions: FiniteJson = Field(default_factory=dict)
     """What those that ran beside the processes tell of themselves, by name: `clocks`, `telemetry`, …"""
 
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""
+
+    @model_validator(mode="after")
+    def _folders_differ(self) -> Self:
+        if len({process.folder for process in self.processes}) < len(self.processes):
+            raise ValueError("two processes have the same folder")
+        return self

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.gpu_work import GpuWork
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME as BENCHMARK_MEAN_NAME
+from perfharness.model.manifest import BENCHMARK_NAME as BENCHMARK_NAME
 from perfharness.model.startup import FirstCuda
 from perfharness.model.trace import Bool, Int64
 
 Float64 = npt.NDArray[np.float64]
 
 SCHEMA_VERSION = 1
-BENCHMARK_NAME = "benchmark.json"
-BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 
 Tree = dict[str, Any]
 """Names to sub-trees and keys to numbers, nested as the ranges are; times in ms."""

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.checks import MaskedArguments
+
 SCALING_NAME = "scaling.json"
 SCALING_VERSION = 1
 
@@ -87,9 +89,9 @@ class Scaling(_Model):
     created: str
     """UTC, ISO 8601."""
 
-    command: list[str]
+    command: MaskedArguments
     script: str
-    script_arguments: list[str] = Field(default_factory=list)
+    script_arguments: MaskedArguments = Field(default_factory=list)
     num_gpus: int
     warmup_batches: int
     loop: str | None = None

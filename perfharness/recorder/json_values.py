@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-MASK = "***"
+from perfharness.model.secrets import MASK, is_secret, mask_text
 
-_SECRET_WORDS = frozenset(
-    {"apikey", "auth", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "secret", "token"}
-)
-# `hf_token`, `api-key`, `apiKey` and `APIKey` are secrets; `keyframes`, `monkey` and `max_tokens` are not.
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST_REPR = 1000
 _DEEPEST = 8
 
@@ -32,19 +26,17 @@ def arguments_to_json(args: object) -> dict[str, Any]:
 
 def _mapping(values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     return {
-        str(key): MASK if value is not None and _is_secret(str(key)) else _value(value, depth)
+        str(key): MASK if value is not None and is_secret(str(key)) else _value(value, depth)
         for key, value in values.items()
     }
 
 
-def _is_secret(name: str) -> bool:
-    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
-
-
 def _value(value: Any, depth: int) -> Any:
     # Exact types: a subclass (an enum, a numpy float) may not be what json makes of it.
-    if value is None or type(value) in (bool, int, str):
+    if value is None or type(value) in (bool, int):
         return value
+    if type(value) is str:
+        return mask_text(value)
     if type(value) is float:
         return value if math.isfinite(value) else repr(value)  # JSON has no NaN and no infinity
     if depth < _DEEPEST:
@@ -53,7 +45,7 @@ def _value(value: Any, depth: int) -> Any:
         if isinstance(value, (list, tuple)):
             return [_value(element, depth + 1) for element in value]
     try:
-        text = repr(value)
+        text = mask_text(repr(value))
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_REPR else text[:_LONGEST_REPR] + "…"

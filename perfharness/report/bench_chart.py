@@ -14,10 +14,10 @@ from typing import Any
 
 from perfharness.analysis.bench_figures import accuracy_of, gives_wrong_answers
 from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.files import replacing
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.bench_words import first_line, short_cell, status_line
-from perfharness.report.files import replacing
 from perfharness.report.plot_panels import PALETTE
 
 COLORS = tuple(color for color in PALETTE if color != "#F0E442")

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
+from perfharness.files import replacing
 from perfharness.model.bench import CaseResult, Estimate, InstancesRecord, LatencyStats, StreamsRecord
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.report.files import replacing
 
 Columns = Mapping[str, tuple[pa.DataType, Any]]
 

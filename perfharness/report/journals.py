@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perfharness.analysis.journal_check import check_journals
+from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.trace import Events
@@ -53,10 +54,12 @@ def journals_beside(trace: Path) -> Journals:
 
 def _read(path: Path) -> RecorderJournal | Finding | None:
     try:
-        return RecorderJournal.model_validate_json(path.read_text(encoding="utf-8"))
+        return RecorderJournal.model_validate_json(read_regular(path, follow=False))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
+    except OSError as error:
+        reason = reason_of(error)
+    except ValidationError as error:
         reason = f"{error}".splitlines()[0]
     return Finding(
         "recorder-counts-unreadable",

@@ -13,8 +13,8 @@ import numpy as np
 
 from perfharness.analysis.activity import ProcessActivity, shares_over_time
 from perfharness.analysis.timeline import merge
+from perfharness.files import replacing
 from perfharness.model.telemetry import Float64, SampleLog, Series
-from perfharness.report.files import replacing
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 """Okabe and Ito's, told apart with every kind of colour vision."""

@@ -19,9 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.range_table import RangeTable
+from perfharness.files import replacing
 from perfharness.model.trace import Events, Integers, Style, pid_of, tid_of
 from perfharness.report.columns import whole
-from perfharness.report.files import replacing
 from perfharness.report.terminal import NOT_MEASURED
 
 ROWS_AT_A_TIME = 1 << 17

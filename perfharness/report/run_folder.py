@@ -5,10 +5,11 @@ Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
@@ -23,17 +24,19 @@ from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate_measured
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
+from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Events, Trace, TraceMeta
 from perfharness.report.clocks import machine_clock, on_utc
-from perfharness.report.files import write_json
 from perfharness.report.gpu_sharing import GpuSharing
-from perfharness.report.journals import Journals, journals_beside
+from perfharness.report.journals import TRACE_NAME, Journals, journals_beside
 from perfharness.report.meta import mean_meta, process_meta
+from perfharness.report.result_files import ResultFiles, size_of
 from perfharness.report.telemetry import RunTelemetry
+from perfharness.run_swap import settle
 from perfharness.trace import open_stream, open_trace
 from perfharness.trace.parquet_folder import is_parquet_trace
 
@@ -59,6 +62,8 @@ class RunSummary:
     mean: Tree
     results: dict[str, ProcessResult]
     findings: list[Finding]
+    not_written: str | None = None
+    """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class _Analysed:
     result: ProcessResult
     trace_meta: TraceMeta
     journals: Journals
+    trace_bytes: int
 
 
 def is_run_folder(path: Path) -> bool:
@@ -79,20 +85,64 @@ def trace_name(path: Path) -> str:
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """The run's manifest. Raises `ResultError` where the folder holds none or it cannot be read."""
+    """The run's manifest; what a killed command left half done in the folder is finished first.
+
+    Of a run whose launcher was killed it says what is there: traces, and that the run was cut off.
+
+    Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
+    """
+    settle(folder)
     path = folder / MANIFEST_NAME
     try:
-        return RunManifest.model_validate_json(path.read_text(encoding="utf-8"))
+        manifest = RunManifest.model_validate_json(read_regular(path, follow=False))
     except FileNotFoundError:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
             "`perfharness launch -o`, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote."
         ) from None
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        reason = f"{error}".splitlines()[0]
+    except (OSError, ValidationError) as error:
         raise ResultError(
-            f"{path} cannot be read ({reason}); it was written by another program, or is damaged."
+            f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
         ) from error
+    for process in manifest.processes:
+        _refuse_links(folder, process)
+    return manifest if manifest.complete else _cut_off(folder, manifest)
+
+
+def _why(error: OSError | ValidationError) -> str:
+    """In a line: of a field its name and what is wrong with it."""
+    if isinstance(error, OSError):
+        return reason_of(error)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+
+
+def _refuse_links(folder: Path, process: ProcessRecord) -> None:
+    """A run folder may come from anybody: nothing is read or written where a link in it leads to."""
+    parts = PurePosixPath(process.folder)
+    for part in (*parts.parents, parts):
+        if os.path.lexists(folder / part) and not (str(part) == "." or is_plain_folder(folder / part)):
+            raise ResultError(f"{folder / part} is no folder but a link or a file; no launch writes that.")
+    if process.trace is None:
+        return
+    trace = folder / process.folder / process.trace
+    for file in trace.iterdir() if is_plain_folder(trace) else [trace]:
+        if os.path.lexists(file) and not is_plain(file):
+            raise ResultError(f"{file} is no regular file; no launch writes that.")
+
+
+def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
+    """The manifest of a run whose launcher was killed, with the traces that are there."""
+    records = [
+        record.model_copy(update={"trace": TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None})
+        for record in manifest.processes
+    ]
+    found = FindingRecord(
+        code="run-cut-off",
+        severity=Severity.ERROR,
+        message="The launcher was killed, so how the processes ended is not known and traces may lack their end.",
+    )
+    return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
 
 
 def analyze_run(
@@ -106,7 +156,8 @@ def analyze_run(
 ) -> RunSummary:
     """Recompute both kinds of JSON files of a run; options left None are those of the run itself.
 
-    Processes without a readable trace get no benchmark.json; the others' are written all the same.
+    Processes without a readable trace get no benchmark.json; the others' are written all the same. All files are put in
+    place together, at the end; results that were made of more than is there now stay (`results-kept`).
     """
     options = ReadOptions(
         warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
@@ -119,7 +170,6 @@ def analyze_run(
     sharing = GpuSharing(run_dir, manifest)
     telemetry = RunTelemetry(run_dir, manifest)
     for process in manifest.processes:
-        (run_dir / process.folder / BENCHMARK_NAME).unlink(missing_ok=True)
         analysed, problems = _analyze_process(run_dir, manifest, process, options, sharing, telemetry)
         findings.extend(problems)
         if analysed is not None:
@@ -127,6 +177,7 @@ def analyze_run(
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
     machine = telemetry.conclude(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
+    files = ResultFiles(run_dir, [process.folder for process in manifest.processes])
     for process in manifest.processes:
         if (analysed := all_analysed.get(process.folder)) is None:
             continue
@@ -134,13 +185,14 @@ def analyze_run(
         meta = process_meta(
             manifest, process, analysed.result, analysed.trace_meta, analysed.journals.main, options.warmup_batches, own
         )
+        meta["sources"]["trace_bytes"] = analysed.trace_bytes
         results[process.folder] = replace(analysed.result, meta=meta)
         body = {
             **benchmark_tree(results[process.folder]),
             **machine.process_tree(process.folder),
             **_startup(process, analysed),
         }
-        write_json(run_dir / process.folder / BENCHMARK_NAME, body)
+        files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
     mean = {
@@ -149,8 +201,22 @@ def analyze_run(
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
-    write_json(run_dir / BENCHMARK_MEAN_NAME, mean)
-    return RunSummary(run_dir, mean, results, findings)
+    files.write(BENCHMARK_MEAN_NAME, mean)
+    losses = files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()})
+    if losses:
+        files.discard()
+        findings.append(
+            Finding(
+                "results-kept",
+                Severity.ERROR,
+                f"The results in {run_dir} stay as they were, for they were made of more than is there now: "
+                f"{'; '.join(losses)}.",
+                f"Bring it back; or remove {BENCHMARK_MEAN_NAME} and every {BENCHMARK_NAME}, and analyze again.",
+            )
+        )
+    else:
+        files.put_in_place()
+    return RunSummary(run_dir, mean, results, findings, files.problem)
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:
@@ -206,7 +272,7 @@ def _analyze_process(
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
     findings = [replace(finding, process=process.folder) for finding in result.findings]
-    return _Analysed(result, trace_meta, journals), findings
+    return _Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
 
 
 def analyze_trace(
@@ -264,6 +330,9 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
     said = any(
         finding.process == process.folder and finding.severity == Severity.ERROR for finding in manifest.findings
     )
+    if process.ended == "cut_off":
+        message = "The process left no trace, or one that was not exported before the launcher was killed."
+        return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
     if said or process.ended != "ok":
         return []
     if manifest.tracer.kind == "none":

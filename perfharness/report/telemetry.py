@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from perfharness.analysis.metrics.summary import (
     throttling_of,
 )
 from perfharness.errors import ResultError
+from perfharness.files import is_plain
 from perfharness.model.clocks import clocks_of
 from perfharness.model.energy import ProcessEnergy, RunEnergy
 from perfharness.model.findings import Finding, Severity
@@ -69,8 +71,10 @@ class RunTelemetry:
         self.log: SampleLog | None = None
         self.problems: list[Finding] = []
         self._manifest = manifest
-        if (run_dir / TELEMETRY_NAME).exists():
+        if os.path.lexists(run_dir / TELEMETRY_NAME):
             try:
+                if not is_plain(run_dir / TELEMETRY_NAME):
+                    raise ResultError(f"{run_dir / TELEMETRY_NAME} is not a regular file")
                 self.log = read_sample_log(run_dir / TELEMETRY_NAME)
             except ResultError as error:
                 message = f"There are no gpu_metrics and no energy: {error}."

@@ -78,9 +78,10 @@ def plan_of(tmp_path: Path, program: str = "true", *arguments: str, **options: i
 
 
 def run(plan: LaunchPlan, companions: Sequence[Companion], told: Told | None = None) -> LaunchOutcome:
-    def analyse(folder: Path, manifest: RunManifest) -> None:
+    def analyse(folder: Path, manifest: RunManifest) -> bool:
         if told is not None:
             told.append("analysis")
+        return True
 
     return launch(plan, EnvironmentRecord(), ["perfharness"], Silent(), analyse, companions=companions)
 
@@ -195,7 +196,7 @@ def test_a_fault_of_ours_in_the_middle_stops_them(tmp_path: Path) -> None:
             EnvironmentRecord(),
             [],
             Faulty(),
-            lambda folder, manifest: None,
+            lambda folder, manifest: True,
             companions=[Fake("a", told), Fake("b", told)],
         )
     assert told[-2:] == ["b stop", "a stop"]

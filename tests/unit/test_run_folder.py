@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
+from perfharness.files import locked
 from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import (
@@ -24,6 +28,7 @@ from perfharness.model.manifest import (
 from perfharness.report.run import open_run
 from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.file_faults import fault
 
 MS = 1_000_000
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
@@ -272,3 +277,158 @@ def test_bare_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "inference" in capsys.readouterr().out
     assert run(["analyze", str(golden / "old_partial.sqlite")]) == 3
     assert run(["analyze", str(golden / "none.sqlite")]) == 1
+
+
+def leading_out(tmp_path: Path) -> dict[str, Any]:
+    """Manifests that lead out of the run folder, or hold what no launch writes; by name."""
+    outside = tmp_path / "outside"
+    return {
+        "parent": {"folder": "../outside"},
+        "absolute": {"folder": str(outside)},
+        "here": {"folder": "."},
+        "deeper": {"folder": "proc_0_gpu_0/../../outside"},
+        "nul": {"folder": "proc_0_gpu_0\0"},
+        "trace with a path": {"trace": "../../outside/trace.sqlite"},
+        "absolute trace": {"trace": "/dev/zero"},
+        "no name": {"trace": ".."},
+        "huge": {"start_unix_ns": 10**30},
+        "huge pid": {"pid": 1 << 70},
+    }
+
+
+@pytest.mark.parametrize("verb", [["analyze"], ["diagnose"], ["export", "-o", "{out}"]])
+@pytest.mark.parametrize("name", leading_out(Path()))
+def test_a_manifest_that_leads_out_of_the_folder(
+    tmp_path: Path, name: str, verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(tmp_path / "outside")
+    (tmp_path / "outside" / "benchmark.json").write_text("mine")
+    out = tmp_path / "out"
+    write_trace(out / "proc_0_gpu_0")
+    tree = json.loads(manifest_of(process(0)).model_dump_json())
+    tree["processes"][0] |= leading_out(tmp_path)[name]
+    (out / "manifest.json").write_text(json.dumps(tree))
+    before = sorted(tmp_path.rglob("*"))
+    arguments = [part.format(out=tmp_path / "made") for part in verb]
+    assert run([arguments[0], str(out), *arguments[1:]]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "outside" / "benchmark.json").read_text() == "mine"
+
+
+def linked_folder(out: Path, outside: Path) -> None:
+    (out / "proc_0_gpu_0").rename(out / "other")
+    (out / "proc_0_gpu_0").symlink_to(outside)
+
+
+def linked_trace(out: Path, outside: Path) -> None:
+    (out / "proc_0_gpu_0" / "trace.sqlite").unlink()
+    (out / "proc_0_gpu_0" / "trace.sqlite").symlink_to(outside / "trace.sqlite")
+
+
+def fifo_trace(out: Path, outside: Path) -> None:
+    (out / "proc_0_gpu_0" / "trace.sqlite").unlink()
+    os.mkfifo(out / "proc_0_gpu_0" / "trace.sqlite")
+
+
+def fifo_manifest(out: Path, outside: Path) -> None:
+    (out / "manifest.json").unlink()
+    os.mkfifo(out / "manifest.json")
+
+
+def linked_manifest(out: Path, outside: Path) -> None:
+    (out / "manifest.json").rename(outside / "manifest.json")
+    (out / "manifest.json").symlink_to(outside / "manifest.json")
+
+
+@pytest.mark.parametrize("verb", [["analyze"], ["diagnose"], ["export", "-o", "{out}"]])
+@pytest.mark.parametrize("spoil", [linked_folder, linked_trace, fifo_trace, fifo_manifest, linked_manifest])
+def test_links_and_fifos_in_a_run_folder_are_refused(
+    tmp_path: Path, spoil: Callable[[Path, Path], None], verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    write_trace(outside)
+    (outside / "benchmark.json").write_text("mine")
+    write_trace(out / "proc_0_gpu_0")
+    (out / "manifest.json").write_text(manifest_of(process(0)).model_dump_json())
+    spoil(out, outside)
+    arguments = [part.format(out=tmp_path / "made") for part in verb]
+    assert run([arguments[0], str(out), *arguments[1:]]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (outside / "benchmark.json").read_text() == "mine"
+    assert not (out / "benchmark_mean.json").exists()
+
+
+@pytest.mark.parametrize("name", ["recorder.json", "telemetry.parquet", "benchmark_mean.json"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+def test_other_files_of_a_run_that_are_not_regular(tmp_path: Path, name: str, kind: str) -> None:
+    """Said, or replaced; never followed, never waited for."""
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    write_trace(out / "proc_0_gpu_0")
+    outside.write_text("mine")
+    (out / "manifest.json").write_text(manifest_of(process(0)).model_dump_json())
+    place = (out / "proc_0_gpu_0" if name == "recorder.json" else out) / name
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "link":
+        place.symlink_to(outside)
+    else:
+        place.mkdir()
+    assert run(["analyze", str(out)]) in (0, 1)
+    assert outside.read_text() == "mine"
+    assert (out / "proc_0_gpu_0" / "benchmark.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "[" * 100_000, '{"a":' * 100_000, "\xff\xfe", '{"run_id": ' + "9" * 10_000 + "}", "NaN", "null"],
+)
+def test_a_manifest_that_is_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
+    assert run(["analyze", str(tmp_path)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "9" * 40])
+@pytest.mark.parametrize("field", ["duration_s", "user_s", "start_unix_ns", "companion"])
+def test_numbers_that_are_none(tmp_path: Path, field: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_trace(tmp_path / "proc_0_gpu_0")
+    tree = json.loads(manifest_of(process(0)).model_dump_json())
+    if field == "companion":
+        tree["companions"] = {"telemetry": {"clock": {"offset_ns": "HERE"}}}
+    else:
+        tree["processes"][0][field] = "HERE"
+    (tmp_path / "manifest.json").write_text(json.dumps(tree).replace('"HERE"', value))
+    code = run(["analyze", str(tmp_path)])
+    assert code == (0 if (field, value[0]) == ("user_s", "9") else 1)
+    assert len(capsys.readouterr().err.splitlines()) <= 1
+
+
+def test_two_analyses_of_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(whole_run(tmp_path).model_dump_json())
+    with locked(tmp_path):
+        assert run(["analyze", str(tmp_path)]) == 1
+    assert not (tmp_path / "benchmark_mean.json").exists()
+    assert run(["analyze", str(tmp_path)]) == 0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text(whole_run(tmp_path).model_dump_json())
+    with fault(tmp_path, 1, errno.EROFS):
+        assert run(["analyze", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "infer" in said.out  # the results
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In its hidden folder, as it was when the launcher died: the first process has a trace, the second none."""
+    out = tmp_path / ".perfharness-run-1"
+    write_trace(out / "proc_0_gpu_0")
+    records = [process(index, ended="cut_off", trace=None, exit_code=None) for index in (0, 1)]
+    manifest = manifest_of(*records, complete=False)
+    (out / "manifest.json").write_text(manifest.model_dump_json())
+    assert run(["analyze", str(out)]) == 3
+    mean = load(out / "benchmark_mean.json")
+    assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 10.0
+    assert {finding["code"] for finding in mean["meta"]["findings"]} >= {"run-cut-off", "trace-missing"}

@@ -32,8 +32,8 @@ from perfharness.bench.compare_engines.model import (
 )
 from perfharness.bench.compare_engines.process import run_job
 from perfharness.errors import UsageError
+from perfharness.files import replacing
 from perfharness.model.bench import MachineRecord, Precision
-from perfharness.report.files import replacing
 from perfharness_launcher.gpus import GpuFacts
 
 Map = npt.NDArray[np.float64]

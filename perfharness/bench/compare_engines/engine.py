@@ -42,9 +42,9 @@ from perfharness.bench.latency import (
 )
 from perfharness.bench.spec import LatencySettings, TelemetrySettings
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError, PerfHarnessError
+from perfharness.files import replacing
 from perfharness.model.bench import Precision, TensorSpec
 from perfharness.report.bench_words import drift_line
-from perfharness.report.files import replacing
 
 Shape = tuple[int, ...]
 NS_PER_MS = 1e6

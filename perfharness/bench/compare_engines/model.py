@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.preprocess import PreprocessSettings
 from perfharness.model.bench import AccuracyRecord, LatencyStats, MachineRecord, Precision, TensorSpec
+from perfharness.model.checks import MaskedArguments
 
 COMPARISON_NAME = "compare_engines.json"
 COMPARISON_VERSION = 1
@@ -143,7 +144,7 @@ class EngineComparison(_Model):
 
     schema_version: int = COMPARISON_VERSION
     created: str
-    command: list[str] = Field(default_factory=list)
+    command: MaskedArguments = Field(default_factory=list)
     machine: MachineRecord
     gpu_index: int | None = None
     gpu_uuid: str | None = None

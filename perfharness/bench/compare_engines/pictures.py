@@ -24,8 +24,8 @@ from perfharness.bench.compare_engines.model import (
     EngineResult,
 )
 from perfharness.errors import PerfHarnessError
+from perfharness.files import replacing
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64, SampleLog
-from perfharness.report.files import replacing
 from perfharness.report.plot_panels import GIB, NS_PER_S, PALETTE, with_gaps
 from perfharness.telemetry.store import read_sample_log
 

@@ -12,11 +12,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from perfharness.errors import ResultError
+from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.version import VERSION
 from perfharness.report.export.events import ProcessEvents, process_events
 from perfharness.report.export.tracks import Ids
-from perfharness.report.files import replacing
 from perfharness.report.run import Process, Run
 
 EVENTS_AT_A_TIME = 1 << 15

@@ -10,8 +10,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from perfharness.errors import ResultError
+from perfharness.files import replacing
 from perfharness.model.findings import Finding
-from perfharness.report.files import replacing
 from perfharness.report.run import Run, join
 
 

@@ -1,0 +1,194 @@
+"""Files read and written safely: what is written is there as a whole or not at all, and only regular files are read.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from perfharness.errors import ResultError
+
+STDOUT = Path("-")
+"""As an output, standard output."""
+
+NOT_REGULAR = "it is not a regular file"
+MAX_LINKS = 40
+LOCK_PERIOD_S = 0.05
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+def read_regular(path: Path, *, follow: bool = True) -> bytes:
+    """The content of a regular file. Never waits, as opening a FIFO would.
+
+    Args:
+        follow: whether a symbolic link is followed; not in a folder that others may have made.
+
+    Raises `OSError`, for what is no regular file too.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, NOT_REGULAR, str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def is_plain(path: Path, kind: Callable[[int], bool] = stat.S_ISREG) -> bool:
+    """Whether there is a regular file (or what else `kind` tests the mode for), not a symbolic link to one."""
+    try:
+        return kind(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_plain_folder(path: Path) -> bool:
+    """Whether there is a folder, not a symbolic link to one."""
+    return is_plain(path, stat.S_ISDIR)
+
+
+def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
+    """Let `write` fill the file. Raises `ResultError`, as `replacing` does."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        write(file)
+
+
+@contextmanager
+def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
+    """A path to write to; what was written takes the place of `path` at the end, and goes away on an error.
+
+    `-` is standard output. Where `path` is a symbolic link, the file that it points to is replaced and the link stays.
+    A device, a FIFO or a descriptor (`/dev/stdout`) is written to, never replaced.
+
+    Args:
+        follow: False in a folder that others may have made: a link there is replaced, never followed, and what is
+            neither a link nor a regular file is refused.
+
+    Raises `ResultError` where it cannot be written.
+    """
+    try:
+        target = _target(path) if follow else path
+        with _beside(target, follow=follow) if isinstance(target, Path) else _copied_to(target, path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise ResultError(f"{path} cannot be written ({reason_of(error)}); check the folder and the disk.") from error
+
+
+def reason_of(error: OSError) -> str:
+    """Why a file operation failed, in words."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+@contextmanager
+def _beside(target: Path, *, follow: bool) -> Iterator[Path]:
+    """A new file in the folder of the target, which is renamed over it; its mode is what the umask leaves."""
+    before = target.stat() if follow and target.exists() else None
+    if not follow and not is_plain(target) and not target.is_symlink() and os.path.lexists(target):
+        raise OSError(errno.EINVAL, NOT_REGULAR)
+    temporary = target.parent / f".perfharness-{secrets.token_hex(8)}.new"
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    try:
+        yield temporary
+        if before is not None:
+            temporary.chmod(stat.S_IMODE(before.st_mode))
+        sync(temporary)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def _copied_to(descriptor: int | None, path: Path) -> Iterator[Path]:
+    """A temporary file, which is copied to an open descriptor at the end, or, where it is None, into `path`."""
+    with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
+        temporary = Path(folder) / "output"
+        temporary.touch()
+        yield temporary
+        if descriptor == 1:
+            sys.stdout.flush()
+        opened = os.open(path, os.O_WRONLY | os.O_CLOEXEC) if descriptor is None else os.dup(descriptor)
+        with temporary.open("rb") as source, os.fdopen(opened, "wb") as sink:
+            shutil.copyfileobj(source, sink)
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether an output is standard output, by whatever name."""
+    return _target(path) == 1
+
+
+def _target(path: Path) -> Path | int | None:
+    """The regular file to replace or make; or the descriptor to write to; or None: write to `path` itself."""
+    if path == STDOUT:
+        return 1
+    place = path.absolute()
+    for _ in range(MAX_LINKS):
+        name = os.path.normpath(place)
+        if name in _STANDARD:
+            return _STANDARD[name]
+        if found := _DESCRIPTOR.fullmatch(name):
+            return int(found[1])
+        if not place.is_symlink():
+            break
+        place = place.parent / place.readlink()
+    else:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    try:
+        mode = place.stat().st_mode
+    except FileNotFoundError:
+        return place
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    return place if stat.S_ISREG(mode) else None
+
+
+def sync(path: Path) -> None:
+    """Have the file or folder on the disk, and hear of it where the disk is full or broken."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
+    """Keep every other perfharness from writing into the folder.
+
+    Raises `BlockingIOError` where another does so for longer than that, `OSError` where the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + patience_s
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOCK_PERIOD_S)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+"""What looks like a secret is masked before it is written or printed. Standard library only: the recorder uses it.
+
+Names tell (`--api-key X`, `token=X`, `Authorization: X`), and so do shapes: passwords in URLs, well-known tokens,
+private keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+MASK = "***"
+
+_SECRET_WORDS = frozenset(
+    {
+        "apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "dsn", "jwt", "key",
+        "passcode", "passphrase", "passwd", "password", "pwd", "secret", "secrets", "token",
+    }
+)  # fmt: skip
+# `hf_token`, `api-key`, `apiKey` and `APIKey` are secrets; `keyframes`, `monkey` and `max_tokens` are not.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]{0,30}PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
+_IN_URL = re.compile(r"(?<=://)([^\s/?#@:'\"]{0,200}):([^\s/?#'\"]{1,500})@")
+_SCHEME_ALONE = re.compile(r"Bearer|Basic|Digest|Negotiate", re.IGNORECASE)
+_SCHEME = re.compile(r"\b(Bearer|Basic|Digest|Negotiate)\s+(?!\*\*\*)[^\s'\",;]{4,}", re.IGNORECASE)
+_NAMED = re.compile(r"""(?<![\w.-])-{0,2}([A-Za-z][\w.-]{0,99})(?:["']?\s{0,3}[=:]\s{0,3}(?!//)|["'],\s{0,3})""")
+_OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{0,99})[ \t]{1,9}(?!-)")
+_IS_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_IS_NAME = re.compile(r"[\w.-]+")
+_VALUE = re.compile(r""""[^"\n]*"|'[^'\n]*'|[^\s"',;&)\]}]+""")
+_TOKENS = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|gh[oprsu]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
+    r"|sk-[\w-]{16,}|xox[abposr]-[\w-]{10,}|nvapi-[\w-]{16,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether what goes by this name is a secret."""
+    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
+
+
+def mask_text(text: str) -> str:
+    """A text in which secrets are masked; linear in its length."""
+    text = _PRIVATE_KEY.sub(MASK, text)
+    text = _IN_URL.sub(rf"\1:{MASK}@", text)
+    text = _SCHEME.sub(rf"\1 {MASK}", text)
+    return _TOKENS.sub(MASK, _mask_values(_mask_values(text, _NAMED), _OPTION))
+
+
+def _mask_values(text: str, names: re.Pattern[str]) -> str:
+    """Mask what stands behind the names of secrets; `names` ends where the value begins."""
+    parts, end = [], 0
+    for found in names.finditer(text):
+        if found.start() < end or not _ends_in_secret(found[1]):
+            continue
+        value = _VALUE.match(text, found.end())
+        if value is None or _SCHEME_ALONE.fullmatch(value[0]):
+            continue
+        quote = value[0][0] if value[0][0] in "\"'" else ""
+        parts += [text[end : found.end()], quote, MASK, quote]
+        end = value.end()
+    return "".join([*parts, text[end:]])
+
+
+def _ends_in_secret(name: str) -> bool:
+    """In a text, where `KeyError: 'x'` and `key: value` may stand, the last word counts, and `key` alone does not."""
+    words = _WORD.findall(name)
+    return bool(words) and words[-1].lower() in _SECRET_WORDS and name.lower() != "key"
+
+
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line in which secrets are masked: `--api-key X`, `--api-key=X`, `TOKEN=X`, and those in texts."""
+    return list(_masked_arguments(arguments))
+
+
+def _masked_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    named = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if named and not argument.startswith("--"):
+            yield MASK
+            named = False
+            continue
+        named = not equals and _IS_OPTION.fullmatch(name) is not None and is_secret(name)
+        if equals and _IS_NAME.fullmatch(name) and is_secret(name):
+            yield f"{name}={MASK}"
+        else:
+            yield argument if named else mask_text(argument)
