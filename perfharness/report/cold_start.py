@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from perfharness.analysis.startup import startup
+from perfharness.files import read_regular
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRow, Spread
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
@@ -33,13 +34,13 @@ def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
     """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
     folder = run_dir / process.folder
     try:
-        told: dict[str, Any] | None = json.loads((folder / BENCHMARK_NAME).read_text(encoding="utf-8")).get("startup")
+        told: dict[str, Any] | None = json.loads(read_regular(folder / BENCHMARK_NAME, follow=False)).get("startup")
     except (OSError, ValueError):
         told = None
     if told is not None or process.start_unix_ns is None:
         return told
     try:
-        journal = RecorderJournal.model_validate_json((folder / JOURNAL_NAME).read_text(encoding="utf-8"))
+        journal = RecorderJournal.model_validate_json(read_regular(folder / JOURNAL_NAME, follow=False))
     except (OSError, ValueError):
         return None
     return startup(process.start_unix_ns, journal).to_json()

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.errors import ResultError, TraceError, UsageError
+from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
@@ -247,9 +248,9 @@ def join(tables: list[pa.Table]) -> pa.Table:
 
 def _read_tree(path: Path) -> Tree | None:
     try:
-        tree: Tree = json.loads(path.read_text(encoding="utf-8"))
+        tree: Tree = json.loads(read_regular(path, follow=False))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ResultError(f"{path} cannot be read ({error}); write it again with `perfharness analyze`.") from error
     return tree

@@ -55,9 +55,9 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
     return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
-def _faulty_fsync(descriptor: Any) -> None:
-    _faults.meet(Path(f"/proc/self/fd/{descriptor}").readlink())
-    _fsync(descriptor)
+def _faulty_fsync(fd: Any) -> None:
+    _faults.meet(Path(f"/proc/self/fd/{fd}").readlink())
+    _fsync(fd)
 
 
 sys.addaudithook(_hook)
