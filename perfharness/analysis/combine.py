@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,15 @@ from perfharness.analysis.throughput import throughput
 from perfharness.model.result import Float64, Path, ProcessResult, Tree
 
 
-def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tree:
-    """The body of benchmark_mean.json, by the processes' folder names; `meta` is left to the caller.
+def combine(
+    results: dict[str, ProcessResult], *, with_data: bool = True, failed: Mapping[str, str] | None = None
+) -> Tree:
+    """The body of benchmark_mean.json; `meta` is left to the caller.
 
-    Without `with_data`, `mean_all_batches` is left out: of many batches it takes longer than all the rest.
+    Args:
+        results: by the processes' folder names.
+        with_data: with `mean_all_batches`, which takes longer than all the rest where there are many batches.
+        failed: how processes failed, by folder name; a run with one of them has no throughput.
     """
     all_batches = (
         {"mean_all_batches": mean_of_entries([result.entries for result in results.values()])} if with_data else {}
@@ -27,6 +33,7 @@ def combine(results: dict[str, ProcessResult], *, with_data: bool = True) -> Tre
         "throughput": throughput(
             {name: result.loops for name, result in results.items()},
             clock_is_utc=all(result.clock_is_utc for result in results.values()),
+            failed=failed,
         ),
     }
 

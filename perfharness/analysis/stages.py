@@ -28,6 +28,22 @@ PLAIN_DOMAIN_NAME = "nvtx"
 
 
 @dataclass(frozen=True)
+class BarrierWaits:
+    """Waits at the start barrier, one row each: which thread, from when to when, and whether others may have worked."""
+
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    with_workers: Bool
+
+    def __len__(self) -> int:
+        return len(self.thread)
+
+
+NO_WAITS = BarrierWaits(*(np.empty(0, dtype=np.int64),) * 3, np.empty(0, dtype=np.bool_))
+
+
+@dataclass(frozen=True)
 class StageTable:
     """The ranges that results are made of; all columns are aligned, `parent` indexes this table.
 
@@ -52,6 +68,7 @@ class StageTable:
     owners: list[str]
     findings: list[Finding]
     from_recorder: bool
+    barrier_waits: BarrierWaits = NO_WAITS
 
     def __len__(self) -> int:
         return len(self.index)
@@ -115,14 +132,16 @@ def _recorded(trace: Events) -> StageTable | None:
     holder = _range_of_mark(nesting.parent, count)
     is_batch = ranges.has_payload[index]
     items = _items(marks, mark_index, _nearest(holder, nesting.parent, is_batch), trace.names, count)
+    waits = _waits(marks, mark_index, trace.names, ownership.owners)
     deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
     table = StageTable(
         index=index, owner=owner, lane=lane, thread=thread,
         parent=nesting.parent[:count], level=nesting.level[:count], name=ranges.name[index],
         is_batch=is_batch, batch_index=np.where(is_batch, ranges.payload[index], 0),
         items=np.where(is_batch, items, NOT_COUNTED),
-        barrier_wait_ns=_barrier_waits(ranges, index, marks, mark_index, trace.names),
+        barrier_wait_ns=_waited_inside(ranges, index, waits),
         names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
+        barrier_waits=waits,
     )  # fmt: skip
     return _ordered(table, ranges, keep=~deleted)
 
@@ -178,17 +197,25 @@ def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str
     return deleted
 
 
-def _barrier_waits(ranges: NvtxRanges, index: Int64, marks: NvtxMarks, mark_index: Int64, names: list[str]) -> Int64:
+def _waits(marks: NvtxMarks, mark_index: Int64, names: list[str], owners: list[str]) -> BarrierWaits:
+    """A wait ends where its mark stands, and is as long as the mark's payload."""
+    at = mark_index[marks.name[mark_index] == _code(names, conventions.MARK_BARRIER)]
+    end, known = marks.time_ns[at], frozenset(owners)
+    categories = [conventions.parse_category(names[code], known) for code in marks.category[at].tolist()]
+    with_workers = [parsed is not None and parsed[1] == conventions.WITH_WORKERS for parsed in categories]
+    return BarrierWaits(marks.thread[at], end - marks.payload[at], end, np.asarray(with_workers, dtype=np.bool_))
+
+
+def _waited_inside(ranges: NvtxRanges, index: Int64, waits: BarrierWaits) -> Int64:
     """Nanoseconds that the thread of each range waited at the start barrier while the range was open.
 
     By time and thread, not by nesting: an asyncio task that waits holds up the other tasks of its loop too, and ranges
     of other recorders may lie around it.
     """
     waited = np.zeros(len(index), dtype=np.int64)
-    for mark in mark_index[marks.name[mark_index] == _code(names, conventions.MARK_BARRIER)]:
-        end, length = marks.time_ns[mark], marks.payload[mark]
-        around = (ranges.start_ns[index] <= end - length) & (ranges.end_ns[index] >= end)
-        waited[around & (ranges.thread[index] == marks.thread[mark])] += length
+    for thread, start, end in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
+        around = (ranges.start_ns[index] <= start) & (ranges.end_ns[index] >= end)
+        waited[around & (ranges.thread[index] == thread)] += end - start
     return waited
 
 
@@ -311,7 +338,7 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
         **columns,
         parent=new_place[table.parent[order]],
         names=table.names, owners=table.owners, findings=table.findings,
-        from_recorder=table.from_recorder,
+        from_recorder=table.from_recorder, barrier_waits=table.barrier_waits,
     )  # fmt: skip
 
 

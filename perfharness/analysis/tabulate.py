@@ -21,7 +21,7 @@ from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
 from perfharness.model.findings import Finding
 from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
-from perfharness.model.trace import Events, NvtxRanges
+from perfharness.model.trace import Events, Int64, NvtxRanges
 
 if TYPE_CHECKING:
     from perfharness.analysis.metrics.clocks import Throttling
@@ -222,6 +222,9 @@ def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns
         touched = np.logical_or.reduce([*measures.throttled.values(), np.zeros_like(measures.warmup)])
     at = stages.places(len(ranges))
     start, end = ranges.start_ns[at], ranges.end_ns[at]
+    waits = stages.barrier_waits
+    opened_ns = origin_ns + int(waits.end_ns.min()) if len(waits) else None  # who comes later hardly waits
+    waited = _waits_by_loop(stages, measures, start)
     return [
         BatchLoop(
             path=path_names(stages, int(rows[0])),
@@ -231,6 +234,23 @@ def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns
             warmup=measures.warmup[rows],
             throttled=None if touched is None else touched[rows],
             rejected=None if measures.rejected is None else measures.rejected[rows],
+            barrier_opened_ns=opened_ns,
+            barrier_wait_ns=waited.get(int(measures.loop[rows[0]]), (0, False))[0],
+            barrier_has_workers=waited.get(int(measures.loop[rows[0]]), (0, False))[1],
+            traced_from_ns=origin_ns,
         )
         for rows in measures.rows_of_loops(start)
     ]
+
+
+def _waits_by_loop(stages: StageTable, measures: Measures, start_ns: Int64) -> dict[int, tuple[int, bool]]:
+    """How long a thread waited at the start barrier, and whether others may have worked, by the loop that came next."""
+    waits, found = stages.barrier_waits, {}
+    rows = measures.outermost_batches() if len(waits) else np.empty(0, dtype=np.int64)
+    for thread, begin, end, with_workers in zip(
+        waits.thread, waits.start_ns, waits.end_ns, waits.with_workers, strict=True
+    ):
+        after = rows[(stages.thread[rows] == thread) & (start_ns[rows] >= end)]
+        if len(after):
+            found[int(measures.loop[after[np.argmin(start_ns[after])]])] = (int(end - begin), bool(with_workers))
+    return found

@@ -1,160 +1,313 @@
-"""Items per second, over the time in which all processes were in their steady state."""
+"""Items per second, over the time in which all processes were in their steady state.
+
+A batch owns its period: from its start to the start of the batch after it, so that N batches take N periods, whatever
+lies between them (a loader). The last batch of a loop owns none.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from perfharness.analysis.concurrency import concurrency
-from perfharness.model.result import BatchLoop
+from perfharness.analysis.timeline import BusyLine, merge
+from perfharness.model.result import BatchLoop, Float64, Path
+from perfharness.model.trace import Int64
 
 NS_PER_S = 1e9
 
+MIN_PERIODS = 3
+"""Of one process in the window. Fewer say little of the next ones."""
+
+MIN_WINDOW_NS = 1_000_000
+"""Over a shorter one a rate is that of the annotation: a batch costs it some microseconds."""
+
+DRAIN_THRESHOLD = 1.517
+"""Of the largest excess of a cumulative sum, in standard deviations of it: exceeded by chance in 1 % of steady loops
+(exp(-2 x^2), the one-sided Kolmogorov distribution)."""
+
+_Borders = tuple[Int64, Int64]
+
 
 @dataclass(frozen=True)
-class Window:
-    """A span of time, `begin_ns < end_ns`."""
+class _Periods:
+    """The counted periods of one loop, in order; they do not overlap. `reason`: why there are none."""
 
-    begin_ns: int
-    end_ns: int
+    path: Path
+    start_ns: Int64
+    end_ns: Int64
+    items: Float64
+    extent: tuple[int, int]
+    """First and last start of the loop's batches."""
 
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return (self.end_ns - self.begin_ns) / NS_PER_S
+    batches: _Borders
+    """Starts and ends of the counted batches."""
 
+    reason: str | None = None
 
-def steady_window(loop: BatchLoop) -> Window | None:
-    """From the start of the first batch that is not set apart to the end of the last; None where there is none."""
-    kept = ~loop.warmup
-    if not kept.any():
-        return None
-    window = Window(int(loop.start_ns[kept].min()), int(loop.end_ns[kept].max()))
-    return window if window.end_ns > window.begin_ns else None
-
-
-def items_inside(loop: BatchLoop, window: Window) -> float | None:
-    """Items processed inside the window, a batch on its border by the part that lies inside; None if one counted none.
-
-    Whole batches only would be off by up to a batch per process, which is most of a short run.
-    """
-    some = (loop.end_ns > window.begin_ns) & (loop.start_ns < window.end_ns) & (loop.end_ns > loop.start_ns)
-    items = loop.items[some]
-    if np.isnan(items).any():
-        return None
-    start, end = loop.start_ns[some], loop.end_ns[some]
-    inside = np.minimum(end, window.end_ns) - np.maximum(start, window.begin_ns)
-    return float((items * inside / (end - start)).sum())
+    def shares(self, window: BusyLine) -> Float64:
+        """The part of each period that lies inside the window."""
+        length = self.end_ns - self.start_ns
+        inside = window.within(self.start_ns, self.end_ns)
+        # Batches that begin in the same moment (threads, tasks) have periods without length.
+        at_once = window.within(self.start_ns, self.start_ns + 1) > 0
+        return np.where(length > 0, inside / np.maximum(length, 1), at_once)
 
 
-def throughput(processes: dict[str, list[BatchLoop]], clock_is_utc: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Steady:
+    """The steady state of one process: when, and its loops' periods."""
+
+    window: BusyLine
+    loops: list[_Periods]
+
+    def periods(self, window: BusyLine) -> float:
+        """How many lie inside the window."""
+        return float(sum(loop.shares(window).sum() for loop in self.loops))
+
+    def items(self, window: BusyLine) -> float | None:
+        """Items inside the window, those of a period on its border by the part inside; None if a batch counted none."""
+        total = 0.0
+        for loop in self.loops:
+            shares = loop.shares(window)
+            total += float((loop.items * shares)[shares > 0].sum())
+        return None if np.isnan(total) else total
+
+
+def throughput(
+    processes: dict[str, list[BatchLoop]], clock_is_utc: bool, failed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Throughput of the run and of each process.
 
     Args:
         processes: the outermost loops of each process, by its folder name.
         clock_is_utc: whether the processes' times can be compared with each other.
+        failed: how processes failed, by folder name.
 
-    Items processed inside the window in which all processes were in their steady state, divided by its length; never
-    processes divided by mean latency. Null, with the reason, where there is no such window. Beside it, of the same
-    window: how many processes were inside a measured batch at once, and each process's share of the items.
+    Items of the time in which all processes were in their steady state, divided by its length; never processes divided
+    by mean latency. Null, with the reason, where there is too little of such time. Beside it, of the same time: how
+    many processes were inside a measured batch at once, and each process's share of the items.
     """
-    answer: dict[str, Any] = {"items_per_second": None, "unit": "items/s", "window_ms": None, "items": None}
-    own: dict[str, Any] = {}
-    windows: dict[str, tuple[BatchLoop, Window]] = {}
-    reason = None if processes else "no process has a result"
-    for name, loops in processes.items():
-        loop, problem = _the_loop(loops)
-        window = steady_window(loop) if loop is not None else None
-        if loop is not None and window is None:
-            problem = "no batch is left without the warm-up"
-        if loop is None or window is None:
-            reason = reason or f"{name}: {problem}"
-            own[name] = {**answer, "reason": problem}
-            continue
-        own[name] = _rate(loop.path, [(loop, window)], window)
-        windows[name] = (loop, window)
-    window, reason = (None, reason) if reason is not None else _common_window(windows, clock_is_utc)
-    if window is None:
+    steady = {name: _steady(loops) for name, loops in processes.items()}
+    own = {name: _own_rate(found) for name, found in steady.items()}
+    common, reason = _common(steady, own, clock_is_utc, failed or {})
+    if common is None:
         nothing = {"share": None, "in_window": None}
         alone = {name: {**rate, **nothing} for name, rate in own.items()}
-        return {**answer, "reason": reason, "concurrency": None, "processes": alone}
-    pairs = list(windows.values())
-    common = _rate(pairs[0][0].path, pairs, window)
+        return {**_no_rate(reason), "concurrency": None, "processes": alone}
+    together = [found for found in steady.values() if isinstance(found, _Steady)]
+    whole = _rate(together, common)
     return {
-        **common,
-        "concurrency": _concurrency([loop for loop, _ in pairs], window),
-        "processes": {name: {**rate, **_part(windows[name][0], window, common["items"])} for name, rate in own.items()},
+        **whole,
+        "concurrency": _concurrency(together, common),
+        "processes": {
+            name: {**own[name], **_part(found, common, whole["items"])}
+            for name, found in steady.items()
+            if isinstance(found, _Steady)
+        },
     }
 
 
-def _common_window(
-    windows: dict[str, tuple[BatchLoop, Window]], clock_is_utc: bool
-) -> tuple[Window | None, str | None]:
+def _common(
+    steady: Mapping[str, _Steady | str],
+    own: Mapping[str, dict[str, Any]],
+    clock_is_utc: bool,
+    failed: Mapping[str, str],
+) -> tuple[BusyLine | None, str | None]:
     """When all were in their steady state, or why that is not known."""
-    if len(windows) > 1 and not clock_is_utc:
+    if not steady:
+        return None, "no process has a result"
+    for name, how in failed.items():
+        if name in steady:
+            return None, f"{name}: {how}, so what it measured is no whole run"
+    for name, found in steady.items():
+        if isinstance(found, str):
+            return None, f"{name}: {found}"
+    if len(steady) > 1 and not clock_is_utc:
         return None, "a trace does not tell when it began, so the processes cannot be laid side by side"
-    begin = max(window.begin_ns for _, window in windows.values())
-    end = min(window.end_ns for _, window in windows.values())
-    if end <= begin:
+    known = {name: found for name, found in steady.items() if isinstance(found, _Steady)}
+    common = _while_all([(found.window.start, found.window.end) for found in known.values()], len(known))
+    if not common.length:
         return None, "the processes were never in their steady state at the same time"
-    return Window(begin, end), None
+    for name in known:
+        if own[name]["reason"] is not None and own[name]["window_ms"] is None:
+            return None, f"{name}: {own[name]['reason']}"
+    fewest = min(known, key=lambda name: known[name].periods(common))
+    reason = _too_little(known[fewest].periods(common), common)
+    if reason is not None:
+        return None, f"{fewest}, while all processes were in their steady state: {reason}"
+    return common, None
 
 
-def _concurrency(loops: list[BatchLoop], window: Window) -> dict[str, Any]:
+def _steady(loops: Sequence[BatchLoop]) -> _Steady | str:
+    """The time in which all loops of a process that run at once were in their steady state, or why there is none.
+
+    Loops that run one after another (the pipeline is called twice) each add their own time; the pause between them is
+    in no period. Of loops that run at once (threads), it is the time in which as many are steady as ever run at once.
+    """
+    if not loops:
+        return "there are no batches"
+    if len({loop.path for loop in loops}) > 1:
+        names = ", ".join(sorted({"/".join(loop.path) for loop in loops}))
+        return f"there are several loops of batches ({names}), and which of them counts is not known"
+    found = [_periods(loop) for loop in loops]
+    counted = [periods for periods in found if len(periods.start_ns)]
+    if not counted:
+        return next((one.reason for one in found if one.reason), "no batch is left without the warm-up")
+    most = max(count for _, _, count in _counts([_one_span(*loop.extent) for loop in counted]))
+    window = _while_all([merge(loop.start_ns, loop.end_ns) for loop in counted], most)
+    if not window.length:
+        return "its loops were never all in their steady state at the same time"
+    return _Steady(window, counted)
+
+
+def _one_span(begin: int, end: int) -> _Borders:
+    return np.asarray([begin]), np.asarray([max(end, begin + 1)])
+
+
+def _periods(loop: BatchLoop) -> _Periods:
+    """The periods that count: neither warm-up, nor from before the barrier opened, nor fast by what was prepared."""
+    start = loop.start_ns
+    counted = ~loop.warmup
+    if loop.barrier_opened_ns is not None:
+        counted &= start >= loop.barrier_opened_ns
+    reason = None if counted.any() else "no batch is left without the warm-up"
+    if counted.any():
+        first, reason = _behind_the_drain(loop, int(np.argmax(counted)))
+        counted[:first] = False
+    owns = np.flatnonzero(counted[:-1])
+    return _Periods(
+        path=loop.path,
+        start_ns=start[owns],
+        end_ns=start[owns + 1],
+        items=loop.items[owns],
+        extent=(int(start[0]), int(start[-1])) if len(start) else (0, 0),
+        batches=(start[counted], loop.end_ns[counted]),
+        reason=reason,
+    )
+
+
+def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
+    """From which batch on the loop is steady, where a loader worked ahead before the first one; and why nothing is.
+
+    While a loop waits (at the start barrier, or for a slow warm-up batch), a background loader fills its queue, and the
+    batches after it run faster than the loader until the queue is empty. Where the beginning of the counted part runs
+    faster than the rest, by no more than what a loader can have gained since the process began, it is left out. Where
+    somebody worked beside the waiting thread for as long as the whole counted part took, nothing is known of its speed.
+
+    Args:
+        loop: of one thread or task.
+        first: the first batch that counts.
+    """
+    start = loop.start_ns
+    period: Float64 = np.diff(start[first:]).astype(np.float64)
+    count, spread = len(period), float(period.std()) if len(period) else 0.0
+    ahead = start[first] - (start[0] if loop.traced_from_ns is None else loop.traced_from_ns)
+    if count >= MIN_PERIODS and spread > 0:
+        excess = np.cumsum(period.mean() - period)[:-1]
+        at = int(np.argmax(excess)) + 1
+        rest = period[at:].mean()
+        gained = at - period[:at].sum() / rest
+        if excess[at - 1] > DRAIN_THRESHOLD * spread * np.sqrt(count) and gained <= max(ahead, 0) / rest:
+            return first + at + 1, None  # the period in which the queue runs empty is of neither part
+    if loop.barrier_has_workers and count and loop.barrier_wait_ns >= period.sum():
+        waited = f"{loop.barrier_wait_ns / 1e6:.0f} ms at the start barrier"
+        return len(start), (
+            f"while it waited {waited}, its other threads or processes may have prepared all of the "
+            f"{period.sum() / 1e6:.0f} ms that it measured; run more batches"
+        )
+    return first, None
+
+
+def _counts(lines: Iterable[_Borders]) -> list[tuple[int, int, int]]:
+    """How many lines are inside an interval, as stretches (start, end, count) in order; each line's do not overlap."""
+    pairs = list(lines)
+    times = np.concatenate([border for pair in pairs for border in pair])
+    steps = np.concatenate([np.full(len(pair[0]), sign) for pair in pairs for sign in (1, -1)])
+    order = np.argsort(times, kind="stable")
+    times, count = times[order], np.cumsum(steps[order])
+    longer = np.flatnonzero(times[1:] > times[:-1])
+    return list(zip(times[longer].tolist(), times[longer + 1].tolist(), count[longer].tolist(), strict=True))
+
+
+def _while_all(lines: Sequence[_Borders], most: int) -> BusyLine:
+    """The time in which so many of the lines are inside an interval of theirs."""
+    stretches = [(start, end) for start, end, count in _counts(lines) if count == most]
+    columns = np.asarray(stretches, dtype=np.int64).reshape(-1, 2)
+    return BusyLine(columns[:, 0], columns[:, 1])
+
+
+def _too_little(periods: float, window: BusyLine) -> str | None:
+    """Why a window is too short for a rate; None where it is not."""
+    if periods < MIN_PERIODS - 1e-9:
+        return f"{periods:.3g} periods from batch to batch were measured, and it takes {MIN_PERIODS}; run more batches"
+    if window.length < MIN_WINDOW_NS:
+        return f"the window of {window.length / 1e6:.3g} ms is too short for a rate; run more batches"
+    return None
+
+
+def _own_rate(found: _Steady | str) -> dict[str, Any]:
+    """Of one process over its own steady state."""
+    if isinstance(found, str):
+        return _no_rate(found)
+    reason = _too_little(found.periods(found.window), found.window)
+    return _no_rate(reason) if reason is not None else _rate([found], found.window)
+
+
+def _no_rate(reason: str | None) -> dict[str, Any]:
+    return {
+        "items_per_second": None,
+        "unit": "items/s",
+        "window_ms": None,
+        "items": None,
+        "periods": None,
+        "reason": reason,
+    }
+
+
+def _rate(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
+    counts = [found.items(window) for found in processes]
+    known = [count for count in counts if count is not None]
+    items = sum(known) if len(known) == len(counts) else None
+    return {
+        "items_per_second": round(items / window.length * NS_PER_S, 6) if items is not None else None,
+        "unit": "items/s",
+        "window_ms": round(window.length / 1e6, 6),
+        "items": round(items, 6) if items is not None else None,
+        "periods": round(sum(found.periods(window) for found in processes), 6),
+        "loop": "/".join(processes[0].loops[0].path),
+        "reason": None if items is not None else "a batch counted no items",
+    }
+
+
+def _concurrency(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
+    """Over the time of the window, its pauses taken out."""
+
+    def inside(times: Int64) -> Int64:
+        return window.until(times)
+
     achieved = concurrency(
-        [loop.start_ns[~loop.warmup] for loop in loops],
-        [loop.end_ns[~loop.warmup] for loop in loops],
-        window.begin_ns,
-        window.end_ns,
+        [inside(np.concatenate([loop.batches[0] for loop in found.loops])) for found in processes],
+        [inside(np.concatenate([loop.batches[1] for loop in found.loops])) for found in processes],
+        0,
+        window.length,
     )
     return {
-        "processes": len(loops),
+        "processes": len(processes),
         "mean_processes": round(achieved.mean_processes, 6),
         "all_processes_share": round(achieved.all_processes_share, 6),
     }
 
 
-def _part(loop: BatchLoop, window: Window, total: float | None) -> dict[str, Any]:
+def _part(found: _Steady, window: BusyLine, total: float | None) -> dict[str, Any]:
     """What one process did in the window of all."""
-    items = items_inside(loop, window)
+    items = found.items(window)
     return {
         "share": round(items / total, 6) if items is not None and total else None,
         "in_window": None
         if items is None
-        else {"items": round(items, 6), "items_per_second": round(items / window.seconds, 6)},
+        else {"items": round(items, 6), "items_per_second": round(items / window.length * NS_PER_S, 6)},
     }
-
-
-def _rate(path: tuple[str, ...], windows: list[tuple[BatchLoop, Window]], window: Window) -> dict[str, Any]:
-    counts = [items_inside(loop, window) for loop, _ in windows]
-    known = [count for count in counts if count is not None]
-    items = sum(known) if len(known) == len(counts) else None
-    return {
-        "items_per_second": round(items / window.seconds, 6) if items is not None else None,
-        "unit": "items/s",
-        "window_ms": round(window.seconds * 1e3, 6),
-        "items": round(items, 6) if items is not None else None,
-        "loop": "/".join(path),
-        "reason": None if items is not None else "a batch counted no items",
-    }
-
-
-def _the_loop(loops: list[BatchLoop]) -> tuple[BatchLoop | None, str | None]:
-    """The loop that throughput is about: loops of one path (one per thread) are one; of several paths none."""
-    if not loops:
-        return None, "there are no batches"
-    if len({loop.path for loop in loops}) > 1:
-        names = ", ".join(sorted("/".join(loop.path) for loop in loops))
-        return None, f"there are several loops of batches ({names}), and which of them counts is not known"
-    return (
-        BatchLoop(
-            path=loops[0].path,
-            start_ns=np.concatenate([loop.start_ns for loop in loops]),
-            end_ns=np.concatenate([loop.end_ns for loop in loops]),
-            items=np.concatenate([loop.items for loop in loops]),
-            warmup=np.concatenate([loop.warmup for loop in loops]),
-        ),
-        None,
-    )

@@ -47,7 +47,7 @@ def measured_at_once(spec: CaseSpec, **changes: Any) -> CaseSpec:
 def finished_at_once(timed: Sequence[Timed], batch_size: int, warmup_iterations: int, who: str) -> dict[str, Any]:
     """What all of them finished in the window in which all were in their timed rounds, as fields of the result.
 
-    A batch on the border of the window counts by the part of it that lies inside. It is never their number divided by a
+    A round on the border of the window counts by the part of it that lies inside. It is never their number divided by a
     latency.
 
     Args:
@@ -58,7 +58,7 @@ def finished_at_once(timed: Sequence[Timed], batch_size: int, warmup_iterations:
     loops = {str(number): [_loop(one, batch_size)] for number, one in enumerate(timed)}
     found = throughput(loops, clock_is_utc=True)
     if found["items_per_second"] is None:
-        return {"reason": f"the {who} were never in their timed rounds at the same time"}
+        return {"reason": f"the {who} were not in their timed rounds together for long enough ({found['reason']})"}
     each = [(found["processes"][name]["in_window"] or {}).get("items_per_second") for name in loops]
     return {
         "items_per_second": found["items_per_second"],
@@ -70,13 +70,15 @@ def finished_at_once(timed: Sequence[Timed], batch_size: int, warmup_iterations:
 
 
 def _loop(timed: Timed, batch_size: int) -> BatchLoop:
-    count = len(timed.start_ns)
+    """The rounds, and an empty one where the last ends: nothing comes between rounds, so that the last is a period."""
+    end = timed.start_ns + timed.wall_ns
+    is_end = np.r_[np.zeros(len(end), dtype=np.bool_), True]
     return BatchLoop(
         path=("rounds",),
-        start_ns=timed.start_ns,
-        end_ns=timed.start_ns + timed.wall_ns,
-        items=np.full(count, float(batch_size)),
-        warmup=np.zeros(count, dtype=np.bool_),
+        start_ns=np.r_[timed.start_ns, end[-1:]],
+        end_ns=np.r_[end, end[-1:]],
+        items=np.where(is_end, 0.0, float(batch_size)),
+        warmup=is_end,
     )
 
 

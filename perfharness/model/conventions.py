@@ -22,6 +22,10 @@ MARK_DELETE = "perfharness.delete"
 MARK_BARRIER = "perfharness.start_barrier"
 """Mark made when the start barrier opens for a thread; its int64 payload is the nanoseconds that it has waited."""
 
+WITH_WORKERS = "with-workers"
+"""User category of `MARK_BARRIER` where the process had other threads or child processes when the wait began, which may
+have prepared batches meanwhile."""
+
 MARK_CLOCK = "perfharness.clock"
 """Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""

@@ -78,6 +78,18 @@ class BatchLoop:
     rejected: Bool | None = None
     """Those of them, warm-up apart, that were excluded for it: they are in `warmup` too."""
 
+    barrier_opened_ns: int | None = None
+    """When the start barrier of the process opened; None where it waited for none."""
+
+    barrier_wait_ns: int = 0
+    """How long it was waited for in front of a batch of this loop."""
+
+    barrier_has_workers: bool = False
+    """Whether the process had other threads or child processes meanwhile, which may have prepared batches."""
+
+    traced_from_ns: int | None = None
+    """When the trace begins: before it, nothing can have been prepared. None: when the loop begins."""
+
     @property
     def only_warmup(self) -> Bool:
         """Those that are excluded as warm-up."""

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -82,6 +83,12 @@ class StartBarrier:
         poll.register(gate, select.POLLIN)
         poll.register(arrivals, 0)  # an error (nobody reads it) is reported whatever is asked for
         poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
+
+
+def has_background_workers() -> bool:
+    """Whether there are other threads of Python or child processes: a data loader's, for one."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
 
 
 @contextlib.contextmanager

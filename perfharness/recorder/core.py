@@ -147,18 +147,20 @@ class RecorderCore:
         path = [outer.message for outer in reversed(stack.open_nodes())]
         loop = "/".join([self.name, *path, spec.message])
         if start_barrier.is_first_measured(loop) and not start_barrier.is_open:
+            with_workers = barrier.has_background_workers()
             waited_ns = start_barrier.wait(loop)
             if waited_ns:
-                self._mark_wait(stack, waited_ns)
+                self._mark_wait(stack, waited_ns, with_workers=with_workers)
         if start_barrier.is_open:
             siblings[key] = siblings.pop(held_key)
         return node
 
-    def _mark_wait(self, stack: RangeStack, waited_ns: int) -> None:
+    def _mark_wait(self, stack: RangeStack, waited_ns: int, *, with_workers: bool) -> None:
         """Tell the trace, so that the wait can be told apart in the ranges around the batch."""
         channel = self._channel(stack, self.domain)
         if channel is not None:
-            category = conventions.category_name(self.name, None, stack.lane)
+            kind = conventions.WITH_WORKERS if with_workers else None
+            category = conventions.category_name(self.name, kind, stack.lane)
             attributes = channel.attributes_with_value(conventions.MARK_BARRIER, color_to_argb(None, ""), category)
             channel.mark_value(attributes, waited_ns)
 

@@ -196,7 +196,7 @@ def analyze_run(
     included, partial = _included(manifest, results)
     findings.extend(partial)
     mean = {
-        **combine(included),
+        **combine(included, failed=_failed(manifest)),
         **_pooled_diagnosis(included),
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
@@ -347,6 +347,14 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
             process.folder,
         )
     ]
+
+
+def _failed(manifest: RunManifest) -> dict[str, str]:
+    return {
+        process.folder: f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
+        for process in manifest.processes
+        if process.ended == "failed"
+    }
 
 
 def _included(

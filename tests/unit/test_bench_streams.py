@@ -51,29 +51,34 @@ def prepare(number: int, session: Session) -> None:
 
 def test_rounds_on_the_border_of_the_window_count_by_their_part() -> None:
     """
-    one    |0....10|10....20|20....30|
-    other       |5.....17|17.....29|29.....41|
-    window      |5                     30|
+    one    |0....10|10....20|20....30|30....40|40....50|
+    other       |5.....17|17.....29|29.....41|41.....53|
+    window      |5                                  50|
     """
-    found = finished_at_once([timed((0, 10), (10, 20), (20, 30)), timed((5, 17), (17, 29), (29, 41))], 4, 7, "streams")
-    # 2.5 rounds and 2 1/12 rounds, of 4 items each, in 25 ms.
-    assert found["window_ms"] == 25
-    assert found["items_per_second_each"] == pytest.approx([400, (2 + 1 / 12) * 4 / 0.025])
-    assert found["items_per_second"] == pytest.approx((2.5 + 2 + 1 / 12) * 4 / 0.025)
+    one, other = [(at, at + 10) for at in range(0, 50, 10)], [(at, at + 12) for at in range(5, 50, 12)]
+    found = finished_at_once([timed(*one), timed(*other)], 4, 7, "streams")
+    # 4.5 rounds and 3.75 rounds, of 4 items each, in 45 ms.
+    assert found["window_ms"] == 45
+    assert found["items_per_second_each"] == pytest.approx([400, 3.75 * 4 / 0.045])
+    assert found["items_per_second"] == pytest.approx((4.5 + 3.75) * 4 / 0.045)
     assert found["mean_running"] == 2
-    assert (found["latency"].iterations, found["latency"].warmup_iterations) == (6, 7)
-    assert found["latency"].mean.value == pytest.approx((3 * 10 + 3 * 12) / 6)
+    assert (found["latency"].iterations, found["latency"].warmup_iterations) == (9, 7)
+    assert found["latency"].mean.value == pytest.approx((5 * 10 + 4 * 12) / 9)
 
 
 def test_whoever_pauses_is_not_running() -> None:
-    found = finished_at_once([timed((0, 10), (15, 30)), timed((5, 17), (17, 29), (29, 41))], 4, 0, "streams")
-    assert found["mean_running"] == pytest.approx((5 + 15 + 25) / 25)
-    assert found["items_per_second_each"][0] == pytest.approx(1.5 * 4 / 0.025)
+    """Four rounds of 10 ms, one each 15 ms, beside rounds without a pause: 3.2 periods of 15 ms in 5 ... 53 ms."""
+    one, other = [(0, 10), (15, 25), (30, 40), (45, 60)], [(at, at + 12) for at in range(5, 50, 12)]
+    found = finished_at_once([timed(*one), timed(*other)], 4, 0, "streams")
+    assert found["mean_running"] == pytest.approx((5 + 10 + 10 + 8 + 48) / 48)
+    assert found["items_per_second_each"][0] == pytest.approx(3.2 * 4 / 0.048)
 
 
-def test_who_never_worked_at_the_same_time_has_no_throughput() -> None:
-    found = finished_at_once([timed((0, 10)), timed((10, 20))], 4, 0, "streams")
-    assert found == {"reason": "the streams were never in their timed rounds at the same time"}
+@pytest.mark.parametrize("begins", [0, 10, 30])
+def test_who_hardly_worked_at_the_same_time_has_no_throughput(begins: int) -> None:
+    one, other = [(at, at + 10) for at in (0, 10, 20)], [(begins + at, begins + at + 10) for at in (0, 10, 20)]
+    found = finished_at_once([timed(*one), timed(*other)], 4, 0, "streams")
+    assert (found.keys() == {"reason"}) == (begins > 0)
 
 
 def test_what_each_is_told() -> None:
@@ -159,7 +164,7 @@ def test_what_goes_wrong_says_in_which_stream() -> None:
 
 def stream(first: float, alone: float, beside: float) -> Stream:
     outputs = [{"y": np.full((4, 2), value, np.float32)} for value in (first, alone, beside)]
-    return Stream(0, timed((0, 10), (10, 20)), *outputs)
+    return Stream(0, timed((0, 10), (10, 20), (20, 30)), *outputs)
 
 
 @pytest.mark.parametrize(

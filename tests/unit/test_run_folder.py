@@ -115,7 +115,7 @@ def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> No
     assert one["meta"]["total_batches_minus_warmup"] == {"toy/batch": 3}
     assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 15.0
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == 6
-    assert mean["throughput"]["items"] == 22  # in 100 ... 310 ms: 3 batches of one process, 2.5 of the other
+    assert mean["throughput"]["items"] == 24  # in 100 ... 400 ms: 3 periods of each process, of 4 items
     assert [
         (stage["path"], stage["verdicts"], stage["totals"]["batches"]) for stage in mean["diagnosis"]["stages"]
     ] == [(stage["path"], {stage["verdict"]["verdict"]: 2}, 6) for stage in one["diagnosis"]["stages"]]

@@ -288,23 +288,27 @@ def test_a_pattern_without_digits_numbers_the_batches(tmp_path: Path) -> None:
 
 def test_throughput_is_items_in_the_common_window(tmp_path: Path) -> None:
     """
-    Process a: batches of 2 items end at 20, 30, 40; process b: of 1 item end at 28, 38, 48 (UTC, ms).
-    Common window 18 ... 40: from a 0.2 + 1 + 1 batches, from b 1 + 1 + 0.2: 4.4 + 2.2 items in 22 ms.
+    Process a: batches of 2 items begin at 10, 20, … 60; process b: of 1 item begin at 18, 28, … 68 (UTC, ms). The last
+    of each has no period. Common window 18 ... 60: 4.2 periods of each: 8.4 and 4.2 items in 42 ms.
     """
     results = {}
     for name, first, items in (("a", 10, 2), ("b", 18, 1)):
         builder = Recorded()
         builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_000 * MS)
-        for index in range(3):
+        for index in range(6):
             builder.batch(index, first + 10 * index, first + 10 * index + 10, items=items)
         results[name] = result_of(builder, tmp_path)
     run = combine(results)["throughput"]
-    assert (run["items"], run["window_ms"]) == (6.6, 22.0)
+    assert (run["items"], run["window_ms"], run["periods"]) == (12.6, 42.0, 8.4)
     assert run["items_per_second"] == pytest.approx(300)
-    assert run["processes"]["b"]["items_per_second"] == pytest.approx(3 / 0.030)
-    assert run["processes"]["a"]["share"] == pytest.approx(4.4 / 6.6, abs=1e-6)
-    assert run["processes"]["b"]["in_window"] == {"items": 2.2, "items_per_second": 100.0}
+    assert run["processes"]["b"]["items_per_second"] == pytest.approx(100)
+    assert run["processes"]["b"]["window_ms"] == 50.0
+    assert run["processes"]["a"]["share"] == pytest.approx(8.4 / 12.6, abs=1e-6)
+    assert run["processes"]["b"]["in_window"] == {"items": 4.2, "items_per_second": 100.0}
     assert run["concurrency"] == {"processes": 2, "mean_processes": 2.0, "all_processes_share": 1.0}
+    failed = combine(results, failed={"b": "the process failed"})["throughput"]
+    assert failed["items_per_second"] is None
+    assert failed["processes"]["b"]["items_per_second"] == pytest.approx(100)
 
 
 def test_no_common_window_is_null_with_the_reason(tmp_path: Path) -> None:
@@ -312,13 +316,15 @@ def test_no_common_window_is_null_with_the_reason(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 100)):
         builder = Recorded()
         builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_000 * MS)
-        builder.batch(0, first, first + 10)
+        for index in range(4):
+            builder.batch(index, first + 10 * index, first + 10 * index + 10)
         results[name] = result_of(builder, tmp_path)
     run = combine(results)["throughput"]
     assert run["items_per_second"] is None
-    assert "never in their steady state at the same time" in run["reason"]
+    assert run["reason"] is not None
     assert run["concurrency"] is None
     assert [run["processes"][name]["share"] for name in "ab"] == [None, None]
+    assert [run["processes"][name]["items_per_second"] for name in "ab"] == [100.0, 100.0]
 
 
 def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:

@@ -1,0 +1,214 @@
+"""Throughput against simulated loops whose rate is known: loaders, pauses, threads, processes, queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfharness.analysis.throughput import MIN_PERIODS, throughput
+from perfharness.model.result import BatchLoop, Float64
+
+MS = 1_000_000
+
+
+def loop(start_ms: Float64 | list[float], batch_ms: float = 1.0, warmup: int = 0, **fields: Any) -> BatchLoop:
+    """Batches of one item that begin at these times; the first and the last `warmup` are excluded."""
+    start = np.rint(np.asarray(start_ms, dtype=np.float64) * MS).astype(np.int64)
+    excluded = np.zeros(len(start), dtype=np.bool_)
+    excluded[:warmup] = excluded[max(len(start) - warmup, 0) :] = True
+    items = fields.pop("items", np.ones(len(start)))
+    return BatchLoop(("r", "batch"), start, start + round(batch_ms * MS), items, excluded, **fields)
+
+
+def rate(*loops: BatchLoop) -> float | None:
+    """Of one process with these loops."""
+    found: float | None = throughput({"p": list(loops)}, clock_is_utc=True)["items_per_second"]
+    return found
+
+
+def every(period_ms: float, count: int, begin_ms: float = 0.0) -> Float64:
+    return begin_ms + period_ms * np.arange(count)
+
+
+def test_batches_take_periods_whatever_lies_between_them() -> None:
+    """10 ms every 50 ms; 1 + 5 + 1 batches: 5 periods. The last of them ends where the excluded one begins."""
+    found = throughput({"p": [loop(every(50, 7), batch_ms=10, warmup=1)]}, clock_is_utc=True)
+    assert (found["items_per_second"], found["items"], found["window_ms"], found["periods"]) == (20, 5, 250, 5)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, None), (1, None), (3, None), (4, 20.0), (5, 20.0)])
+def test_without_a_batch_after_it_the_last_one_has_no_period(count: int, expected: float | None) -> None:
+    assert rate(loop(every(50, count), batch_ms=10)) == expected
+
+
+def test_a_loop_without_a_batch_left_or_a_window_below_a_millisecond() -> None:
+    assert rate(loop(every(50, 10), warmup=5000)) is None
+    assert rate(loop(every(0.01, 6), batch_ms=0.005)) is None
+    assert rate() is None
+
+
+def test_a_throttled_batch_that_is_left_out_takes_its_period_with_it() -> None:
+    """Periods of 10 ms, but for one of 30 ms in the middle."""
+    start = [0, 10, 20, 50, 60, 70]
+    rejected = np.asarray([False, False, True, False, False, False])
+    slow = loop(start)
+    found = throughput({"p": [BatchLoop(slow.path, slow.start_ns, slow.end_ns, slow.items, rejected)]}, True)
+    assert (found["items_per_second"], found["periods"]) == (100, 4)
+
+
+def test_a_batch_that_counted_no_items() -> None:
+    items = np.asarray([1, np.nan, 1, 1, 1, 1])
+    assert rate(loop(every(10, 6), items=items)) is None
+    assert rate(loop(every(10, 6), items=items[::-1].copy(), warmup=1)) is None
+    assert rate(loop(every(10, 8), items=np.r_[np.nan, np.ones(6), np.nan], warmup=1)) == 100
+
+
+def test_loops_one_after_another_add_up_without_the_pause() -> None:
+    first, second = loop(every(20, 5), warmup=1), loop(every(20, 20, 2100), warmup=1)
+    found = throughput({"p": [first, second]}, clock_is_utc=True)
+    assert (found["items_per_second"], found["items"], found["window_ms"]) == (50, 21, 420)
+
+
+def test_threads_count_while_all_are_steady() -> None:
+    """Two threads of 100 items/s; the first batch of each is slow, one is warm 200 ms earlier, and ends first."""
+    one = loop(np.r_[0, every(10, 50, 100)], warmup=1)
+    other = loop(np.r_[0, every(10, 60, 300)], warmup=1)
+    found = throughput({"p": [one, other]}, clock_is_utc=True)
+    assert (found["items_per_second"], found["window_ms"]) == (200, 290)
+
+
+def test_the_shortest_process_decides() -> None:
+    long, short = loop(every(10, 100), warmup=1), loop(every(10, 6, 205), warmup=1)
+    found = throughput({"long": [long], "short": [short]}, clock_is_utc=True)
+    assert (found["items_per_second"], found["window_ms"], found["periods"]) == (200, 40, 8)
+    assert found["processes"]["long"]["items_per_second"] == 100
+    too_short = loop(every(10, 4, 205), warmup=1)
+    found = throughput({"long": [long], "short": [too_short]}, clock_is_utc=True)
+    assert found["items_per_second"] is None
+    assert found["reason"].startswith("short")
+    assert found["processes"]["long"]["items_per_second"] == 100
+
+
+def test_processes_that_cannot_be_laid_side_by_side() -> None:
+    found = throughput({"a": [loop(every(10, 9))], "b": [loop(every(10, 9))]}, clock_is_utc=False)
+    assert found["items_per_second"] is None
+    assert found["processes"]["a"]["items_per_second"] == 100
+
+
+def test_nothing_from_before_the_barrier_counts() -> None:
+    """A thread that waited from 100 ms to 600 ms, and one that worked on at twice the speed meanwhile."""
+    opened = {"barrier_opened_ns": 600 * MS, "traced_from_ns": 0}
+    waiting = loop(np.r_[every(10, 10), every(10, 50, 600)], warmup=1, **opened)
+    working = loop(np.r_[every(5, 120), every(10, 50, 600)], warmup=1, **opened)
+    found = throughput({"p": [waiting, working]}, clock_is_utc=True)
+    assert found["items_per_second"] == pytest.approx(200, rel=0.02)
+    assert found["window_ms"] <= 490
+
+
+def queued(count: int, loader_ms: float, work_ms: float, queue: int, wait_ms: float, at: int) -> tuple[Float64, float]:
+    """Starts of batches that a loader makes ahead, and when the wait before the batch `at` ended."""
+    made, start, opened = np.zeros(count), np.zeros(count), 0.0
+    for k in range(count):
+        # A place in the queue is free once the batch `queue` places before has been taken.
+        free = start[k - queue - 1] if k > queue else 0.0
+        made[k] = max(made[k - 1] if k else 0.0, free) + loader_ms
+        start[k] = max(made[k], start[k - 1] + work_ms if k else 0.0)
+        if k == at:
+            start[k] += wait_ms
+            opened = start[k]
+    return start, opened
+
+
+@pytest.mark.parametrize("queue", [2, 12, 1000])
+@pytest.mark.parametrize("work_ms", [2.0, 10.0, 19.0, 25.0])
+@pytest.mark.parametrize("count", [10, 12, 16, 20, 24, 30, 40, 100, 400])
+def test_what_was_prepared_during_the_wait_does_not_count(count: int, work_ms: float, queue: int) -> None:
+    """A loader of 20 ms; the wait takes a second. Null, or the rate of the slower of loader and work."""
+    start, opened = queued(count, 20.0, work_ms, queue, 1000.0, at=2)
+    fields: dict[str, Any] = {
+        "barrier_opened_ns": round(opened * MS),
+        "barrier_wait_ns": 1000 * MS,
+        "traced_from_ns": 0,
+    }
+    found = rate(loop(start, work_ms, warmup=2, barrier_has_workers=True, **fields))
+    right = 1000 / max(20.0, work_ms)
+    # A queue that runs empty for the whole of the run, and in a longer time than the wait, cannot be seen.
+    unseen = 1000 / work_ms if work_ms == 19 or queue == 1000 else right
+    assert found is None or found == pytest.approx(right, rel=0.03) or found == pytest.approx(unseen, rel=0.03)
+    if count >= 100 and queue <= 12 and work_ms != 19:
+        assert found == pytest.approx(right, rel=0.03)
+
+
+def test_a_wait_with_nobody_else_in_the_process_costs_nothing() -> None:
+    start = np.r_[every(20, 2), every(20, 10, 1040)]
+    fields: dict[str, Any] = {"barrier_opened_ns": 1040 * MS, "barrier_wait_ns": 1000 * MS, "traced_from_ns": 0}
+    assert rate(loop(start, 18, warmup=2, **fields)) == 50
+    assert rate(loop(start, 18, warmup=2, barrier_has_workers=True, **fields)) is None
+
+
+@settings(max_examples=150)
+@given(
+    seed=st.integers(0, 1 << 32),
+    processes=st.integers(1, 4),
+    threads=st.integers(1, 3),
+    passes=st.integers(1, 3),
+    loader=st.floats(0, 40),
+    warmup=st.integers(0, 3),
+    count=st.integers(1, 60),
+)
+def test_a_constant_rate_comes_out_exactly_or_not_at_all(
+    seed: int, processes: int, threads: int, passes: int, loader: float, warmup: int, count: int
+) -> None:
+    """Any phase, cold batches inside the warm-up, pauses between passes: with steady periods the rate is exact."""
+    rng = np.random.default_rng(seed)
+    run: dict[str, list[BatchLoop]] = {}
+    true = 0.0
+    batch_ms = 10.0
+    for process in range(processes):
+        loops: list[BatchLoop] = []
+        phase = rng.uniform(0, 30)
+        periods = [batch_ms * (1 + loader) * rng.uniform(0.5, 2) for _ in range(threads)]
+        for period in periods:
+            at = phase
+            for _ in range(passes):
+                start = every(period, count + 2 * warmup, at)
+                start[:warmup] -= np.sort(rng.uniform(0, 50, warmup))[::-1]  # slow at first
+                loops.append(loop(start, batch_ms, warmup))
+                at = start[-1] + period + rng.uniform(0, 500)
+            true += 1000 / period
+        run[str(process)] = loops
+    found = throughput(run, clock_is_utc=True)
+    if found["items_per_second"] is not None:
+        assert found["items_per_second"] == pytest.approx(true, rel=1e-4)
+        assert found["periods"] >= MIN_PERIODS * processes - 1e-6
+        assert sum(one["share"] for one in found["processes"].values()) == pytest.approx(1, abs=1e-5)
+    else:
+        assert found["reason"]
+    if processes == threads == 1 and count + (warmup > 0) > MIN_PERIODS:
+        assert found["items_per_second"] is not None
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 40.0])
+@pytest.mark.parametrize("count", [4, 5, 10, 50])
+def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> None:
+    """Jitter of 5 % and any phase, loaders of 0 to 40 batches' length; mean over 100 runs of 100 different starts."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(100):
+        run = {}
+        for process in range(processes):
+            period = 10 * (1 + loader) * rng.normal(1, 0.05, count + 2)
+            start = np.r_[0, np.cumsum(period)[:-1]] + rng.uniform(0, 10 * (1 + loader))
+            run[str(process)] = [loop(start, 10, warmup=1)]
+        value = throughput(run, clock_is_utc=True)["items_per_second"]
+        if value is not None:
+            found.append(value / (processes * 100 / (1 + loader)))
+    if count >= 5:
+        assert len(found) >= 50
+    if found:
+        assert abs(np.mean(found) - 1) < max(0.01, 4 * np.std(found) / np.sqrt(len(found)))
