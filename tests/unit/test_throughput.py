@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from perfharness.model.result import BatchLoop, Float64
 MS = 1_000_000
 
 
-def loop(start_ms: Float64 | list[float], batch_ms: float = 1.0, warmup: int = 0, **fields: Any) -> BatchLoop:
+def loop(start_ms: Float64 | Sequence[float], batch_ms: float = 1.0, warmup: int = 0, **fields: Any) -> BatchLoop:
     """Batches of one item that begin at these times; the first and the last `warmup` are excluded."""
     start = np.rint(np.asarray(start_ms, dtype=np.float64) * MS).astype(np.int64)
     excluded = np.zeros(len(start), dtype=np.bool_)
@@ -31,7 +32,7 @@ def rate(*loops: BatchLoop) -> float | None:
 
 
 def every(period_ms: float, count: int, begin_ms: float = 0.0) -> Float64:
-    return begin_ms + period_ms * np.arange(count)
+    return np.asarray(begin_ms + period_ms * np.arange(count), dtype=np.float64)
 
 
 def test_batches_take_periods_whatever_lies_between_them() -> None:
@@ -150,7 +151,7 @@ def test_a_wait_with_nobody_else_in_the_process_costs_nothing() -> None:
     assert rate(loop(start, 18, warmup=2, barrier_has_workers=True, **fields)) is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 32),
     processes=st.integers(1, 4),
@@ -194,12 +195,12 @@ def test_a_constant_rate_comes_out_exactly_or_not_at_all(
 
 @pytest.mark.parametrize("processes", [1, 4])
 @pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 40.0])
-@pytest.mark.parametrize("count", [4, 5, 10, 50])
+@pytest.mark.parametrize("count", [5, 50])
 def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> None:
-    """Jitter of 5 % and any phase, loaders of 0 to 40 batches' length; mean over 100 runs of 100 different starts."""
+    """Jitter of 5 % and any phase, loaders of 0 to 40 batches' length; mean over 50 runs."""
     rng = np.random.default_rng(1)
     found = []
-    for _ in range(100):
+    for _ in range(50):
         run = {}
         for process in range(processes):
             period = 10 * (1 + loader) * rng.normal(1, 0.05, count + 2)
@@ -208,7 +209,5 @@ def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> No
         value = throughput(run, clock_is_utc=True)["items_per_second"]
         if value is not None:
             found.append(value / (processes * 100 / (1 + loader)))
-    if count >= 5:
-        assert len(found) >= 50
-    if found:
-        assert abs(np.mean(found) - 1) < max(0.01, 4 * np.std(found) / np.sqrt(len(found)))
+    assert len(found) >= 25
+    assert abs(np.mean(found) - 1) < max(0.01, 4 * np.std(found) / np.sqrt(len(found)))
