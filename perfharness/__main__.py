@@ -1,6 +1,13 @@
 """`python -m perfharness` is the command `perfharness`."""
 
-from perfharness.cli.main import main
+import os
+import sys
 
 if __name__ == "__main__":
+    here = os.getcwd()  # noqa: PTH109 - nothing is imported before the path is as it should be
+    if sys.path[0] == here and not __file__.startswith(here + os.sep):
+        del sys.path[0]  # the current folder, which `-m` put there
+
+    from perfharness.cli.main import main
+
     main()

@@ -11,7 +11,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -21,11 +21,21 @@ _OWN_FILES = frozenset(
         "script.py",
         *(f"{package}/{file}.py" for package in ("tracer", "annotate") for file in ("entry", "__main__")),
         "annotate/main_module.py",
+        "boot/perfharness_run_module.py",
     )
 )
 """Files whose frames stand above the script's in a traceback, and would not be there without us."""
 
 _RUNPY = "runpy"
+
+modules_at_start: frozenset[str] = frozenset(sys.modules)
+"""What Python itself had imported before anything of ours, as far as that is known."""
+
+_beside: frozenset[str] = frozenset()
+"""Names that lie beside the script, so that the script means those."""
+
+_set_aside: dict[str, ModuleType] = {}
+"""What was imported under these names before the script."""
 
 Compile = Callable[[bytes, str], CodeType]
 """Source and file name -> code, as `compile` does."""
@@ -56,6 +66,7 @@ def run_path(
     sys.argv[:] = arguments
     if not is_safe_path():
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+        _set_modules_aside(sys.path[0])
     module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
     _execute(lambda: compile_script(source, full_path), module, on_interrupt)
 
@@ -82,6 +93,47 @@ def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]
 def is_safe_path() -> bool:
     """Whether Python was told not to put the script's folder on the path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def _set_modules_aside(folder: str) -> None:
+    """Have the script import what lies beside it, as it would without us: a `json.py`, though we have imported json."""
+    global _beside
+    if folder in sys.path[1:]:
+        return
+    library = {*sys.stdlib_module_names, "perfharness"}
+    found = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name, suffix = os.path.splitext(entry.name)  # noqa: PTH122 - pathlib is one of those that may lie there
+            if suffix == ".py" or (name in library and not suffix and entry.is_dir()):
+                found.add(name)
+    _beside = frozenset(name for name in found if name not in modules_at_start and not _lies_in(name, folder))
+    _set_aside.update(_take_out(_beside))
+
+
+def _lies_in(name: str, folder: str) -> bool:
+    """Whether the module of that name that is imported already is the one in the folder."""
+    origin = getattr(sys.modules.get(name), "__file__", None)
+    return origin is not None and os.path.realpath(origin).startswith(os.path.join(folder, ""))  # noqa: PTH118
+
+
+def _take_out(names: frozenset[str]) -> dict[str, ModuleType]:
+    taken = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in taken}
+
+
+@contextlib.contextmanager
+def own_imports(path: list[str]) -> Iterator[None]:
+    """While open, imports find what they found before the script ran: on that path, and nothing that lies beside it."""
+    scripts_path, sys.path[:] = list(sys.path), path
+    scripts_modules = _take_out(_beside)
+    sys.modules.update(_set_aside)
+    try:
+        yield
+    finally:
+        sys.path[:] = scripts_path
+        _take_out(_beside)
+        sys.modules.update(scripts_modules)
 
 
 def die_of(number: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.annotate.expressions import Expression
+from perfharness.boot import without_current_folder
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.plan import InterpreterFacts
 
@@ -187,7 +188,7 @@ def look_up(names: Sequence[str], script: Path, interpreter: InterpreterFacts) -
     """What `perfharness.annotate.lookup` says of each; None where it says nothing."""
     try:
         done = subprocess.run(
-            [interpreter.executable, "-m", LOOKUP, str(script)],
+            without_current_folder([interpreter.executable, "-m", LOOKUP, str(script)]),
             input=json.dumps(names),
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts, NsysInstall
 from perfharness_launcher.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.discovery import find_nsys
@@ -19,19 +20,6 @@ from perfharness_launcher.tracers import Pair, pair
 from perfharness_launcher.trial import try_nsys
 
 INTERPRETER_TIMEOUT_S = 60
-
-ASK_INTERPRETER = """
-import importlib.metadata, importlib.util, json, platform
-try:
-    nvtx = importlib.metadata.version("nvtx")
-except importlib.metadata.PackageNotFoundError:
-    nvtx = None
-print(json.dumps({
-    "version": platform.python_version(),
-    "nvtx": nvtx,
-    "has_perfharness": importlib.util.find_spec("perfharness") is not None,
-}))
-"""
 
 
 def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | None = None) -> MachineFacts:
@@ -84,7 +72,7 @@ def ask_interpreter(python: str) -> InterpreterFacts:
         return InterpreterFacts(python, problem=f"--python {python}: no such program")
     try:
         done = subprocess.run(
-            [executable, "-c", ASK_INTERPRETER],
+            [executable, str(ASK_INTERPRETER)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

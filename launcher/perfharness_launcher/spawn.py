@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import psutil
 
+from perfharness.boot import without_current_folder
 from perfharness.errors import LaunchError
 from perfharness.model.environment import START_BARRIER, START_BARRIER_LIMIT
 from perfharness.model.placement import Placement
@@ -276,7 +277,7 @@ def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: P
         str(folder / STDERR_LOG),
         f"{_umask():o}",
         _placement_argument(spec.placement),
-        *spec.command,
+        *without_current_folder(spec.command),
     ]
 
 

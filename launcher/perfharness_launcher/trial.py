@@ -47,7 +47,8 @@ def try_nsys(nsys: NsysInstall, python: str) -> Trial:
     """Trace a tiny program that makes two NVTX ranges; takes a second or two."""
     with tempfile.TemporaryDirectory(prefix="perfharness-") as name:
         folder = Path(name)
-        command = profile_command(nsys, folder, [python, "-c", PROGRAM], cuda=False)
+        (folder / "trial_program.py").write_text(PROGRAM)  # `-c` would have the current folder on its path
+        command = profile_command(nsys, folder, [python, str(folder / "trial_program.py")], cuda=False)
         try:
             with (folder / TRACER_LOG).open("wb") as log:
                 done = subprocess.run(

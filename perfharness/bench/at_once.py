@@ -17,6 +17,7 @@ from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.throughput import throughput
 from perfharness.bench.latency import Timed
 from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.boot import without_current_folder
 from perfharness.model.result import BatchLoop
 from perfharness_launcher.spawn import STDERR_LOG
 
@@ -94,7 +95,7 @@ def started(module: str, spec: CaseSpec, folder: Path, variables: Mapping[str, s
     (folder / SPEC_NAME).write_text(spec.model_dump_json())
     with (folder / STDERR_LOG).open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder / SPEC_NAME)],
+            without_current_folder([sys.executable, "-m", module, str(folder / SPEC_NAME)]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

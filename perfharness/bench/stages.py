@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.boot import without_current_folder
 from perfharness.errors import BackendError
 from perfharness.model import environment
 from perfharness_launcher.outcome import last_said
@@ -58,7 +59,7 @@ def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
     command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "--no-telemetry"]
     command += ["-w", str(WARMUP_BATCHES), "--python", sys.executable, *gpus, "-o", str(place / "run")]
     done = subprocess.run(
-        [*command, str(script), *arguments],
+        without_current_folder([*command, str(script), *arguments]),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

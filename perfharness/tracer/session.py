@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from perfharness.model import range_log
-from perfharness.script import die_of, is_safe_path
+from perfharness.script import die_of, is_safe_path, own_imports
 from perfharness.tracer import nvtx_hook
 
 if TYPE_CHECKING:
@@ -86,19 +86,16 @@ class Session:
         self._finished = True
         self.end_ns = time.perf_counter_ns()
         range_log.leave_untraced()
-        # The script may have changed the import path; what is imported now must be found as before it ran.
-        script_path, sys.path[:] = list(sys.path), self._sys_path
         try:
-            from perfharness.tracer.output import write_trace
+            with own_imports(self._sys_path):
+                from perfharness.tracer.output import write_trace
 
-            write_trace(self)
+                write_trace(self)
         except Exception as error:
             sys.stderr.write(
                 f"perfharness: {os.path.join(self.output_dir, TRACE_NAME)} could not be written: "  # noqa: PTH118
                 f"{type(error).__name__}: {error}; this process has no trace\n"
             )
-        finally:
-            sys.path[:] = script_path
         if self._dying_of is not None:
             die_of(self._dying_of)
 
