@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from pathlib import Path
 from perfharness.errors import LaunchError, ToolNotFoundError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.plan import NsysInstall
+from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
+from perfharness.tracer.output import complete_trace
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys_command import REPORT_STEM, export_command, import_command
 from perfharness_launcher.spawn import TRACER_LOG
@@ -65,7 +68,7 @@ def collect_one(
         log = folder / TRACER_LOG
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
-        return Collected(TRACE if trace.exists() else None, ())
+        return _complete(folder)
     said = log_lines(folder / TRACER_LOG)
     if not nsys.importer_beside:
         said = without_import(said)  # nsys could not import by itself: known, and made up for
@@ -89,6 +92,19 @@ def collect_one(
         failures.append(_import_failed(folder, report, f"{what}: {error}"))
     whole = trace.exists() and trace.stat().st_size > 0
     return Collected(TRACE if whole else None, (*tracer_findings(said, folder.name), *failures))
+
+
+def _complete(folder: Path) -> Collected:
+    """The embedded tracer's file, with what processes left that were killed or outlived the one that wrote it."""
+    trace = folder / TRACE
+    try:
+        complete_trace(folder)
+    except (OSError, sqlite3.Error) as error:
+        message = f"the ranges that processes left in {folder.name} could not be put into {TRACE}: {error}"
+        cure = f"make room on the disk; `perfharness analyze` takes {LOG_PREFIX}*{LOG_SUFFIX} in then"
+        finding = Finding("trace-import-failed", Severity.ERROR, message, cure, folder.name)
+        return Collected(TRACE if trace.exists() else None, (finding,))
+    return Collected(TRACE if trace.exists() else None, ())
 
 
 def _import_failed(folder: Path, kept: Path, message: str) -> Finding:

@@ -34,6 +34,13 @@ CATEGORY_SEPARATOR = "/"
 LANE_SEPARATOR = "#"
 
 
+def printable(text: str) -> str:
+    """The text as UTF-8 and NVTX can carry it: lone surrogates (of bytes that are no UTF-8) and NUL are escaped."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 def category_name(recorder: str, user_category: str | None = None, lane: int = 0) -> str:
     """`recorder[/user category][#lane]`; lane 0 is the thread's own push/pop stack, others are start/end lanes."""
     name = recorder if user_category is None else f"{recorder}{CATEGORY_SEPARATOR}{user_category}"

@@ -49,4 +49,6 @@ META_GPU_PRESENT = "gpu_present"  # "yes" | "no": has the machine an NVIDIA GPU
 META_DROPPED_RECORDS = "dropped_records"  # what CUPTI says it dropped, decimal
 META_CUPTI_VERSION = "cupti_version"
 META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0
+META_LOST_EVENTS = "lost_events"  # NVTX events of a process for which the disk had no room, decimal; once a process
+META_MERGED_LOG = "merged_log"  # name of the log of a process whose events are in the trace; once a process
 META_DIAGNOSTIC = "diagnostic"  # a sentence for the user

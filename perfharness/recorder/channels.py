@@ -7,8 +7,6 @@ range name and handed back with each event, so that an event costs one call.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -83,43 +81,36 @@ class LogSink:
     listening: bool | None = True
 
     def __init__(self, log: RangeLog) -> None:
-        self._log = log
-        self._range_ids = itertools.count(1)
+        self.log = log
 
     def channel(self, domain: str | None) -> Channel:
-        """A channel to the calling thread's buffer: closures over it, so that an event looks nothing up."""
-        extend = self._log.buffer().extend
-        clock = time.perf_counter_ns
-        next_id = self._range_ids.__next__
+        """A channel to the calling thread's writer."""
+        writer = self.log.writer()
+        event, event_with_value = writer.event, writer.event_with_value
+        start, start_with_value = writer.start, writer.start_with_value
         # An op is added to the key, which stands OP_BITS higher and leaves these bits free. PUSH is 0.
-        op_start, op_end, op_mark = range_log.START, range_log.END, range_log.MARK
-        pop = self._log.key(RangeAttributes(domain, "")) << OP_BITS | range_log.POP
+        op_start, op_mark = range_log.START, range_log.MARK
         op_push_value = range_log.PUSH | HAS_PAYLOAD
         op_start_value = range_log.START | HAS_PAYLOAD
         op_mark_value = range_log.MARK | HAS_PAYLOAD
 
         def attributes(message: str, color: int, category: str) -> int:
-            return self._log.key(RangeAttributes(domain, message, category, color)) << OP_BITS
-
-        def start(key: int) -> int:
-            range_id = next_id()
-            extend((key + op_start, clock(), 0, range_id))
-            return range_id
-
-        def start_value(key: int, value: int) -> int:
-            range_id = next_id()
-            extend((key + op_start_value, clock(), value, range_id))
-            return range_id
+            return self.log.key(RangeAttributes(domain, message, category, color)) << OP_BITS
 
         return Channel(
             attributes=attributes,
             attributes_with_value=attributes,
-            push=lambda key: extend((key, clock(), 0, 0)),
-            push_value=lambda key, value: extend((key + op_push_value, clock(), value, 0)),
-            pop=lambda: extend((pop, clock(), 0, 0)),
-            start=start,
-            start_value=start_value,
-            end=lambda range_id: extend((op_end, clock(), 0, range_id)),
-            mark=lambda key: extend((key + op_mark, clock(), 0, 0)),
-            mark_value=lambda key, value: extend((key + op_mark_value, clock(), value, 0)),
+            push=event,
+            push_value=lambda key, value: event_with_value(key + op_push_value, value),
+            pop=writer.popper(attributes_of_pop(self.log, domain)),
+            start=lambda key: start(key + op_start),
+            start_value=lambda key, value: start_with_value(key + op_start_value, value),
+            end=writer.end,
+            mark=lambda key: event(key + op_mark),
+            mark_value=lambda key, value: event_with_value(key + op_mark_value, value),
         )
+
+
+def attributes_of_pop(log: RangeLog, domain: str | None) -> int:
+    """What a POP of that domain is written as."""
+    return log.key(RangeAttributes(domain, "")) << OP_BITS | range_log.POP

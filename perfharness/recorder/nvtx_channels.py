@@ -36,8 +36,6 @@ def choose_sink() -> Sink:
     log = range_log.active()
     if log is not None:
         return LogSink(log)
-    if range_log.left_untraced():  # a child forked from a process under the embedded tracer, which left its nvtx behind
-        return SilentSink()
     try:
         import nvtx
     except ImportError as error:

@@ -93,6 +93,16 @@ def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
                 "Trace fewer batches, or give the process more memory.",
             )
         )
+    lost = sum(int(text) for text in own.get(schema.META_LOST_EVENTS, []) if text.isdigit())
+    if lost:
+        findings.append(
+            Finding(
+                "trace-lost-events",
+                Severity.ERROR,
+                f"{lost} events of ranges could not be recorded, for the disk was full; the trace holds what came before.",
+                "Make room on the disk, or measure with fewer batches.",
+            )
+        )
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Python's `nvtx` package, recorded: its functions write to a `RangeLog` of their own instead of calling NVTX.
+"""Python's `nvtx` package, recorded: its functions write to the process's `RangeLog` instead of calling NVTX.
 
 The package is changed as it is imported, so `from nvtx import …` gets the recording functions too.
 Known to fit nvtx 0.2.8 to 0.2.17; what is not recorded here (counters, profiles) goes to the real package.
@@ -7,31 +7,28 @@ Known to fit nvtx 0.2.8 to 0.2.17; what is not recorded here (counters, profiles
 from __future__ import annotations
 
 import functools
-import itertools
 import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
+from perfharness.model.range_log import (
+    HAS_PAYLOAD,
+    KEYS_REMEMBERED,
+    MARK,
+    OP_BITS,
+    POP,
+    PUSH,
+    START,
+    RangeAttributes,
+    RangeLog,
+)
 
 PACKAGE = "nvtx"
 DEFAULT_COLOR = "blue"
-
-
-@dataclass(frozen=True)
-class NvtxAttributes(RangeAttributes):
-    """`RangeAttributes` and what only nvtx's own functions have."""
-
-    category_id: int | None = None
-    """A category given by its number, without a name."""
-
-    double_payload: bool = False
-    """The payload is the bits of a double."""
 
 
 def install(log: RangeLog, diagnostics: list[str]) -> None:
@@ -89,13 +86,12 @@ def patch(package: ModuleType, log: RangeLog, diagnostics: list[str]) -> None:
 
 
 class _Recording:
-    """What all replaced functions share: the log, the domains by name, the ids of start/end ranges."""
+    """What all replaced functions share: the log and the domains by name."""
 
     def __init__(self, log: RangeLog, diagnostics: list[str], real_domain: Callable[..., Any] | None) -> None:
         self.log = log
         self.diagnostics = diagnostics
         self.real_domain = real_domain
-        self.range_ids = itertools.count(1)
         self.domains: dict[str | None, RecordedDomain] = {}
 
     def domain(self, name: str | None = None) -> RecordedDomain:
@@ -147,9 +143,7 @@ class _Recording:
             message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
         ) -> tuple[int, None]:
             """Mark the beginning of a process range."""
-            range_id = next(self.range_ids)
-            self.domain(domain).record(START, message, color, category, payload, range_id)
-            return range_id, None
+            return self.domain(domain).start(message, color, category, payload), None
 
         def end_range(range_id: Any, domain: Any = None) -> None:
             """Mark the end of a code range that was started with `start_range`."""
@@ -209,23 +203,38 @@ class RecordedDomain:
         self._recording = recording
         self._log = recording.log
         self._keys: dict[tuple[Any, ...], int] = {}
-        self._pop = self._log.key(NvtxAttributes(name, "")) << OP_BITS | POP
+        self._pop = self._log.key(RangeAttributes(name, "")) << OP_BITS | POP
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self._recording.real_domain is None:
             raise AttributeError(name)
         return getattr(self._recording.real_domain(self.name), name)
 
-    def record(self, op: int, message: Any, color: Any, category: Any, payload: Any, range_id: int = 0) -> None:
+    def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> None:
         """Write one event that begins or marks something; the clock is read last."""
-        flag, bits, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
+        writer, head = self._log.writer(), self._head(op, message, color, category, payload)
+        if head & HAS_PAYLOAD:
+            writer.event_with_value(head, self._recording.payload_bits(payload)[1])
+        else:
+            writer.event(head)
+
+    def start(self, message: Any, color: Any, category: Any, payload: Any) -> int:
+        """Write the begin of a range that any thread may end; its id."""
+        writer, head = self._log.writer(), self._head(START, message, color, category, payload)
+        if head & HAS_PAYLOAD:
+            return writer.start_with_value(head, self._recording.payload_bits(payload)[1])
+        return writer.start(head)
+
+    def _head(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> int:
+        flag, _, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
         try:
             key = self._keys[message, color, category, is_double]
         except KeyError:
             key = self._new_key(message, color, category, is_double)
+            if len(self._keys) >= KEYS_REMEMBERED:
+                self._keys.clear()
             self._keys[message, color, category, is_double] = key
-        buffer = self._log.buffer()
-        buffer += (key << OP_BITS | op | flag, time.perf_counter_ns(), bits, range_id)
+        return key << OP_BITS | op | flag
 
     def _new_key(self, message: Any, color: Any, category: Any, is_double: bool) -> int:
         from nvtx.colors import color_to_hex
@@ -234,7 +243,7 @@ class RecordedDomain:
         if isinstance(category, int):
             category = next((name for name, number in self.categories.items() if number == category), category)
         named = isinstance(category, str)
-        attributes = NvtxAttributes(
+        attributes = RangeAttributes(
             domain=self.name,
             message="" if text is None else text.decode() if isinstance(text, bytes) else str(text),
             category=category if named else None,
@@ -250,23 +259,17 @@ class RecordedDomain:
         self.record(PUSH, event.message, event.color, event.category, event.payload)
 
     def pop_range(self) -> None:
-        """End the innermost range of this thread and domain; the clock is read first."""
-        now = time.perf_counter_ns()
-        buffer = self._log.buffer()
-        buffer += (self._pop, now, 0, 0)
+        """End the innermost range of this thread and domain."""
+        self._log.writer().event(self._pop)
 
     def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int:
         """Begin a range that any thread may end; its id."""
         event = self._attributes(attributes, values)
-        range_id = next(self._recording.range_ids)
-        self.record(START, event.message, event.color, event.category, event.payload, range_id)
-        return range_id
+        return self.start(event.message, event.color, event.category, event.payload)
 
     def end_range(self, range_id: int) -> None:
         """End the range of that id."""
-        now = time.perf_counter_ns()
-        buffer = self._log.buffer()
-        buffer += (END, now, 0, range_id)
+        self._log.writer().end(range_id)
 
     def mark(self, attributes: EventAttributes | None = None, **values: Any) -> None:
         """Mark a moment."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import RangeLog
+from perfharness.model.range_log import LogFacts
 from perfharness.tracer import cupti, markers, ranges
-from perfharness.tracer.nvtx_hook import NvtxAttributes
-from perfharness.tracer.ranges import NO_END
+from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents
 from perfharness.tracer.records import Columns
 from perfharness.tracer.sqlite_file import TraceFile
 
@@ -20,18 +19,21 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 
+FIRST_DOMAIN_OF_LIBRARIES = 1 << 20
+
 
 @dataclass
 class Naming:
     """Numbers for what NVTX names: domains, and the categories of each domain."""
 
+    first: int = 1
     domains: dict[str | None, int] = field(default_factory=lambda: {None: 0})
     categories: dict[tuple[int, str], int] = field(default_factory=dict)
     taken: set[tuple[int, int]] = field(default_factory=set)
 
     def domain(self, name: str | None) -> int:
         """Id of a domain; the default one is 0."""
-        return self.domains.setdefault(name, len(self.domains))
+        return self.domains.setdefault(name, len(self.domains) - 1 + self.first)
 
     def category(self, domain: int, name: str) -> int:
         """Id of a named category, none that somebody uses by its number."""
@@ -45,26 +47,48 @@ class Naming:
         return found
 
 
-def write(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
-    """Write all events, ordered by start, outermost first; before them the names of domains and categories."""
+def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> None:
+    """Write the names of domains and categories of one process, then its events, block by block.
+
+    Args:
+        origin_ns: time 0 of the trace, `perf_counter_ns`.
+    """
     naming = Naming()
-    logs = [log for log in (session.log, session.nvtx_log) if log.attributes]
-    for log in logs:
-        _take_numbers(log, naming)
-    tables = [_log_table(file, log, naming) for log in logs]
-    if cupti.KIND_MARKER in records:
-        tables.append(markers.table(file, records, naming.domain))
-    if not tables:
+    for entry in log.attributes:
+        domain = naming.domain(entry.domain)
+        if entry.category_id is not None:
+            naming.taken.add((domain, entry.category_id))
+    columns = _KeyColumns.of(file, log, naming)
+    _write_names(file, log.facts, naming, log.facts.started_ns - origin_ns)
+    for events in ranges.decode(log):
+        _write_events(file, log.facts.pid, columns.table(events), origin_ns)
+
+
+def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
+    """Write the events of NVTX in other libraries, which CUPTI recorded."""
+    if cupti.KIND_MARKER not in records:
         return
-    _write_names(file, session, naming, tables)
-    table = _sorted({name: np.concatenate([part[name] for part in tables]) for name in tables[0]})
+    # Ids of their own: those of the log's domains are given when it is written.
+    naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
+    table = markers.table(file, records, naming.domain)
+    _write_names(file, session.log.facts, naming, 0)
+    _write_events(file, session.pid, table, session.origin_ns)
+
+
+def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> None:
     count = len(table["start"])
-    process = schema.global_tid(session.pid, 0)
+    if count == 0:
+        return
+    table = _sorted(table)
+    process = schema.global_tid(pid, 0)
+    first_id = file.next_range_id
+    numbers = np.cumsum(table["event_type"] == schema.NVTX_START_END_RANGE)
+    file.next_range_id += int(numbers[-1])
     values = {
-        "start": table["start"] - session.origin_ns,
-        "end": _nullable(table["end"] - session.origin_ns, table["end"] != NO_END),
+        "start": table["start"] - origin_ns,
+        "end": _nullable(table["end"] - origin_ns, table["end"] != NO_END),
         "eventType": table["event_type"],
-        "rangeId": _nullable(_range_ids(table), table["event_type"] == schema.NVTX_START_END_RANGE),
+        "rangeId": _nullable(numbers + (first_id - 1), table["event_type"] == schema.NVTX_START_END_RANGE),
         "category": _nullable(table["category"], table["category"] != 0),
         "color": _nullable(table["color"], table["color"] >= 0),
         "globalTid": process | table["thread"] & schema.ID_MASK,
@@ -77,58 +101,56 @@ def write(file: TraceFile, session: Session, records: dict[int, Columns]) -> Non
     file.insert_columns(schema.TABLE_NVTX, values, count)
 
 
-def _take_numbers(log: RangeLog, naming: Naming) -> None:
-    for entry in log.attributes:
-        domain = naming.domain(entry.domain)
-        if isinstance(entry, NvtxAttributes) and entry.category_id is not None:
-            naming.taken.add((domain, entry.category_id))
+@dataclass(frozen=True)
+class _KeyColumns:
+    """What the keys of a log stand for, a place each."""
+
+    domain: Any
+    category: Any
+    color: Any
+    text: Any
+    double: Any
+
+    @classmethod
+    def of(cls, file: TraceFile, log: LoggedRanges, naming: Naming) -> _KeyColumns:
+        entries = log.attributes
+        domain = [naming.domain(entry.domain) for entry in entries]
+        category = [
+            naming.category(number, entry.category) if entry.category is not None else entry.category_id or 0
+            for number, entry in zip(domain, entries, strict=True)
+        ]
+        return cls(
+            domain=np.asarray(domain, dtype=np.int64),
+            category=np.asarray(category, dtype=np.int64),
+            color=np.asarray([NO_END if entry.color is None else entry.color for entry in entries], dtype=np.int64),
+            text=np.asarray([file.string_id(entry.message) for entry in entries], dtype=np.int64),
+            double=np.asarray([entry.double_payload for entry in entries], dtype=np.bool_),
+        )
+
+    def table(self, events: RangeEvents) -> Table:
+        columns = {name: getattr(self, name)[events.key] for name in self.__dataclass_fields__}
+        return {
+            **columns,
+            "event_type": events.event_type,
+            "start": events.start,
+            "end": events.end,
+            "thread": events.thread,
+            "end_thread": events.end_thread,
+            "payload": events.payload,
+            "has_payload": events.has_payload,
+        }
 
 
-def _log_table(file: TraceFile, log: RangeLog, naming: Naming) -> Table:
-    events = ranges.decode(log)
-    entries = log.attributes
-    domain = [naming.domain(entry.domain) for entry in entries]
-    category = [
-        naming.category(number, entry.category)
-        if entry.category is not None
-        else getattr(entry, "category_id", None) or 0
-        for number, entry in zip(domain, entries, strict=True)
-    ]
-    color = [NO_END if entry.color is None else entry.color for entry in entries]
-    text = [file.string_id(entry.message) for entry in entries]
-    double = [getattr(entry, "double_payload", False) for entry in entries]
-
-    def by_key(values: list[Any], dtype: Any = np.int64) -> Any:
-        return np.asarray(values, dtype=dtype)[events.key]
-
-    return {
-        "event_type": events.event_type,
-        "start": events.start,
-        "end": events.end,
-        "thread": events.thread,
-        "end_thread": events.end_thread,
-        "payload": events.payload,
-        "has_payload": events.has_payload,
-        "domain": by_key(domain),
-        "category": by_key(category),
-        "color": by_key(color),
-        "text": by_key(text),
-        "double": by_key(double, np.bool_),
-    }
-
-
-def _write_names(file: TraceFile, session: Session, naming: Naming, tables: list[Table]) -> None:
-    """Domains (event 75) and categories (event 33), at the time of the first event."""
-    starts = [int(table["start"].min()) for table in tables if len(table["start"])]
-    first = min(starts, default=session.origin_ns) - session.origin_ns
-    thread = schema.global_tid(session.pid, session.thread_id)
+def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -> None:
+    """Domains (event 75) and categories (event 33) of a process."""
+    thread = schema.global_tid(facts.pid, facts.pid)
     rows: list[tuple[object, ...]] = [
-        (first, schema.NVTX_DOMAIN_CREATE, None, name, thread, number)
+        (at_ns, schema.NVTX_DOMAIN_CREATE, None, name, thread, number)
         for name, number in naming.domains.items()
         if name is not None
     ]
     rows += [
-        (first, schema.NVTX_CATEGORY_EVENT, number, name, thread, domain)
+        (at_ns, schema.NVTX_CATEGORY_EVENT, number, name, thread, domain)
         for (domain, name), number in naming.categories.items()
     ]
     file.insert(schema.TABLE_NVTX, ("start", "eventType", "category", "text", "globalTid", "domainId"), rows)
@@ -138,10 +160,6 @@ def _sorted(table: Table) -> Table:
     end = np.where(table["end"] == NO_END, np.iinfo(np.int64).max, table["end"])
     order = np.lexsort((-end, table["start"]))
     return {name: values[order] for name, values in table.items()}
-
-
-def _range_ids(table: Table) -> Any:
-    return np.cumsum(table["event_type"] == schema.NVTX_START_END_RANGE)
 
 
 def _nullable(values: Any, valid: Any) -> Any:

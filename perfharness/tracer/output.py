@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfharness.model import nsys_schema as schema
+from perfharness.model.conventions import printable
+from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, LogFacts
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
+from perfharness.tracer.ranges import read_log
 from perfharness.tracer.records import Columns, LayoutError, decode
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
@@ -18,6 +23,7 @@ from perfharness.tracer.tables import SCHEMA_VERSION
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
+TRACE_NAME = "trace.sqlite"
 VM_ID = 1 << 48
 TIMESTAMP_OF_TARGET = 1
 SOURCE_INJECTION = 1
@@ -27,29 +33,129 @@ SEVERITY_WARNING = 2
 def write_trace(session: Session) -> Path:
     """Write the trace of a session whose script has ended; the path.
 
-    The file appears under its name only when it is whole. Raises OSError or sqlite3.Error where it cannot be written.
+    The file appears under its name only when it is whole. The logs of children that have ended are taken in; those of
+    children that still run stay for `complete_trace`. Raises OSError or sqlite3.Error where it cannot be written.
     """
     output = Path(session.output_dir)
     output.mkdir(parents=True, exist_ok=True)
-    path = output / "trace.sqlite"
-    unfinished = output / f".trace.sqlite.{session.pid}"
+    path = output / TRACE_NAME
+    paths = [path for path in log_paths(output) if path.name == session.log_name or not _is_alive(path)]
+    with _new_file(path) as file:
+        _fill(file, session)
+        _take_in(file, paths, session.origin_ns)
+        file.write_strings()
+    _remove(paths)
+    return path
+
+
+def complete_trace(folder: Path) -> Path | None:
+    """Take what processes left in the folder into its trace, which is made where there is none; None: there is nothing.
+
+    For processes that were killed, or outlived the one that wrote the trace. May be called again at any time: what was
+    taken in once is not taken in again. Raises OSError or sqlite3.Error where the trace cannot be written.
+    """
+    path = folder / TRACE_NAME
+    paths = log_paths(folder)
+    if not paths:
+        return path if path.exists() else None
+    if path.exists():
+        with TraceFile(path, new=False) as file:
+            merged = set(file.values(schema.TABLE_PERFHARNESS, schema.META_MERGED_LOG))
+            origin_ns = int(file.values(schema.TABLE_PERFHARNESS, schema.META_CLOCK_ORIGIN_NS)[0])
+            _take_in(file, [path for path in paths if path.name not in merged], origin_ns)
+            file.write_strings()
+    else:
+        facts = min((facts for facts in map(_facts, paths) if facts), key=lambda facts: facts.started_ns, default=None)
+        if facts is None:
+            return None
+        with _new_file(path) as file:
+            _write_session(file, facts.started_unix_ns, None, ["NvtxEvents"])
+            meta = {
+                schema.META_CUDA_TRACED: "no",
+                schema.META_CUDA_USED: "no" if facts.gpu_present is False else "yes",
+                schema.META_CUDA_UNTRACED_REASON: "the process was killed before it could write what the GPU did",
+                schema.META_TRACER_VERSION: VERSION,
+                schema.META_CLOCK_ORIGIN_NS: str(facts.started_ns),
+            }
+            file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), list(meta.items()))
+            _take_in(file, paths, facts.started_ns)
+            file.write_strings()
+    _remove(paths)
+    return path
+
+
+def log_paths(folder: Path) -> list[Path]:
+    """The logs of ranges in a folder that are in no trace yet, the oldest first."""
+    return sorted(folder.glob(f"{LOG_PREFIX}*{LOG_SUFFIX}"), key=lambda path: path.stem.rpartition("_")[2])
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[TraceFile]:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     try:
         with TraceFile(unfinished) as file:
-            _fill(file, session)
+            yield file
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return path
+
+
+def _take_in(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
+    """Write the events of these logs, and of whom they are. A log that cannot be read is named in the trace."""
+    for path in paths:
+        rows = [(schema.META_MERGED_LOG, path.name)]
+        try:
+            log = read_log(path)
+        except (OSError, ValueError, TypeError) as error:
+            rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
+        else:
+            nvtx_table.write_log(file, log, origin_ns)
+            process = schema.global_tid(log.facts.pid, 0)
+            name = Path(printable(log.facts.executable)).name
+            file.insert("PROCESSES", ("globalPid", "pid", "name"), [(process, log.facts.pid, name)])
+            rows.append((schema.META_LOST_EVENTS, str(log.lost_events)))
+        file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+        path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
+
+
+def _facts(path: Path) -> LogFacts | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return read_log(path).facts
+    return None
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether the process that writes this log still runs."""
+    facts = _facts(path)
+    if facts is None:
+        return False
+    try:
+        state = Path(f"/proc/{facts.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
 
 
 def _fill(file: TraceFile, session: Session) -> None:
     records, meta, api_names = gpu_records(session)
-    nvtx_table.write(file, session, records)
+    nvtx_table.write_markers(file, session, records)
     if records:
         unattributed = gpu_tables.write(file, session, records, api_names)
         session.diagnostics.extend(unattributed)
-    _write_session(file, session)
+    captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
+    _write_session(file, session.origin_unix_ns, session.end_ns - session.origin_ns, captured)
+    process = schema.global_tid(session.pid, 0)
+    file.insert(
+        "DIAGNOSTIC_EVENT",
+        ("timestamp", "timestampType", "source", "severity", "text", "globalPid"),
+        [(0, TIMESTAMP_OF_TARGET, SOURCE_INJECTION, SEVERITY_WARNING, text, process) for text in session.diagnostics],
+    )
     if meta[schema.META_CUDA_USED] == "yes":
         driver = cupti.driver_library()
         if driver is not None:
@@ -58,7 +164,6 @@ def _fill(file: TraceFile, session: Session) -> None:
     meta[schema.META_CLOCK_ORIGIN_NS] = str(session.origin_ns)
     rows = [*meta.items(), *((schema.META_DIAGNOSTIC, text) for text in session.diagnostics)]
     file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
-    file.write_strings()
 
 
 def gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str], dict[tuple[int, int], str]]:
@@ -101,30 +206,21 @@ def _cuda_was_used() -> bool:
     return driver is not None and cuda_was_initialised(driver)
 
 
-def _write_session(file: TraceFile, session: Session) -> None:
-    started = session.origin_unix_ns / 1e9
+def _write_session(file: TraceFile, origin_unix_ns: int, duration_ns: int | None, captured: list[str]) -> None:
+    started = origin_unix_ns / 1e9
     file.insert(
         "TARGET_INFO_SESSION_START_TIME",
         ("utcEpochNs", "utcTime", "localTime"),
         [
             (
-                session.origin_unix_ns,
+                origin_unix_ns,
                 time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started)),
                 time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(started)),
             )
         ],
     )
-    duration = session.end_ns - session.origin_ns
-    file.insert(
-        "ANALYSIS_DETAILS", ("globalVid", "duration", "startTime", "stopTime"), [(VM_ID, duration, 0, duration)]
-    )
-    process = schema.global_tid(session.pid, 0)
-    file.insert(
-        "DIAGNOSTIC_EVENT",
-        ("timestamp", "timestampType", "source", "severity", "text", "globalPid"),
-        [(0, TIMESTAMP_OF_TARGET, SOURCE_INJECTION, SEVERITY_WARNING, text, process) for text in session.diagnostics],
-    )
-    file.insert("PROCESSES", ("globalPid", "pid", "name"), [(process, session.pid, Path(sys.executable).name)])
+    duration = [] if duration_ns is None else [(VM_ID, duration_ns, 0, duration_ns)]
+    file.insert("ANALYSIS_DETAILS", ("globalVid", "duration", "startTime", "stopTime"), duration)
     version = ".".join(map(str, SCHEMA_VERSION))
     file.insert(
         "META_DATA_EXPORT",
@@ -138,5 +234,4 @@ def _write_session(file: TraceFile, session: Session) -> None:
             ("EXPORT_SCHEMA_VERSION_MICRO", str(SCHEMA_VERSION[2])),
         ],
     )
-    captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     file.insert("META_DATA_CAPTURE", ("name", "value"), [("CAPTURE_EVENT_TYPE", kind) for kind in captured])

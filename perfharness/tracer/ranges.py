@@ -1,23 +1,54 @@
-"""Range logs into columns: every push with its pop, every start with its end. Runs after the script has ended."""
+"""Range logs into columns: every push with its pop, every start with its end, block by block.
+
+A block is what the log holds in some regions of its file. What is still open at the end of a block is kept for the
+next, so memory is bounded by the block, the names, and the ranges that are open at one moment.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RECORD_WIDTH, START, RangeLog
+from perfharness.model.conventions import printable
+from perfharness.model.range_log import (
+    CHUNK,
+    END,
+    FIRST_CHUNK_BYTES,
+    HAS_PAYLOAD,
+    HEADER,
+    ID,
+    MAGIC,
+    MARK,
+    NAMES_SUFFIX,
+    OP_BITS,
+    POP,
+    PUSH,
+    RECORD_BYTES,
+    REGION_BYTES,
+    START,
+    VALUE,
+    LogFacts,
+    RangeAttributes,
+    RangeLog,
+)
 
 Int64 = NDArray[np.int64]
 
 NO_END = -1
 """In `RangeEvents.end`: the range was never closed."""
 
+REGIONS_OF_BLOCK = 8
+
 _OP_MASK = (1 << OP_BITS) - 1
-_INT64_MASK = (1 << 64) - 1
+_NO_NAME = RangeAttributes(None, "(unnamed)")
+_REGION_RECORDS = REGION_BYTES // RECORD_BYTES
 
 
 @dataclass
@@ -37,114 +68,286 @@ class RangeEvents:
     end: Int64
     thread: Int64
     end_thread: Int64
-    range_id: Int64
     has_payload: NDArray[np.bool_]
     payload: Int64
 
+    def __len__(self) -> int:
+        return len(self.start)
 
-def decode(log: RangeLog) -> RangeEvents:
+
+@dataclass(frozen=True)
+class LoggedRanges:
+    """The log of one process, as it lies on disk.
+
+    Args:
+        attributes: of each key; those that could not be written have no name.
+        lost_events: how many found no room on the disk.
+        path: file of the records; None: they are given.
+        regions: the records, where they are given.
+    """
+
+    facts: LogFacts
+    attributes: list[RangeAttributes]
+    lost_events: int
+    path: Path | None
+    regions: tuple[Int64, ...] = ()
+
+    def blocks(self) -> Iterator[Int64]:
+        """The records in the order of the file: some regions of it at a time, as two columns."""
+        if self.path is None:
+            for region in self.regions:
+                yield region.reshape(-1, 2)
+            return
+        with self.path.open("rb") as file:
+            while True:
+                values = np.fromfile(file, dtype=np.int64, count=REGIONS_OF_BLOCK * REGION_BYTES // 8)
+                if len(values) == 0:
+                    return
+                yield values[: len(values) // 2 * 2].reshape(-1, 2)
+
+
+def read_log(path: Path) -> LoggedRanges:
+    """The log whose records lie there. Raises OSError and ValueError where it is none."""
+    with path.open("rb") as file:
+        header = file.read(HEADER.size)
+    lost_events = 0
+    if len(header) == HEADER.size:
+        magic, lost_events = HEADER.unpack(header)
+        if magic not in (MAGIC, bytes(len(MAGIC))):
+            raise ValueError(f"{path} is no log of ranges")
+    first, *lines = path.with_suffix(NAMES_SUFFIX).read_bytes().splitlines(keepends=True)
+    facts = LogFacts(**json.loads(first))
+    attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n"))]
+    return LoggedRanges(facts, attributes, lost_events, path)
+
+
+def of_memory(log: RangeLog) -> LoggedRanges:
+    """A log that was held in memory."""
+    attributes = [_NO_NAME, *(_attributes(line) for line in log.definitions)]
+    regions = tuple(np.frombuffer(region, dtype=np.int64) for region in log.regions)
+    return LoggedRanges(log.facts, attributes, log.lost_events, None, regions)
+
+
+def _attributes(line: bytes) -> RangeAttributes:
+    """Attributes of a line, their texts as UTF-8 can hold them."""
+    values = json.loads(line)
+    return RangeAttributes(*(printable(value) if isinstance(value, str) else value for value in values))
+
+
+def decode(log: LoggedRanges) -> Iterator[RangeEvents]:
     """All events of a log, in no particular order. Pops and ends that match nothing are left out, as nsys does."""
-    columns = [_thread_columns(thread, list(records)) for thread, records in log.buffers]
-    if not columns:
-        columns = [_thread_columns(0, [])]
-    domains = _domain_numbers(log)
-    events = [_paired(table, domains) for table in columns]
-    everything = {name: np.concatenate([table[name] for table in columns]) for name in columns[0]}
-    events.append(_marks(everything))
-    events.append(_start_end(everything))
-    return _joined(events)
+    pairing = _Pairing(log.attributes)
+    is_first = True
+    for block in log.blocks():
+        for thread, records in _records_by_thread(block, is_first=is_first):
+            pairing.add(thread, records)
+        is_first = False
+        yield pairing.take_closed()
+    yield pairing.take_open()
 
 
-def _joined(events: list[RangeEvents]) -> RangeEvents:
+def joined(parts: list[RangeEvents]) -> RangeEvents:
+    """Events of several blocks as one."""
     names = RangeEvents.__dataclass_fields__
-    return RangeEvents(**{name: np.concatenate([getattr(part, name) for part in events]) for name in names})
+    return RangeEvents(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def _domain_numbers(log: RangeLog) -> Int64:
-    """Number of the stack that each key's pushes and pops use: one for each domain, as in NVTX."""
-    numbers: dict[str | None, int] = {}
-    return np.asarray(
-        [numbers.setdefault(entry.domain, len(numbers)) for entry in log.attributes] or [0], dtype=np.int64
-    )
+def _records_by_thread(block: Int64, *, is_first: bool) -> Iterator[tuple[int, Int64]]:
+    """The records of each thread in a block, in their order; what was never written is left out."""
+    parts: dict[int, list[Int64]] = {}
+    for region in range(0, len(block), _REGION_RECORDS):
+        at = region + (FIRST_CHUNK_BYTES // RECORD_BYTES if is_first and region == 0 else 0)
+        end = min(region + _REGION_RECORDS, len(block))
+        while at < end:
+            head, thread = block[at].tolist()
+            length = head >> OP_BITS
+            if head & _OP_MASK != CHUNK or length < RECORD_BYTES:
+                break  # the process ended before it used the rest
+            stop = min(at + length // RECORD_BYTES, end)
+            records = block[at + 1 : stop]
+            parts.setdefault(thread, []).append(records[(records != 0).any(axis=1)])
+            at = stop
+    for thread, found in parts.items():
+        yield thread, np.concatenate(found)
 
 
-def _thread_columns(thread: int, records: list[int]) -> dict[str, Int64]:
-    count = len(records) // RECORD_WIDTH
-    table = _int64(records[: count * RECORD_WIDTH]).reshape(count, RECORD_WIDTH)
+class _Pairing:
+    """Begins that wait for their ends, from block to block."""
+
+    def __init__(self, attributes: list[RangeAttributes]) -> None:
+        numbers: dict[str | None, int] = {}
+        self._known = len(attributes)
+        self._stack_of_key = np.asarray(
+            [numbers.setdefault(entry.domain, len(numbers)) for entry in attributes], dtype=np.int64
+        )
+        self._open_pushes: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self._open_starts: dict[int, tuple[int, ...]] = {}
+        self._open_ends: dict[int, tuple[int, int]] = {}
+        self._rests: dict[int, Int64] = {}
+        self._closed: list[RangeEvents] = []
+        self._start_end: list[dict[str, Int64]] = []
+
+    def add(self, thread: int, records: Int64) -> None:
+        """The next records of a thread."""
+        if thread in self._rests:
+            records = np.concatenate([self._rests.pop(thread), records])
+        whole = len(records)
+        while whole and int(records[whole - 1, 0]) & _OP_MASK in (VALUE, ID):
+            whole -= 1  # their event comes with the next block
+        if whole < len(records):
+            self._rests[thread] = records[whole:]
+        table = _event_columns(thread, records[:whole])
+        table["key"] = np.where(table["key"] < self._known, table["key"], 0)
+        self._closed.append(_events(table, np.flatnonzero(table["op"] == MARK), schema.NVTX_MARK_EVENT))
+        on_stack = (table["op"] == PUSH) | (table["op"] == POP)
+        stack = np.where(on_stack, self._stack_of_key[table["key"]], -1)
+        for number in np.unique(stack[on_stack]).tolist():
+            self._pair_stack(table, np.flatnonzero(stack == number), self._open_pushes.setdefault((thread, number), []))
+        rows = np.flatnonzero((table["op"] == START) | (table["op"] == END))
+        if len(rows):
+            self._start_end.append({name: values[rows] for name, values in table.items()})
+
+    def take_closed(self) -> RangeEvents:
+        """What was found to be whole since the last time."""
+        if self._start_end:
+            parts = self._start_end
+            self._pair_start_end({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+            self._start_end = []
+        closed = joined([*self._closed, _no_events()])
+        self._closed = []
+        return closed
+
+    def take_open(self) -> RangeEvents:
+        """The ranges that were never closed."""
+        pushes = [row for rows in self._open_pushes.values() for row in rows]
+        starts = list(self._open_starts.values())
+        return joined(
+            [_open_events(pushes, schema.NVTX_PUSH_POP_RANGE), _open_events(starts, schema.NVTX_START_END_RANGE)]
+        )
+
+    def _pair_stack(self, table: dict[str, Int64], rows: Int64, before: list[tuple[int, ...]]) -> None:
+        """Ranges of one thread and one stack. `rows`: its pushes and pops, in the order of their recording.
+
+        The depth at which a push arrives is the depth from which its pop leaves; at one depth they take turns. A pop
+        below the depth at which the block begins closes the innermost of the ranges open before it.
+        """
+        is_push = table["op"][rows] == PUSH
+        level = np.cumsum(np.where(is_push, 1, -1))
+        lowest = np.minimum.accumulate(np.minimum(level, 0))
+        below = ~is_push & (lowest < np.concatenate(([0], lowest[:-1])))
+        ends_of_before = table["time"][rows[below]].tolist()[: len(before)]
+        if ends_of_before:
+            closed = [before.pop() for _ in ends_of_before]
+            self._closed.append(_open_events(closed, schema.NVTX_PUSH_POP_RANGE, ends_of_before))
+        rows, is_push = rows[~below], is_push[~below]
+        level = np.cumsum(np.where(is_push, 1, -1))
+        depth = np.where(is_push, level, level + 1)
+        order = np.argsort(depth, kind="stable")
+        pushes = order[is_push[order]]
+        follower = np.full(len(rows), -1, dtype=np.int64)
+        follower[order[:-1]] = order[1:]
+        closing = follower[pushes]
+        is_closed = (closing >= 0) & ~is_push[closing] & (depth[closing] == depth[pushes])
+        end = table["time"][rows[closing[is_closed]]]
+        self._closed.append(_events(table, rows[pushes[is_closed]], schema.NVTX_PUSH_POP_RANGE, end))
+        before.extend(_as_tuples(table, rows[np.sort(pushes[~is_closed])]))
+
+    def _pair_start_end(self, table: dict[str, Int64]) -> None:
+        """Starts and ends of all threads by their number."""
+        starts, ends = np.flatnonzero(table["op"] == START), np.flatnonzero(table["op"] == END)
+        ends = ends[np.argsort(table["range_id"][ends], kind="stable")]
+        ids = table["range_id"][ends]
+        at = np.searchsorted(ids, table["range_id"][starts])
+        found = at < len(ids)
+        found[found] = ids[at[found]] == table["range_id"][starts[found]]
+        closing = ends[at[found]]
+        self._close_starts(
+            _events(table, starts[found], schema.NVTX_START_END_RANGE, table["time"][closing]), table["thread"][closing]
+        )
+        others = starts[~found]
+        self._open_starts.update(zip(table["range_id"][others].tolist(), _as_tuples(table, others), strict=True))
+        unused = np.ones(len(ends), dtype=np.bool_)
+        unused[at[found]] = False
+        rest = ends[unused]
+        times = zip(table["time"][rest].tolist(), table["thread"][rest].tolist(), strict=True)
+        self._open_ends.update(zip(table["range_id"][rest].tolist(), times, strict=True))
+        across = self._open_starts.keys() & self._open_ends.keys()
+        if across:
+            opened = [self._open_starts.pop(number) for number in across]
+            closed = [self._open_ends.pop(number) for number in across]
+            events = _open_events(opened, schema.NVTX_START_END_RANGE, [time_ns for time_ns, _ in closed])
+            self._close_starts(events, np.asarray([thread for _, thread in closed], dtype=np.int64))
+
+    def _close_starts(self, events: RangeEvents, end_thread: Int64) -> None:
+        events.end_thread = np.where(end_thread != events.thread, end_thread, NO_END)
+        self._closed.append(events)
+
+
+def _event_columns(thread: int, records: Int64) -> dict[str, Int64]:
+    """Columns of the events of one thread, each with the payload and the number that stand before it."""
+    op = records[:, 0] & _OP_MASK
+    kind = op & ~HAS_PAYLOAD
+    is_event = (op != VALUE) & (op != ID)
+    numbered = (kind == START) | (kind == END)
+    has_payload = (op & HAS_PAYLOAD) != 0
+    place = np.arange(len(records))
+    number_at = place - 1
+    value_at = np.where(kind == START, place - 2, place - 1)
+    in_order = np.where(numbered, (number_at >= 0) & (op[number_at] == ID), True)
+    in_order &= np.where(has_payload, (value_at >= 0) & (op[value_at] == VALUE), True)
+    if not in_order[is_event].all():
+        number_at, value_at = _places_by_stack(op)
+    rows = np.flatnonzero(is_event & (records[:, 1] != 0))  # a time of 0: the process was killed as it wrote it
+    value = records[:, 1]
     return {
-        "op": table[:, 0] & _OP_MASK,
-        "key": table[:, 0] >> OP_BITS,
-        "time": table[:, 1],
-        "payload": table[:, 2],
-        "range_id": table[:, 3],
-        "thread": np.full(count, thread, dtype=np.int64),
+        "op": kind[rows],
+        "key": records[rows, 0] >> OP_BITS,
+        "time": value[rows],
+        "payload": np.where(has_payload[rows] & (value_at[rows] >= 0), value[value_at[rows]], 0),
+        "has_payload": has_payload[rows] & (value_at[rows] >= 0),
+        "range_id": np.where(numbered[rows] & (number_at[rows] >= 0), value[number_at[rows]], 0),
+        "thread": np.full(len(rows), thread, dtype=np.int64),
     }
 
 
-def _int64(values: list[int]) -> Int64:
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        # A payload beyond 63 bits: its lowest 64 are kept, as NVTX's own payload would.
-        wrapped = [value & _INT64_MASK for value in values]
-        return np.array(wrapped, dtype=np.uint64).view(np.int64)
+def _places_by_stack(op: Int64) -> tuple[Int64, Int64]:
+    """Where number and payload of each event stand, or -1, where a signal's handler has written events in between."""
+    number_at, value_at = np.full(len(op), -1, dtype=np.int64), np.full(len(op), -1, dtype=np.int64)
+    values: list[int] = []
+    numbers: list[int] = []
+    for place, code in enumerate(op.tolist()):
+        if code == VALUE:
+            values.append(place)
+        elif code == ID:
+            numbers.append(place)
+        else:
+            if code & HAS_PAYLOAD and values:
+                value_at[place] = values.pop()
+            if code & ~HAS_PAYLOAD in (START, END) and numbers:
+                number_at[place] = numbers.pop()
+    return number_at, value_at
 
 
-def _paired(table: dict[str, Int64], domains: Int64) -> RangeEvents:
-    op = table["op"] & ~HAS_PAYLOAD
-    on_stack = (op == PUSH) | (op == POP)
-    stack = np.where(on_stack, domains[table["key"]], -1)
-    parts = [_pair_stack(table, np.flatnonzero(stack == number)) for number in np.unique(stack[on_stack])]
-    return _joined([*parts, _events(table, np.empty(0, dtype=np.int64), schema.NVTX_PUSH_POP_RANGE)])
+_ROW_COLUMNS = ("key", "time", "thread", "has_payload", "payload")
 
 
-def _pair_stack(table: dict[str, Int64], rows: Int64) -> RangeEvents:
-    """Ranges of one thread and one stack. `rows`: its pushes and pops, in the order of their recording.
-
-    The depth at which a push arrives is the depth from which its pop leaves; at one depth they take turns.
-    """
-    is_push = (table["op"][rows] & ~HAS_PAYLOAD) == PUSH
-    step = np.where(is_push, 1, -1)
-    level = np.cumsum(step)
-    lowest = np.minimum.accumulate(np.minimum(level, 0))
-    unmatched = ~is_push & (lowest < np.concatenate(([0], lowest[:-1])))
-    if unmatched.any():
-        return _pair_stack(table, rows[~unmatched])
-    depth = np.where(is_push, level, level + 1)
-    order = np.argsort(depth, kind="stable")
-    pushes = order[is_push[order]]
-    follower = np.full(len(rows), -1, dtype=np.int64)
-    follower[order[:-1]] = order[1:]
-    closing = follower[pushes]
-    closed = (closing >= 0) & ~is_push[closing] & (depth[closing] == depth[pushes])
-    end = np.where(closed, table["time"][rows[closing]], NO_END)
-    return _events(table, rows[pushes], schema.NVTX_PUSH_POP_RANGE, end)
+def _as_tuples(table: dict[str, Int64], rows: Int64) -> list[tuple[int, ...]]:
+    return list(zip(*(table[name][rows].tolist() for name in _ROW_COLUMNS), strict=True))
 
 
-def _marks(table: dict[str, Int64]) -> RangeEvents:
-    return _events(table, np.flatnonzero((table["op"] & ~HAS_PAYLOAD) == MARK), schema.NVTX_MARK_EVENT)
+def _open_events(rows: list[tuple[int, ...]], event_type: int, ends: list[int] | None = None) -> RangeEvents:
+    """Events of rows that were kept as tuples."""
+    values = np.asarray(rows, dtype=np.int64).reshape(len(rows), len(_ROW_COLUMNS))
+    table = {name: values[:, place] for place, name in enumerate(_ROW_COLUMNS)}
+    end = None if ends is None else np.asarray(ends, dtype=np.int64)
+    return _events(table, np.arange(len(rows)), event_type, end)
 
 
-def _start_end(table: dict[str, Int64]) -> RangeEvents:
-    op = table["op"] & ~HAS_PAYLOAD
-    starts, ends = np.flatnonzero(op == START), np.flatnonzero(op == END)
-    ends = ends[np.argsort(table["range_id"][ends], kind="stable")]
-    ids = table["range_id"][ends]
-    at = np.searchsorted(ids, table["range_id"][starts])
-    found = at < len(ids)
-    found[found] = ids[at[found]] == table["range_id"][starts[found]]
-    end = np.full(len(starts), NO_END, dtype=np.int64)
-    end_thread = np.full(len(starts), NO_END, dtype=np.int64)
-    closing = ends[at[found]]
-    end[found] = table["time"][closing]
-    elsewhere = table["thread"][closing] != table["thread"][starts[found]]
-    end_thread[np.flatnonzero(found)[elsewhere]] = table["thread"][closing[elsewhere]]
-    return _events(table, starts, schema.NVTX_START_END_RANGE, end, end_thread)
+def _no_events() -> RangeEvents:
+    return _open_events([], schema.NVTX_PUSH_POP_RANGE)
 
 
-def _events(
-    table: dict[str, Int64], rows: Int64, event_type: int, end: Any = None, end_thread: Any = None
-) -> RangeEvents:
+def _events(table: dict[str, Int64], rows: Int64, event_type: int, end: Any = None) -> RangeEvents:
     nothing = np.full(len(rows), NO_END, dtype=np.int64)
     return RangeEvents(
         event_type=np.full(len(rows), event_type, dtype=np.int64),
@@ -152,8 +355,7 @@ def _events(
         start=table["time"][rows],
         end=nothing if end is None else end,
         thread=table["thread"][rows],
-        end_thread=nothing if end_thread is None else end_thread,
-        range_id=table["range_id"][rows],
-        has_payload=(table["op"][rows] & HAS_PAYLOAD) != 0,
+        end_thread=nothing,
+        has_payload=table["has_payload"][rows].astype(np.bool_),
         payload=table["payload"][rows],
     )

@@ -42,12 +42,11 @@ class Session:
     def __init__(self, output_dir: str) -> None:
         self.output_dir = output_dir
         self.pid = os.getpid()
-        self.thread_id = 0
         self.origin_ns, self.origin_unix_ns = _both_clocks()
         self.end_ns = 0
-        self.log = range_log.RangeLog()
-        self.nvtx_log = range_log.RangeLog()
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
+        self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
+        self.log_name = self.log.file_name
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
         self.diagnostics: list[str] = []
@@ -58,14 +57,11 @@ class Session:
     @classmethod
     def start(cls, output_dir: str) -> Session:
         """Install the logs, the GPU trace and the ways to the end; from here on the script may run."""
-        import threading
-
         session = cls(output_dir)
-        session.thread_id = threading.get_native_id()
         # Without the folder that `-m` put first: the tracer's later imports must not find the script's modules.
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
-        nvtx_hook.install(session.nvtx_log, session.diagnostics)
+        nvtx_hook.install(session.log, session.diagnostics)
         if session.gpu_present:
             from perfharness.tracer.gpu import start_gpu_trace
 
@@ -85,7 +81,6 @@ class Session:
             return
         self._finished = True
         self.end_ns = time.perf_counter_ns()
-        range_log.leave_untraced()
         try:
             with own_imports(self._sys_path):
                 from perfharness.tracer.output import write_trace
@@ -111,9 +106,6 @@ class Session:
         die_of(number)
 
     def _forget_in_child(self) -> None:
-        """A forked child is not traced: the parent's log is not its own, and CUDA does not survive a fork."""
-        range_log.leave_untraced()
-        for log in (self.log, self.nvtx_log):
-            log.forget_buffers()
+        """A forked child has a log of its own, which lies beside; CUDA does not survive a fork."""
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

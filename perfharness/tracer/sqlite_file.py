@@ -1,7 +1,8 @@
-"""A trace file being written: tables are made when they get rows, strings are kept once."""
+"""A trace file being written or added to: tables are made when they get rows, strings are kept once."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,19 +16,35 @@ ROWS_AT_ONCE = 100_000
 
 
 class TraceFile:
-    """A context: on a normal exit everything is committed, on an exception the file is worthless."""
+    """A context: on a normal exit everything is committed; on an exception a new file is worthless, and an old one stays
+    as it was.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file.
+        new: whether it is made; otherwise it is a trace that gets more rows.
+    """
+
+    def __init__(self, path: Path, *, new: bool = True) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
-        # Nobody sees the file before it is whole, so neither a journal nor waiting for the disk protects anything.
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
-            self._connection.execute(f"PRAGMA {pragma}")
-        self._connection.execute("BEGIN")
+        self._is_new = new
+        if new:
+            # Nobody sees the file before it is whole, so neither a journal nor waiting for the disk protects anything.
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
+                self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.execute("BEGIN IMMEDIATE")
         self._made: set[str] = set()
         self._strings: dict[str, int] = {}
+        self._strings_written = 0
+        if not new:
+            self._made = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+            if schema.TABLE_STRINGS in self._made:
+                query = f"SELECT value, id FROM {schema.TABLE_STRINGS} ORDER BY id"
+                self._strings = dict(self._connection.execute(query))
+            self._strings_written = len(self._strings)
+        self.next_range_id = self.largest(schema.TABLE_NVTX, "rangeId") + 1
 
     def __enter__(self) -> TraceFile:
-        for name, values in ENUMERATIONS.items():
+        for name, values in ENUMERATIONS.items() if self._is_new else ():
             self._connection.execute(f"CREATE TABLE {name} (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT)")
             rows = [(number, *texts) for number, texts in values.items()]
             self._connection.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
@@ -71,8 +88,22 @@ class TraceFile:
             self._connection.executemany(statement, zip(*parts, strict=True))
 
     def write_strings(self) -> None:
-        """Write `StringIds`; nothing may ask for an id afterwards."""
-        self.insert(schema.TABLE_STRINGS, ("id", "value"), [(number, text) for text, number in self._strings.items()])
+        """Write what is new in `StringIds`."""
+        new = itertools.islice(self._strings.items(), self._strings_written, None)
+        self.insert(schema.TABLE_STRINGS, ("id", "value"), [(number, text) for text, number in new])
+        self._strings_written = len(self._strings)
+
+    def values(self, table: str, name: str) -> list[str]:
+        """The values of a name in a table of names and values."""
+        if table not in self._made:
+            return []
+        return [value for (value,) in self._connection.execute(f"SELECT value FROM {table} WHERE name = ?", (name,))]
+
+    def largest(self, table: str, column: str) -> int:
+        """The largest value of an integer column, 0 where there is none."""
+        if table not in self._made:
+            return 0
+        return int(self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] or 0)
 
 
 def _slice(values: Any, start: int, stop: int) -> list[Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK
-from perfharness.model.range_log import HAS_PAYLOAD, OP_BITS, RECORD_WIDTH, RangeLog
+from perfharness.model.range_log import FIRST_CHUNK_BYTES, HAS_PAYLOAD, OP_BITS, RECORD_BYTES, RangeLog
+from perfharness.tracer.ranges import of_memory
 
 OP_NAMES = {
     range_log.PUSH: "push",
@@ -50,28 +51,47 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
     Marks that tie the clocks come at the beginning and the end of every recorder, and are left out unless asked for.
     """
     wanted = threading.get_native_id() if thread_id is None else thread_id
-    decoded = []
-    for written_by, buffer in log.buffers:
-        if written_by == wanted:
-            assert len(buffer) % RECORD_WIDTH == 0
-            records = zip(*(buffer[i::RECORD_WIDTH] for i in range(RECORD_WIDTH)), strict=True)
-            decoded += [_decode(log, *record) for record in records]
+    wanted_records = records(log).get(wanted, [])
+    decoded = [] if not wanted_records else _decode(log, wanted_records)
     return [event for event in decoded if clock_marks or event.message != MARK_CLOCK]
 
 
-def _decode(log: RangeLog, head: int, time_ns: int, payload: int, range_id: int) -> Event:
-    op = head & ((1 << OP_BITS) - 1)
-    has_payload, op = bool(op & HAS_PAYLOAD), op & ~HAS_PAYLOAD
-    name = OP_NAMES[op]
-    value = payload if has_payload else None
-    paired = range_id if op in (range_log.START, range_log.END) else None
-    if op in (range_log.POP, range_log.END):
-        assert op == range_log.POP or head >> OP_BITS == 0
-        return Event(name, range_id=paired, time_ns=time_ns)
-    attributes = log.attributes[head >> OP_BITS]
-    return Event(
-        name, attributes.message, attributes.category, value, attributes.domain, attributes.color, paired, time_ns
-    )
+def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:
+    """What each thread wrote, as it stands in the log's memory."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, region in enumerate(log.regions):
+        values = region.cast("B").cast("q").tolist()
+        pairs = list(zip(values[::2], values[1::2], strict=True))
+        at = FIRST_CHUNK_BYTES // RECORD_BYTES if number == 0 else 0
+        while at < len(pairs) and pairs[at][0]:
+            length = (pairs[at][0] >> OP_BITS) // RECORD_BYTES
+            chunk = [pair for pair in pairs[at + 1 : at + length] if pair != (0, 0)]
+            found.setdefault(pairs[at][1], []).extend(chunk)
+            at += length
+    return found
+
+
+def _decode(log: RangeLog, pairs: list[tuple[int, int]]) -> list[Event]:
+    attributes = of_memory(log).attributes
+    decoded = []
+    payload = range_id = 0
+    for head, value in pairs:
+        op = head & ((1 << OP_BITS) - 1)
+        if op == range_log.VALUE:
+            payload = value
+        elif op == range_log.ID:
+            range_id = value
+        else:
+            has_payload, op = bool(op & HAS_PAYLOAD), op & ~HAS_PAYLOAD
+            name = OP_NAMES[op]
+            paired = range_id if op in (range_log.START, range_log.END) else None
+            if op in (range_log.POP, range_log.END):
+                decoded.append(Event(name, range_id=paired, time_ns=value))
+                continue
+            a = attributes[head >> OP_BITS]
+            shown = payload if has_payload else None
+            decoded.append(Event(name, a.message, a.category, shown, a.domain, a.color, paired, value))
+    return decoded
 
 
 def drawn(log: RangeLog, thread_id: int | None = None) -> str:

@@ -15,7 +15,6 @@ import pytest
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import END, HAS_PAYLOAD, OP_BITS, POP, PUSH, START, RangeLog
 from perfharness.tracer import nvtx_hook
-from perfharness.tracer.nvtx_hook import NvtxAttributes
 from perfharness.tracer.ranges import NO_END, decode
 
 NAMES = (
@@ -67,7 +66,7 @@ def events(log: RangeLog) -> list[tuple[int, str, str | None, str | int | None]]
     rows = []
     for event_type, key, _ in sorted(zip(table.event_type, table.key, table.start, strict=True), key=lambda r: r[2]):
         entry = log.attributes[key]
-        assert isinstance(entry, NvtxAttributes)
+        assert isinstance(entry, RangeAttributes)
         category = entry.category if entry.category is not None else entry.category_id
         rows.append((int(event_type), entry.message, entry.domain, category))
     return rows
@@ -150,7 +149,7 @@ def test_payloads_that_are_doubles(nvtx: Any, log: RangeLog) -> None:
     nvtx.mark("m", payload=2.5)
     table = decode(log)
     entry = log.attributes[table.key[0]]
-    assert isinstance(entry, NvtxAttributes)
+    assert isinstance(entry, RangeAttributes)
     assert entry.double_payload
     assert struct.unpack("<d", struct.pack("<q", int(table.payload[0]))) == (2.5,)
 
