@@ -99,7 +99,7 @@ def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
             Finding(
                 "trace-lost-events",
                 Severity.ERROR,
-                f"{lost} events of ranges could not be recorded, for the disk was full; the trace holds what came before.",
+                f"{lost} events of ranges could not be recorded: the disk was full. The trace holds what came before.",
                 "Make room on the disk, or measure with fewer batches.",
             )
         )

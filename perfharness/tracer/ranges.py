@@ -130,8 +130,9 @@ def of_memory(log: RangeLog) -> LoggedRanges:
 
 def _attributes(line: bytes) -> RangeAttributes:
     """Attributes of a line, their texts as UTF-8 can hold them."""
-    values = json.loads(line)
-    return RangeAttributes(*(printable(value) if isinstance(value, str) else value for value in values))
+    values: list[Any] = json.loads(line)
+    texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in values]
+    return RangeAttributes(*texts)
 
 
 def decode(log: LoggedRanges) -> Iterator[RangeEvents]:

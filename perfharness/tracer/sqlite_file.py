@@ -16,8 +16,7 @@ ROWS_AT_ONCE = 100_000
 
 
 class TraceFile:
-    """A context: on a normal exit everything is committed; on an exception a new file is worthless, and an old one stays
-    as it was.
+    """A context: on a normal exit all is committed; on an exception a new file is worthless, an old one as before.
 
     Args:
         path: the file.

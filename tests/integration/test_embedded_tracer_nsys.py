@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.range_table import build_range_table
-from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes
+from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes, RangeLog
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, output
 from perfharness.tracer.layouts import LAYOUTS
@@ -34,7 +35,7 @@ API_NAMES = {
     (cupti.DOMAIN_RUNTIME, COPY_CBID): "cudaMemcpyAsync_v3020",
     (cupti.DOMAIN_RUNTIME, GRAPH_CBID): "cudaGraphLaunch_v10000",
 }
-OTHER_THREAD = 77
+THREAD, OTHER_THREAD = 5, 77
 
 
 def columns(kind: int, origin_ns: int, rows: list[dict[str, int]]) -> Columns:
@@ -47,7 +48,7 @@ def columns(kind: int, origin_ns: int, rows: list[dict[str, int]]) -> Columns:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session that has recorded two batches on this thread.
 
     batch  100 [----------------------------------] 900      1000 [--------] 1400
@@ -55,8 +56,10 @@ def session(tmp_path: Path) -> Session:
     infer                    310 [---------] 800
     """
     made = Session(str(tmp_path))
-    made.thread_id = 5
-    log = made.log
+    now_ns = [0]
+    made.log = log = RangeLog(str(tmp_path), lambda: made.origin_ns + now_ns[0])
+    made.log_name = log.file_name
+    monkeypatch.setattr(threading, "get_native_id", lambda: THREAD)
     batch, pre, infer, mark = (
         log.key(RangeAttributes("perfharness", name, category)) << OP_BITS
         for name, category in (("batch", "rec"), ("pre", "rec"), ("infer", "rec"), ("perfharness.recorder", "rec"))
@@ -65,8 +68,12 @@ def session(tmp_path: Path) -> Session:
         (mark | MARK, 90, 0), (batch | PUSH | HAS_PAYLOAD, 100, 0), (pre | PUSH, 110, 0), (POP, 300, 0),
         (infer | PUSH, 310, 0), (POP, 800, 0), (POP, 900, 0), (batch | PUSH | HAS_PAYLOAD, 1000, 1), (POP, 1400, 0),
     ]  # fmt: skip
-    records = [value for op, at, payload in events for value in (op, made.origin_ns + at, payload, 0)]
-    log.buffers.append((made.thread_id, records))
+    for head, at_ns, payload in events:
+        now_ns[0] = at_ns
+        if head & HAS_PAYLOAD:
+            log.writer().event_with_value(head, payload)
+        else:
+            log.writer().event(batch | POP if head == POP else head)
     made.end_ns = made.origin_ns + 2000
     return made
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from perfharness.model import nsys_schema as schema
+from perfharness.tracer.output import complete_trace, log_paths
+from perfharness.tracer.ranges import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
@@ -23,9 +25,8 @@ from perfharness.model import range_log
 log = range_log.active()
 if log is not None:
     key = log.key(range_log.RangeAttributes("perfharness", "stage")) << range_log.OP_BITS
-    import time
-    log.buffer().extend((key | range_log.PUSH, time.perf_counter_ns(), 0, 0))
-    log.buffer().extend((range_log.POP, time.perf_counter_ns(), 0, 0))
+    log.writer().event(key | range_log.PUSH)
+    log.writer().event(key | range_log.POP)
 """
 """What a recorder does in a traced process, and nothing in any other."""
 
@@ -51,11 +52,11 @@ class Runner:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "PYTHON"))}
         return {**kept, "PYTHONPATH": PYTHONPATH, "PERFHARNESS_OUTPUT_DIR": str(self.folder / "out")}
 
-    def run(self, *command: str) -> Outcome:
+    def run(self, *command: str, tracer: str = "") -> Outcome:
         process = subprocess.run(
             [sys.executable, *command],
             cwd=self.folder,
-            env=self.environment(),
+            env={**self.environment(), "PERFHARNESS_TRACER": tracer},
             capture_output=True,
             text=True,
             timeout=120,
@@ -96,6 +97,12 @@ def range_names(trace: Path) -> list[str]:
             f"WHERE eventType IN (59, 60) ORDER BY start"
         )
         return [name for (name,) in connection.execute(query)]
+
+
+def pids(trace: Path) -> set[int]:
+    with closing(sqlite3.connect(trace)) as connection:
+        rows = connection.execute(f"SELECT DISTINCT globalTid >> 24 FROM {schema.TABLE_NVTX}")
+        return {process & schema.ID_MASK for (process,) in rows}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +210,8 @@ def test_sigterm_handler_of_the_script_is_left_alone(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_work_and_leave_the_trace_alone(runner: Runner, method: str) -> None:
+def test_children_are_in_the_trace(runner: Runner, method: str) -> None:
+    """Four tasks in a pool, a process and the script itself record one range each."""
     source = f"""
 import multiprocessing, os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -222,8 +230,52 @@ if __name__ == "__main__":
     print(process.exitcode)
     record()
 """
-    assert runner.both(runner.write(source)).stdout == "[0, 2, 4, 6]\n0\n"
+    plain = runner.run(runner.write(source))
+    assert runner.run("-m", "perfharness.tracer", "script.py", tracer="embedded") == plain
+    assert plain.stdout == "[0, 2, 4, 6]\n0\n"
+    complete_trace(runner.trace.parent)  # a worker may have been at its end when the script was
+    assert range_names(runner.trace) == ["stage"] * 6
+    assert len(pids(runner.trace)) >= 3
+    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
+    runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
+    assert not runner.trace.exists()
+    assert complete_trace(runner.trace.parent) == runner.trace
     assert range_names(runner.trace) == ["stage"]
+    assert meta(runner.trace)[schema.META_CUDA_TRACED] == "no"
+
+
+def test_a_child_that_outlives_the_script_is_taken_in_once(runner: Runner) -> None:
+    source = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+reader, writer = os.pipe()
+{RECORD}
+if os.fork() == 0:
+    os.setsid()
+    os.close(1), os.close(2)
+    {RECORD.replace(chr(10), chr(10) + "    ")}
+    os.write(writer, b"x")
+    import time
+    time.sleep(60)
+os.read(reader, 1)
+"""
+    runner.run("-m", "perfharness.tracer", runner.write(source))
+    assert range_names(runner.trace) == ["stage"]
+    (left,) = log_paths(runner.trace.parent)
+    names = left.with_suffix(".names")
+    kept = left.read_bytes(), names.read_bytes()
+    os.kill(read_log(left).facts.pid, signal.SIGKILL)
+    complete_trace(runner.trace.parent)
+    assert range_names(runner.trace) == ["stage"] * 2
+    left.write_bytes(kept[0])  # as if it had been killed before it could remove them
+    names.write_bytes(kept[1])
+    complete_trace(runner.trace.parent)
+    assert range_names(runner.trace) == ["stage"] * 2
+    assert log_paths(runner.trace.parent) == []
 
 
 def test_a_forked_child_that_exits_normally_writes_nothing(runner: Runner) -> None:

@@ -67,15 +67,15 @@ def test_a_process_that_ends_badly_still_leaves_its_trace(
         assert names(tmp_path / "out" / record["folder"] / record["trace"]) == ["batch"]
 
 
-def test_a_killed_process_leaves_no_trace_and_that_is_told(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_what_it_recorded(tmp_path: Path) -> None:
     code, manifest = launch(tmp_path / "out", "kill")
     assert code == 1
-    assert [record["trace"] for record in manifest["processes"]] == ["trace.sqlite", None]
-    assert [(finding["code"], finding["process"]) for finding in manifest["findings"]] == [
-        ("process-failed", "proc_1_gpu_0"),
-        ("trace-missing", "proc_1_gpu_0"),
-        ("start-barrier-not-reached", None),
+    assert [record["trace"] for record in manifest["processes"]] == ["trace.sqlite"] * 2
+    assert ("process-failed", "proc_1_gpu_0") in [
+        (finding["code"], finding["process"]) for finding in manifest["findings"]
     ]
-    assert names(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
-    assert (tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json").exists()
-    assert not (tmp_path / "out" / "proc_1_gpu_0" / "benchmark.json").exists()
+    for record in manifest["processes"]:
+        folder = tmp_path / "out" / record["folder"]
+        assert names(folder / "trace.sqlite") == ["batch"]
+        assert (folder / "benchmark.json").exists()
+        assert not list(folder.glob(".ranges_*"))

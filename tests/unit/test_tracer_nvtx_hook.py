@@ -13,9 +13,22 @@ from typing import Any
 import pytest
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import END, HAS_PAYLOAD, OP_BITS, POP, PUSH, START, RangeLog
+from perfharness.model.range_log import (
+    END,
+    HAS_PAYLOAD,
+    ID,
+    OP_BITS,
+    POP,
+    PUSH,
+    START,
+    VALUE,
+    RangeAttributes,
+    RangeLog,
+)
 from perfharness.tracer import nvtx_hook
-from perfharness.tracer.ranges import NO_END, decode
+from perfharness.tracer.ranges import NO_END, RangeEvents, joined, of_memory
+from perfharness.tracer.ranges import decode as decoded_blocks
+from tests.unit.recorder_events import records
 
 NAMES = (
     "annotate",
@@ -60,13 +73,20 @@ def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch)
     return package
 
 
+def decode(log: RangeLog) -> RangeEvents:
+    return joined(list(decoded_blocks(of_memory(log))))
+
+
+def attributes_of(log: RangeLog) -> list[RangeAttributes]:
+    return of_memory(log).attributes
+
+
 def events(log: RangeLog) -> list[tuple[int, str, str | None, str | int | None]]:
     """(event type, domain, message, category) of everything that begins, in the order of time."""
     table = decode(log)
     rows = []
     for event_type, key, _ in sorted(zip(table.event_type, table.key, table.start, strict=True), key=lambda r: r[2]):
-        entry = log.attributes[key]
-        assert isinstance(entry, RangeAttributes)
+        entry = attributes_of(log)[key]
         category = entry.category if entry.category is not None else entry.category_id
         rows.append((int(event_type), entry.message, entry.domain, category))
     return rows
@@ -85,7 +105,7 @@ def test_functions_of_the_module(nvtx: Any, log: RangeLog) -> None:
     table = decode(log)
     assert (table.end[table.event_type != schema.NVTX_MARK_EVENT] != NO_END).all()
     assert table.payload[table.has_payload].tolist() == [7]
-    assert log.attributes[table.key[table.has_payload][0]].color == 0xFF0000
+    assert attributes_of(log)[table.key[table.has_payload][0]].color == 0xFF0000
 
 
 def test_annotate_as_context_and_decorator(nvtx: Any, log: RangeLog) -> None:
@@ -148,8 +168,7 @@ def test_domains_and_reused_attributes(nvtx: Any, log: RangeLog) -> None:
 def test_payloads_that_are_doubles(nvtx: Any, log: RangeLog) -> None:
     nvtx.mark("m", payload=2.5)
     table = decode(log)
-    entry = log.attributes[table.key[0]]
-    assert isinstance(entry, RangeAttributes)
+    entry = attributes_of(log)[table.key[0]]
     assert entry.double_payload
     assert struct.unpack("<d", struct.pack("<q", int(table.payload[0]))) == (2.5,)
 
@@ -162,15 +181,25 @@ def test_payloads_that_cannot_be_recorded_are_said_once(nvtx: Any, log: RangeLog
     assert "payloads of type list" in diagnostics[0]
 
 
-def test_what_is_recorded_while_running_is_four_integers(nvtx: Any, log: RangeLog) -> None:
+def test_what_is_recorded_while_running(nvtx: Any, log: RangeLog) -> None:
     nvtx.push_range("a", payload=5)
     range_id = nvtx.start_range("s")
     nvtx.end_range(range_id)
     nvtx.pop_range()
-    records = log.buffers[0][1]
-    assert [value & ((1 << OP_BITS) - 1) for value in records[::4]] == [PUSH | HAS_PAYLOAD, START, END, POP]
-    assert records[2] == 5
-    assert records[7] == records[11] == range_id[0]
+    (written,) = records(log).values()
+    assert [head & ((1 << OP_BITS) - 1) for head, _ in written] == [
+        VALUE, PUSH | HAS_PAYLOAD, ID, START, ID, END, POP
+    ]  # fmt: skip
+    assert written[0][1] == 5
+    assert written[2][1] == written[4][1] == range_id[0]
+
+
+def test_many_distinct_names_are_not_kept(nvtx: Any, log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvtx_hook, "KEYS_REMEMBERED", 10)
+    for number in [*range(100), *range(100)]:
+        nvtx.mark(f"m{number}")
+    assert [row[1] for row in events(log)] == [f"m{number}" for number in [*range(100), *range(100)]]
+    assert len(nvtx.get_domain(None)._keys) <= 10
 
 
 def test_a_pickled_annotation_is_one_of_the_real_package(nvtx: Any) -> None:

@@ -2,32 +2,87 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tracemalloc
+import warnings
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import END, HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
-from perfharness.tracer.ranges import NO_END, RangeEvents, decode
+from perfharness.model import range_log
+from perfharness.model.range_log import (
+    CHUNK,
+    END,
+    FIRST_CHUNK_BYTES,
+    HAS_PAYLOAD,
+    ID,
+    MARK,
+    OP_BITS,
+    POP,
+    PUSH,
+    RECORD_BYTES,
+    START,
+    VALUE,
+    LogFacts,
+    RangeAttributes,
+    RangeLog,
+)
+from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents, joined, of_memory, read_log
+from perfharness.tracer.ranges import decode as decoded_blocks
 
 Row = tuple[str, int, int]
+FACTS = LogFacts(1, 0, "python", 0, 0)
 
 
-def log_of(*threads: list[tuple[int, str, int]], ids: tuple[int, ...] = ()) -> RangeLog:
-    """A log with one buffer a thread (numbered from 1); each event is (op, name, time)."""
-    log = RangeLog()
-    for number, events in enumerate(threads, start=1):
-        records: list[int] = []
+def block(*chunks: tuple[int, list[tuple[int, int]]]) -> NDArray[np.int64]:
+    """A block of the file: chunks of one thread each; the first page of a file is its header."""
+    rows = [(0, 0)] * (FIRST_CHUNK_BYTES // RECORD_BYTES)
+    for thread, records in chunks:
+        rows += [((len(records) + 1) * RECORD_BYTES << OP_BITS | CHUNK, thread), *records]
+    return np.array(rows, dtype=np.int64)
+
+
+def log_of(*threads: list[tuple[int, str, int]], cut: int = 1 << 30) -> LoggedRanges:
+    """A log with one thread an argument (numbered from 1); each event is (op, name, time), and a block ends after
+    `cut` records of each thread."""
+    attributes = [RangeAttributes(None, "nothing")]
+    columns: list[list[tuple[int, int]]] = []
+    for events in threads:
+        records: list[tuple[int, int]] = []
         for op, name, time_ns in events:
-            key = 0 if op in (POP, END) else log.key(RangeAttributes("d", name))
-            range_id = int(name) if op in (START, END) else 0
-            records += [key << OP_BITS | op, time_ns, 0, range_id]
-        log.buffers.append((number, records))
-    return log
+            if op in (START, END):
+                records.append((ID, int(name)))
+            if op not in (POP, END):
+                attributes.append(RangeAttributes("d", name))
+            key = 0 if op == END else len(attributes) - 1
+            records.append((key << OP_BITS | op, time_ns))
+        columns.append(records)
+    if any(op == POP for events in threads for op, _, _ in events):
+        attributes[0] = RangeAttributes("d", "")
+    longest = max((len(records) for records in columns), default=0)
+    blocks = []
+    for begin in range(0, longest, cut):
+        parts = [(number, records[begin : begin + cut]) for number, records in enumerate(columns, start=1)]
+        made = block(*((number, records) for number, records in parts if records))
+        blocks.append(made if begin == 0 else made[FIRST_CHUNK_BYTES // RECORD_BYTES :])
+    return LoggedRanges(FACTS, attributes, 0, None, tuple(blocks))
 
 
-def rows(log: RangeLog, events: RangeEvents) -> list[Row]:
+def of_records(*records: tuple[int, int], attributes: list[RangeAttributes]) -> LoggedRanges:
+    return LoggedRanges(FACTS, attributes, 0, None, (block((1, list(records))),))
+
+
+def decode(log: LoggedRanges) -> RangeEvents:
+    return joined(list(decoded_blocks(log)))
+
+
+def rows(log: LoggedRanges, events: RangeEvents) -> list[Row]:
     names = [log.attributes[key].message for key in events.key.tolist()]
     return sorted(zip(names, events.start.tolist(), events.end.tolist(), strict=True), key=lambda row: row[1:])
 
@@ -83,44 +138,48 @@ def test_a_start_without_an_end_stays_open() -> None:
 
 
 def test_marks_and_payloads() -> None:
-    log = RangeLog()
-    key = log.key(RangeAttributes("d", "m")) << OP_BITS
-    log.buffers.append((1, [key | MARK | HAS_PAYLOAD, 5, -3, 0, key | MARK, 6, 9, 0]))
+    key = 1 << OP_BITS
+    attributes = [RangeAttributes(None, ""), RangeAttributes("d", "m")]
+    log = of_records((VALUE, -3), (key | MARK | HAS_PAYLOAD, 5), (key | MARK, 6), attributes=attributes)
     events = decode(log)
     assert events.event_type.tolist() == [schema.NVTX_MARK_EVENT] * 2
     assert events.has_payload.tolist() == [True, False]
     assert events.payload.tolist()[0] == -3
 
 
-def test_a_payload_beyond_63_bits_keeps_its_bits() -> None:
-    log = RangeLog()
-    key = log.key(RangeAttributes("d", "m")) << OP_BITS
-    log.buffers.append((1, [key | MARK | HAS_PAYLOAD, 5, 2**64 - 1, 0]))
-    assert decode(log).payload.tolist() == [-1]
+def test_events_of_a_signal_s_handler_between_payload_and_event() -> None:
+    """A handler writes `2, mark` between the payload 1 and its range; each gets its own."""
+    key = 1 << OP_BITS
+    attributes = [RangeAttributes(None, ""), RangeAttributes("d", "m")]
+    push, mark = key | PUSH | HAS_PAYLOAD, key | MARK | HAS_PAYLOAD
+    log = of_records((VALUE, 1), (VALUE, 2), (mark, 5), (push, 6), (key | POP, 7), attributes=attributes)
+    events = decode(log)
+    assert dict(zip(events.start.tolist(), events.payload.tolist(), strict=True)) == {5: 2, 6: 1}
 
 
 def test_each_domain_has_a_stack() -> None:
     """x [1 ... 3] and y [2 ... 4] cross, which one stack could not."""
-    log = RangeLog()
-    first, second = (log.key(RangeAttributes(domain, domain)) << OP_BITS for domain in ("x", "y"))
-    log.buffers.append(
-        (1, [first | PUSH, 1, 0, 0, second | PUSH, 2, 0, 0, first | POP, 3, 0, 0, second | POP, 4, 0, 0])
-    )
+    attributes = [RangeAttributes(None, ""), RangeAttributes("x", "x"), RangeAttributes("y", "y")]
+    first, second = 1 << OP_BITS, 2 << OP_BITS
+    records = [(first | PUSH, 1), (second | PUSH, 2), (first | POP, 3), (second | POP, 4)]
+    log = of_records(*records, attributes=attributes)
     assert rows(log, decode(log)) == [("x", 1, 3), ("y", 2, 4)]
 
 
 def test_a_log_with_nothing_in_it() -> None:
-    assert len(decode(RangeLog()).start) == 0
+    assert len(decode(of_memory(RangeLog()))) == 0
 
 
 def test_a_record_that_is_only_half_written_is_left_out() -> None:
-    log = log_of([(PUSH, "a", 1), (POP, "", 2)])
-    log.buffers[0][1].extend([PUSH, 3])
-    assert rows(log, decode(log)) == [("a", 1, 2)]
+    """The process was killed between the two numbers of a record, or before the event behind a payload."""
+    attributes = [RangeAttributes("d", "a")]
+    for last in [(1 << OP_BITS | PUSH, 0), (VALUE, 7), (ID, 7)]:
+        log = of_records((PUSH, 1), (POP, 2), last, attributes=attributes)
+        assert rows(log, decode(log)) == [("a", 1, 2)]
 
 
-@given(st.lists(st.booleans(), max_size=60))
-def test_agrees_with_a_stack(pushes: list[bool]) -> None:
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 70))
+def test_agrees_with_a_stack(pushes: list[bool], cut: int) -> None:
     events = [(PUSH if push else POP, f"r{index}", index + 1) for index, push in enumerate(pushes)]
     stack: list[tuple[str, int]] = []
     expected: list[Row] = []
@@ -130,16 +189,29 @@ def test_agrees_with_a_stack(pushes: list[bool]) -> None:
         elif stack:
             expected.append((*stack.pop(), time_ns))
     expected += [(name, start, NO_END) for name, start in stack]
-    log = log_of(events)
+    log = log_of(events, cut=cut)
     assert rows(log, decode(log)) == sorted(expected, key=lambda row: row[1:])
 
 
-def test_forked_children_start_with_empty_buffers() -> None:
-    log = log_of([(PUSH, "a", 1)])
-    log.forget_buffers()
-    assert log.buffers == []
-    log.buffer().extend((0, 1, 0, 0))
-    assert len(log.buffers) == 1
+@given(st.permutations(range(6)), st.integers(1, 9), st.data())
+def test_starts_and_ends_of_two_threads_in_any_blocks(order: list[int], cut: int, data: st.DataObject) -> None:
+    threads: list[list[tuple[int, str, int]]] = [[], []]
+    for number in range(6):
+        threads[data.draw(st.integers(0, 1))].append((START, str(number), 1 + number))
+    for place, number in enumerate(order):
+        threads[data.draw(st.integers(0, 1))].append((END, str(number), 100 + place))
+    log = log_of(*threads, cut=cut)
+    assert rows(log, decode(log)) == sorted(
+        ((str(number), 1 + number, 100 + place) for place, number in enumerate(order)), key=lambda row: row[1:]
+    )
+
+
+def test_many_ranges_never_closed_stay_linear() -> None:
+    """20,000 pushes without a pop in blocks of 10: each is open, none is looked at again."""
+    log = log_of([(PUSH, "r", at) for at in range(1, 20_001)], cut=10)
+    events = decode(log)
+    assert len(events) == 20_000
+    assert set(events.end.tolist()) == {NO_END}
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -147,3 +219,104 @@ def test_keys_are_the_same_for_equal_attributes(count: int) -> None:
     log = RangeLog()
     keys = {log.key(RangeAttributes("d", "a")) for _ in range(count)}
     assert len(keys) == min(count, 1)
+
+
+def read_only_log(folder: Path) -> LoggedRanges:
+    (path,) = folder.glob(f"{range_log.LOG_PREFIX}*{range_log.LOG_SUFFIX}")
+    return read_log(path)
+
+
+def test_what_was_recorded_is_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
+    """200,000 events take 3.2 MB in the file; the process holds one region of it."""
+    log = RangeLog(str(tmp_path))
+    writer, head = log.writer(), log.key(RangeAttributes("d", "a")) << OP_BITS
+    pop = writer.popper(head | POP)
+    tracemalloc.start()
+    for _ in range(100_000):
+        writer.event(head)
+        pop()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
+    events = decode(read_only_log(tmp_path))
+    assert len(events) == 100_000
+    assert (events.end >= events.start).all()
+
+
+def test_payloads_and_numbers_across_chunks(tmp_path: Path) -> None:
+    log = RangeLog(str(tmp_path))
+    writer, head = log.writer(), log.key(RangeAttributes("d", "a")) << OP_BITS
+    values = [2**64 - 1, -(2**63), 2**63, *range(2000)]
+    for value in values:
+        writer.end(writer.start_with_value(head | START | HAS_PAYLOAD, value))
+    events = decode(read_only_log(tmp_path))
+    order = np.argsort(events.start, kind="stable")
+    assert events.payload[order].tolist() == [-1, -(2**63), -(2**63), *range(2000)]
+    assert (events.end != NO_END).all()
+
+
+def test_names_are_escaped_where_utf8_cannot_hold_them(tmp_path: Path) -> None:
+    log = RangeLog(str(tmp_path))
+    for message in ("caf\udce9", "a\0b", "é"):
+        log.writer().event(log.key(RangeAttributes("d\udc80", message, "c\ud800")) << OP_BITS | MARK)
+    read = read_only_log(tmp_path)
+    names = [read.attributes[key] for key in decode(read).key.tolist()]
+    assert [entry.message for entry in names] == ["caf\\udce9", "a\\x00b", "é"]
+    assert {(entry.domain, entry.category) for entry in names} == {("d\\udc80", "c\\ud800")}
+
+
+def test_distinct_names_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_log, "KEYS_REMEMBERED", 10)
+    log = RangeLog(str(tmp_path))
+    for number in [*range(100), *range(100)]:
+        log.writer().event(log.key(RangeAttributes("d", f"r{number}")) << OP_BITS | MARK)
+    assert len(log._keys) <= 10
+    read = read_only_log(tmp_path)
+    names = [read.attributes[key].message for key in decode(read).key.tolist()]
+    assert names == [f"r{number}" for number in [*range(100), *range(100)]]
+
+
+def test_a_forked_child_writes_a_log_of_its_own(tmp_path: Path) -> None:
+    """The parent's keys and a range open at the fork mean the same in the child."""
+    log = RangeLog(str(tmp_path))
+    range_log.install(log)
+    try:
+        writer = log.writer()
+        outer, inner = (log.key(RangeAttributes("d", name)) << OP_BITS for name in ("outer", "inner"))
+        writer.event(outer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            writer.event(inner)
+            writer.event(inner | POP)
+            new = log.key(RangeAttributes("d", "new")) << OP_BITS
+            log.writer().event(new | MARK)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        log.key(RangeAttributes("d", "of the parent"))
+        writer.event(outer | POP)
+    finally:
+        range_log.install(None)
+    logs = [read_log(path) for path in tmp_path.glob(f"*{range_log.LOG_SUFFIX}")]
+    found = {entry.facts.pid: [name for name, _, _ in rows(entry, decode(entry))] for entry in logs}
+    assert found == {os.getpid(): ["outer"], child: ["inner", "new"]}
+
+
+def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first region holds what came before; nothing is raised, and what comes later is counted, not its payloads."""
+    log = RangeLog(str(tmp_path))
+    writer, head = log.writer(), log.key(RangeAttributes("d", "a")) << OP_BITS
+    writer.event(head)
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    room = range_log.REGION_BYTES // RECORD_BYTES
+    for _ in range(room):
+        writer.event_with_value(head | MARK | HAS_PAYLOAD, 3)
+    read = read_only_log(tmp_path)
+    kept = len(decode(read))
+    assert 0.2 * room < kept < room
+    assert read.lost_events == room + 1 - kept
