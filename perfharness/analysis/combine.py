@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.entries import PER_ITEM
 from perfharness.analysis.mean_entries import mean_of_entries
 from perfharness.analysis.tabulate import statistics_tree
 from perfharness.analysis.throughput import throughput
@@ -28,7 +29,7 @@ def combine(
     )
     return {
         **all_batches,
-        "mean_data": mean_of_trees([result.mean_data for result in results.values()]),
+        "mean_data": _mean_data(list(results.values())),
         "stats_minus_warmup": _pooled_statistics(list(results.values())),
         "throughput": throughput(
             {name: result.loops for name, result in results.items()},
@@ -53,6 +54,27 @@ def _pool(results: list[ProcessResult], path: Path) -> dict[str, Float64]:
             for key, values in result.values_minus_warmup[path].items():
                 parts.setdefault(key, []).append(values)
     return {key: np.concatenate(values) for key, values in parts.items()}
+
+
+def _mean_data(results: list[ProcessResult]) -> Tree:
+    """The mean of the processes' trees; times per item are ratios of totals."""
+    mean = mean_of_trees([result.mean_data for result in results])
+    for path in dict.fromkeys(path for result in results for path in result.items):
+        entry = _at(mean, path)
+        with_it = [(_at(result.mean_data, path), result.items[path]) for result in results if path in result.items]
+        items = sum(count for _, count in with_it)
+        for key in [key for key in entry if key.endswith(PER_ITEM)]:
+            times = [own[key.removesuffix(PER_ITEM)] for own, _ in with_it]
+            known = items > 0 and None not in times
+            total = sum(time * own["batches"] for time, (own, _) in zip(times, with_it, strict=True)) if known else 0
+            entry[key] = round(total / items, 6) if known else None
+    return mean
+
+
+def _at(tree: Tree, path: Path) -> Tree:
+    for key in path:
+        tree = tree.get(key, {})
+    return tree
 
 
 def mean_of_trees(trees: list[Tree]) -> Tree:

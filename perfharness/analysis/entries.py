@@ -36,6 +36,10 @@ def whole(items: float) -> int | None:
     return None if np.isnan(items) else int(items)
 
 
+PER_ITEM = "_per_item"
+"""In the keys of times per item, behind the time's own."""
+
+
 def divide(times: Float64, items: Float64) -> Float64:
     """Times per item; NaN where there are no items, or they were not counted."""
     per_item = np.full(len(times), np.nan)
@@ -128,7 +132,8 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
         reasons = _reasons([measures.throttled[word] for word in words], node, count)
         groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
         groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
-    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures))
+    per_item = np.where(is_inside, items, np.where(around.applies, around.values["total_items"], np.nan))
+    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures), per_item)
 
 
 def _table(
@@ -139,6 +144,7 @@ def _table(
     groups: list[Columns],
     words: tuple[str, ...],
     rootless: dict[str, tuple[Int64, Float64]],
+    items: Float64,
 ) -> EntryTable:
     """Entries below their recorders, in order of start."""
     owners, owner = np.unique(stages.owner[first], return_inverse=True)
@@ -169,7 +175,9 @@ def _table(
         rows = row_of_owner[np.searchsorted(owners, owner_numbers)]
         by_row = np.argsort(rows)
         numbers.append(number_column(key, rows[by_row], totals[by_row]))
-    return EntryTable(names, name[order], index[order], depth, numbers)
+    items_by_row = np.full(len(order), np.nan)
+    items_by_row[row_of_entry] = items
+    return EntryTable(names, name[order], index[order], depth, numbers, items_by_row)
 
 
 def number_column(key: str, rows: Int64, values: Float64, words: tuple[str, ...] = ()) -> NumberColumn:

@@ -142,6 +142,8 @@ class EntryTable:
     index: Int64
     depth: Int64
     numbers: list[NumberColumn]
+    items: Float64 | None = None
+    """What the times per item of each row are the row's times over, NaN where there are none; None: there are none."""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -187,6 +189,9 @@ class ProcessResult:
     mean_data: Tree
     stats_minus_warmup: Tree
     values_minus_warmup: Mapping[Path, dict[str, Float64]]
+    items: Mapping[Path, float]
+    """Of all batches in which a path occurs: what `mean_data` per item is the total time over. NaN: not counted."""
+
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
