@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfharness.analysis.entries import PER_ITEM, divide, entry_key, make_entries, names_of_negative, number
-from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
+from perfharness.analysis.judgement import (
+    judge_rejected,
+    judge_stages,
+    judge_waits_of_other_threads,
+    negative_without_warmup,
+)
 from perfharness.analysis.keys import count_by_code, distinct, number_rows, rows_by_code, sum_by_code, taken
 from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
@@ -80,6 +85,8 @@ def tabulate_measured(
     values = _ValuesPerBatch(stages, measures)
     negative = names_of_negative(stages, measures)
     findings = [*range_findings, *stages.findings, *judge_stages(stages, measures, warmup_batches)]
+    at = stages.places(len(ranges))
+    findings += judge_waits_of_other_threads(stages, measures, ranges.start_ns[at], ranges.end_ns[at])
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if negative:
         findings.append(negative_without_warmup(negative))

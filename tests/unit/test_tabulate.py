@@ -431,6 +431,32 @@ def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_p
     assert "'elsewhere'" not in note.message
 
 
+def test_a_wait_of_other_threads_is_reported_for_what_may_have_waited_for_them(tmp_path: Path) -> None:
+    """Two workers wait from 100 to 600 ms and from 200 to 600 ms inside `pipeline` of the main thread."""
+    builder = Recorded()
+    builder.stage("pipeline", 0, 1000)
+    builder.stage("before", 0, 90, tid=103)
+    for tid, began in ((101, 100), (102, 200)):
+        builder.stage("worker", 10, 900, tid=tid)
+        for index, begin in enumerate((20, 600, 700, 800)):
+            builder.batch(index, begin, begin + 50, tid=tid)
+        builder.mark(
+            conventions.MARK_BARRIER,
+            600 * MS,
+            domain="perfharness",
+            category="toy",
+            payload=(600 - began) * MS,
+            tid=tid,
+        )
+    result = result_of(builder, tmp_path, warmup=1)
+    assert result.data["toy"]["worker"]["start_barrier_wait"] == 900
+    (finding,) = [one for one in result.findings if one.code == "start-barrier-wait-of-other-threads"]
+    assert finding.severity.value == "warning"
+    assert "'pipeline' (500.0 ms)" in finding.message
+    assert "'before'" not in finding.message
+    assert "'worker'" not in finding.message
+
+
 def test_a_holder_whose_warmup_batches_overlap_has_no_time_without_them(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("run", 0, 10 * MS)
