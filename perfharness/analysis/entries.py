@@ -13,17 +13,11 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
-from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level, rows_of_level
+from perfharness.analysis.measures import NS_PER_MS, Measures
+from perfharness.analysis.paths import by_level, rows_of_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
-from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
+from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64, Integers
-
-RESERVED_KEYS = frozenset(
-    {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
-    | {"start_barrier_wait"}
-    | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
-)
-"""A range with such a name is written as `name (range)`, for its entry would be taken for a number."""
 
 
 def number(value: float) -> float | None:
@@ -45,11 +39,6 @@ def divide(times: Float64, items: Float64) -> Float64:
     per_item = np.full(len(times), np.nan)
     np.divide(times, items, out=per_item, where=items > 0)
     return per_item
-
-
-def entry_key(name: str) -> str:
-    """The key of a range in a tree."""
-    return f"{name} (range)" if name in RESERVED_KEYS else name
 
 
 KINDS: Final[Mapping[str, NumberKind]] = {
@@ -158,12 +147,17 @@ def _table(
     row_of[order] = np.arange(len(order))
     row_of_entry, row_of_owner = row_of[len(owners) :], row_of[: len(owners)]
     is_batch = stages.is_batch[first]
-    # Names of ranges, then those of batches, which never look like a number's key, then those of recorders.
-    names = [*(entry_key(name) for name in stages.names), *stages.names, *stages.owners]
-    name = np.concatenate([owners + 2 * len(stages.names), stages.name[first] + len(stages.names) * is_batch])
-    index = np.concatenate(
-        [np.full(len(owners), -1, dtype=np.int64), np.where(is_batch, stages.batch_index[first], -1)]
-    )
+    # Keys of stages, names of batches, which their index makes keys, recorders, and keys of batches below 0.
+    paths = stages.paths
+    batch_index = np.where(is_batch, stages.batch_index[first].astype(np.int64), 0)
+    below_zero = np.flatnonzero(batch_index < 0)
+    names = [*paths.keys, *stages.names, *stages.owners]
+    name = np.where(is_batch, len(paths) + stages.name[first], paths.code[first])
+    name[below_zero] = len(names) + np.arange(len(below_zero))
+    names += [f"{stages.names[stages.name[first[at]]]}_{batch_index[at]}" for at in below_zero.tolist()]
+    name = np.concatenate([owners + len(paths) + len(stages.names), name])
+    index = np.where(is_batch & (batch_index >= 0), batch_index, NO_INDEX)
+    index = np.concatenate([np.full(len(owners), NO_INDEX, dtype=np.int64), index])
     numbers: list[NumberColumn] = []
     for group in groups:
         at = np.flatnonzero(group.applies)

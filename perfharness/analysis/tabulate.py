@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.entries import PER_ITEM, divide, entry_key, make_entries, names_of_negative, number
+from perfharness.analysis.entries import PER_ITEM, divide, make_entries, names_of_negative, number
 from perfharness.analysis.judgement import (
     judge_rejected,
     judge_stages,
@@ -20,12 +20,12 @@ from perfharness.analysis.judgement import (
     negative_without_warmup,
 )
 from perfharness.analysis.keys import count_by_code, distinct, number_rows, rows_by_code, sum_by_code, taken
-from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
+from perfharness.analysis.measures import Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import ratio_of_totals, summarise
 from perfharness.model.findings import Finding
-from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
+from perfharness.model.result import TIMES, BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
 from perfharness.model.trace import Bool, Events, Int64, NvtxRanges
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
         self._slices: dict[Path, slice] = {}
         for code in np.flatnonzero(counts):
             part = slice(int(stops[code] - counts[code]), int(stops[code]))
-            self._slices[path_names(stages, int(self._rows[part.start]))] = part
+            self._slices[stages.paths.names(int(code))] = part
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -188,16 +188,6 @@ class _WithoutWarmup(Mapping[Path, dict[str, Float64]]):
         return self._values[path].without_warmup()
 
 
-def path_names(stages: StageTable, row: int) -> Path:
-    """Recorder and names from the outermost range down to this one, batch indices left out."""
-    names: list[str] = []
-    at = row
-    while at >= 0:
-        names.append(entry_key(stages.names[stages.name[at]]))
-        at = int(stages.parent[at])
-    return (stages.owners[stages.owner[row]], *reversed(names))
-
-
 def place_at(tree: Tree, path: Path) -> Tree:
     """The sub-tree at this path, made where it is missing."""
     for name in path:
@@ -254,7 +244,7 @@ def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns
     waited = _waits_by_loop(stages, measures, start)
     return [
         BatchLoop(
-            path=path_names(stages, int(rows[0])),
+            path=stages.paths.of_row(int(rows[0])),
             start_ns=origin_ns + start[rows],
             end_ns=origin_ns + end[rows],
             items=measures.items[rows],

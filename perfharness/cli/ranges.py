@@ -51,7 +51,8 @@ def ranges(
     """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
 
     A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
-    count is null too. Findings go to stderr; exits with 3 where the trace is incomplete.
+    count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Findings go to stderr;
+    exits with 3 where the trace is incomplete.
     """
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")

@@ -12,6 +12,8 @@ from rich.table import Table
 
 from perfharness.model.diagnosis import Diagnosis, GpuLimit, GpuLimits, KernelGroup, StageDiagnosis, Verdict
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
+from perfharness.model.result import path_text
+from perfharness.report.stage_names import row_names
 from perfharness.report.terminal import NOT_MEASURED, print_findings
 
 VERDICT_STYLE = {Verdict.GPU_BOUND: "green", Verdict.CANNOT_TELL: "dim"}
@@ -20,7 +22,7 @@ DEFAULT_STYLE = "yellow"
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
     """Stages whose own name, or whole path, is `name`; all of them for None."""
-    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
 
 
 def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None) -> None:
@@ -33,7 +35,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         )
         console.print(_table(stages))
     for stage in stages:
-        console.print(f"[bold]{escape('/'.join(stage.path))}[/]: {_verdict(stage)}", highlight=False)
+        console.print(f"[bold]{escape(path_text(stage.path))}[/]: {_verdict(stage)}", highlight=False)
         lines = [*_reasons(stage), *(_figures(stage) if name is not None else [])]
         for line in lines:
             console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
@@ -41,7 +43,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
             console.print(
-                f"Warm-up of {escape('/'.join(loop.loop))}: -w {loop.warmup_batches}, {loop.state} ({said})",
+                f"Warm-up of {escape(path_text(loop.loop))}: -w {loop.warmup_batches}, {loop.state} ({said})",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -52,7 +54,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
 
 def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = None) -> None:
     """All processes in one table: means over all their batches, and how far their verdicts agree."""
-    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("stage", no_wrap=True)
     table.add_column("verdicts")
@@ -63,7 +65,7 @@ def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = N
         mean, saving = stage.per_batch, stage.saving_share
         times = (mean.cpu_ms, mean.gpu_busy_ms, mean.copy_ms, mean.blocking_ms)
         table.add_row(
-            escape("/".join(stage.path)), verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
+            escape(path_text(stage.path)), verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
             *(_number(time) for time in times),
             NOT_MEASURED if saving is None else f"{100 * saving[0]:.0f} to {100 * saving[1]:.0f} %",
         )  # fmt: skip
@@ -77,12 +79,9 @@ def _table(stages: list[StageDiagnosis]) -> Table:
     table.add_column("verdict", no_wrap=True)
     for heading in ("CPU", "GPU", "copies", "waiting", "costs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    depth = min(len(stage.path) for stage in stages)
-    for stage in stages:
-        indent = "  " * (len(stage.path) - depth)
-        name = "/".join(stage.path[1:]) if len(stage.path) == depth else stage.path[-1]
+    for stage, name in zip(stages, row_names([stage.path for stage in stages]), strict=True):
         style = VERDICT_STYLE.get(stage.verdict.verdict, DEFAULT_STYLE)
-        table.add_row(escape(indent + name), f"[{style}]{stage.verdict.verdict.value}[/]", *(_cells(stage)))
+        table.add_row(escape(name), f"[{style}]{stage.verdict.verdict.value}[/]", *(_cells(stage)))
     return table
 
 

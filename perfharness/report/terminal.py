@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import Tree
+from perfharness.model.result import RESERVED_KEYS, Tree
 from perfharness.report.machine_lines import print_machine
+from perfharness.report.stage_names import row_names
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
@@ -30,6 +31,10 @@ COLUMNS = {
 """Heading -> number and figure of it; means where nothing else is said. A column without any value is left out."""
 
 
+MAX_ROWS = 200
+"""More stages than this are no help on a terminal."""
+
+
 @dataclass(frozen=True)
 class StageRow:
     """One stage of a batch: statistics by key, as in `stats_minus_warmup`."""
@@ -40,10 +45,10 @@ class StageRow:
 
 def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator[StageRow]:
     """All stages of a statistics tree, a parent before its children."""
-    if "cpu_time" in stats_minus_warmup:
+    if path and "cpu_time" in stats_minus_warmup:
         yield StageRow(path, stats_minus_warmup)
     for name, below in stats_minus_warmup.items():
-        if isinstance(below, dict) and "p50" not in below:
+        if not path or name not in RESERVED_KEYS:
             yield from stage_rows(below, (*path, name))
 
 
@@ -52,7 +57,9 @@ def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> N
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
     if rows:
         console.print("ms per batch, without warm-up (GPU: projected, busy: union of operations)", highlight=False)
-        console.print(_table(rows))
+        console.print(_table(rows[:MAX_ROWS]))
+        if len(rows) > MAX_ROWS:
+            console.print(f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files", highlight=False)
     if "throughput" in tree:
         console.print(_throughput_line(tree["throughput"]))
     print_machine(console, tree)
@@ -79,17 +86,14 @@ def _sentence(finding: Finding) -> str:
 
 
 def _table(rows: list[StageRow]) -> Table:
-    depth = min(len(row.path) for row in rows)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     cells = [_cells(row.statistics) for row in rows]
     shown = [column for column in range(len(COLUMNS)) if any(line[column] != NOT_MEASURED for line in cells)]
     table.add_column("stage", no_wrap=True)
     for column in shown:
         table.add_column(list(COLUMNS)[column], justify="right", no_wrap=True)
-    for row, line in zip(rows, cells, strict=True):
-        indent = "  " * (len(row.path) - depth)
-        name = "/".join(row.path[1:]) if len(row.path) == depth else row.path[-1]
-        table.add_row(escape(indent + name), *(line[column] for column in shown))
+    for name, line in zip(row_names([row.path for row in rows]), cells, strict=True):
+        table.add_row(escape(name), *(line[column] for column in shown))
     return table
 
 
