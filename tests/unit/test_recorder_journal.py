@@ -208,10 +208,8 @@ def test_the_file_respects_the_umask(tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_utf8(tmp_path: Path) -> None:
-    run(
-        "import os\nfrom perfharness import PerfRecorder\nname = os.fsdecode(b'r\\xe9')\nPerfRecorder(name, {'a': name})",
-        tmp_path,
-    )
+    code = "import os\nfrom perfharness import PerfRecorder\n"
+    run(code + "name = os.fsdecode(b'r\\xe9')\nPerfRecorder(name, {'a': name})", tmp_path)
     assert journal(tmp_path)["recorders"][0]["name"] == "r\\udce9"
     json.dumps(journal(tmp_path), ensure_ascii=False).encode()
 
