@@ -135,7 +135,10 @@ def _copied_to(descriptor: int | None, path: Path) -> Iterator[Path]:
 
 def is_stdout(path: Path) -> bool:
     """Whether an output is standard output, by whatever name."""
-    return _target(path) == 1
+    try:
+        return _target(path) == 1
+    except OSError:  # a folder, say: whoever writes to it says what is wrong
+        return False
 
 
 def _target(path: Path) -> Path | int | None:

@@ -1,9 +1,10 @@
-"""What a user may name: a run folder, a process's folder in it, or a trace, as sqlite, Parquet or `.nsys-rep`."""
+"""What a user may name: a run, a process of one, several runs, or a trace, as sqlite, Parquet or `.nsys-rep`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from perfharness_launcher.nsys_command import REPORT_STEM
 from perfharness_launcher.report_export import REPORT_SUFFIX, sqlite_of
 
 if TYPE_CHECKING:
+    from perfharness.report.locate import Located
     from perfharness.report.run import Run
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
@@ -60,6 +62,14 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
             finish_spool(spool, folder / TELEMETRY_NAME)
 
 
+def locate_readable(path: Path, nsys: Path | None = None) -> Located:
+    """What the path names, a trace as one that can be read. Raises what `locate` and `trace_file` raise."""
+    from perfharness.report.locate import locate
+
+    located = locate(path)
+    return located if located.trace is None else replace(located, trace=trace_file(located.trace, nsys))
+
+
 def open_run(
     path: str | Path,
     *,
@@ -68,11 +78,12 @@ def open_run(
     batch_pattern: str | None = None,
     nsys: str | Path | None = None,
 ) -> Run:
-    """Open a run folder, the folder of one of its processes, or a trace. Needs no GPU or CUDA.
+    """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
 
     Args:
-        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace: a sqlite file, a folder of nsys's
-            Parquet export, or an `.nsys-rep`, which nsys exports first; the sqlite file is kept beside it.
+        path: what `perfharness launch -o` wrote, of one run or of a sweep or cold starts, a `proc_X_gpu_Y` in it, or a
+            trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports first; the
+            sqlite file is kept beside it.
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
@@ -84,8 +95,8 @@ def open_run(
     # Imported here: verbs that read one trace need nothing of it, and it takes a third of a second.
     from perfharness.report import run as report_run
 
-    readable = trace_file(Path(path), None if nsys is None else Path(nsys))
-    return report_run.open_run(readable, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+    located = locate_readable(Path(path), None if nsys is None else Path(nsys))
+    return report_run.open_located(located, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
 
 
 def _is_report(path: Path) -> bool:

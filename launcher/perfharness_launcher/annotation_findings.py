@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from perfharness.analysis.judgement import without_consequences
 from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord
@@ -42,7 +43,7 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
             )
         return
     for note in notes:
-        for finding in _findings_of(note, annotations):
+        for finding in without_consequences(list(_findings_of(note, annotations)), ended_well=record.ended == "ok"):
             yield Finding(finding.code, finding.severity, finding.message, finding.cure, record.folder)
 
 
@@ -78,11 +79,11 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
     elif not note.called:
         never_called = NO_MODULE_CALLED if is_torch else NEVER_CALLED
         why, cure = NEVER_IMPORTED if not note.imported else never_called if note.found else NEVER_DEFINED
-        yield Finding("annotation-never-called", Severity.WARNING, f"{what} {has} no ranges: {why}.", cure)
+        yield Finding("annotation-never-called", _severity(note, annotations), f"{what} {has} no ranges: {why}.", cure)
     elif not note.recorded:
         yield Finding(
             "annotation-never-called",
-            Severity.WARNING,
+            _severity(note, annotations),
             f"{what} {has} no ranges: it was called only while no range {annotations.within!r} was open.",
             "Let [recorder] within name a range around all that is to be measured.",
         )
@@ -93,3 +94,9 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             f"{what} has batches without items, or with counted indices: {note.items_problem}.",
             "An expression sees args, kwargs, self, result and the parameters of the function.",
         )
+
+
+def _severity(note: FunctionNote, annotations: Annotations) -> Severity:
+    """Without its batches there is nothing of what was asked for."""
+    batches = {function.target for function in annotations.functions if function.is_batch}
+    return Severity.ERROR if note.function in batches else Severity.WARNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -108,12 +109,13 @@ def process_findings(
             record.folder,
         )
     if tracer.kind != "none" and record.trace is None and record.pid is not None:
-        end_of_output = _end_of_output(ending.process.folder, (STDERR_LOG, TRACER_LOG))
+        logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
+        end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
         yield Finding(
             "trace-missing",
             Severity.ERROR,
             f"The process left no trace ({tracer.kind}){end_of_output}",
-            "perfharness doctor says what is missing",
+            "perfharness doctor says what is missing" if record.ended == "ok" else "",
             record.folder,
         )
 
@@ -132,9 +134,55 @@ def _ended_badly(ending: Ending, record: ProcessRecord, timeout_s: float | None)
         f"process-{record.ended.replace('_', '-')}",
         Severity.ERROR,
         f"The process {how}: {command}{_end_of_output(folder, logs)}",
-        "",
+        failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
         record.folder,
     )
+
+
+CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
+MEMORY = "Fewer processes (-np) or smaller batches need less memory"
+EXCEPTION = re.compile(r"\s*(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit))\b")
+"""How the last line of a traceback begins."""
+
+
+def failure_hint(record: ProcessRecord, stderr: str, program: str) -> str:
+    """The next step that fits how a process ended; empty where there is none to tell.
+
+    Args:
+        stderr: the end of what it wrote there.
+        program: what was started: the interpreter of a Python script.
+    """
+    if record.ended == "timeout":
+        return "Give it longer (--timeout), or see where it hangs: `py-spy dump --pid PID` while it runs."
+    if record.ended != "failed":
+        return ""
+    code = record.exit_code
+    number = code - 128 if record.signal is None and code is not None and 128 < code < 160 else None
+    signal_of_end = record.signal or (signal_name(number) if number is not None else None)
+    if signal_of_end == "SIGKILL":
+        return f"The kernel kills so where memory runs out (`dmesg`, or the container's limit). {MEMORY}."
+    if signal_of_end in CRASHES:
+        return "Native code crashed. PYTHONFAULTHANDLER=1 shows where; --tracer none whether it does so untraced."
+    if signal_of_end is not None:
+        return "Another program or a person sent the signal."
+    return _hint_of_exception(stderr, program) if code is not None else ""
+
+
+def _hint_of_exception(stderr: str, program: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    names = [found[1] for line in lines if (found := EXCEPTION.match(line))]
+    name = names[-1] if names else None
+    if name in ("SyntaxError", "IndentationError", "TabError"):
+        return "The script cannot be compiled, so nothing of it ran; correct the line above."
+    if name in ("ModuleNotFoundError", "ImportError"):
+        return f"Install what it imports for {program}, or name another interpreter with --python."
+    if name == "MemoryError" or re.search(r"out of memory", stderr, re.IGNORECASE):
+        return f"{MEMORY}."
+    if name is not None:
+        return "The script raised this itself; correct it, or run it without perfharness to see the same."
+    if any(line.strip().startswith("usage:") for line in lines):
+        return "The script refused its arguments: what follows SCRIPT is its own, our options stand before it."
+    return "The script ended with this code itself (sys.exit); its stdout.log and stderr.log say more."
 
 
 def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:

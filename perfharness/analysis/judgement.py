@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfharness.analysis.keys import number_rows
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
-from perfharness.analysis.timeline import BusyLine
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, pid_of
-
-MUCH_OF_A_RANGE = 0.01
-"""A wait of other threads that is less of a range does not change what its time says."""
+from perfharness.model.trace import Bool, Int64
 
 
 def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
     """Findings about ranges, batches, items and the warm-up cut."""
     findings = []
     batches = np.flatnonzero(stages.is_batch)
-    if not len(stages):
+    if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
+        pass  # why there is nothing is said already
+    elif not len(stages):
         findings.append(
             Finding(
                 "no-ranges",
                 Severity.ERROR,
                 "The trace holds no range to report.",
-                "Annotate the script with PerfRecorder or nvtx; for plain NVTX see --domain and --batch-pattern.",
+                "Annotate the script with PerfRecorder; or leave it as it is and name its functions in a file (launch "
+                "--annotate FILE.toml) or take PyTorch's modules (--annotate-torch DEPTH).",
             )
         )
     elif not len(batches):
@@ -34,7 +35,9 @@ def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) ->
                 "no-batches",
                 Severity.WARNING,
                 "No range is a batch, so there is nothing per item and no warm-up.",
-                "Push batches with batch_idx, or tell plain NVTX batches with --batch-pattern.",
+                "Take batches from perf.batches(…), or push them with batch_idx."
+                if stages.from_recorder
+                else "Say which ranges are batches with --batch-pattern REGEX.",
             )
         )
     else:
@@ -46,7 +49,7 @@ def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) ->
                 "batch-without-items",
                 Severity.WARNING,
                 f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
-                "Give total_items when the batch is popped."
+                "Say how many a batch holds: perf.batches(…, items=len), or total_items where it is pushed or popped."
                 if stages.from_recorder
                 else "Plain NVTX cannot count items; use PerfRecorder for that.",
             )
@@ -81,6 +84,18 @@ def _without_a_measured_batch(stages: StageTable, measures: Measures, warmup_bat
     ]
 
 
+CONSEQUENCES = frozenset(
+    {"no-ranges", "no-batches", "warmup-leaves-nothing", "batch-without-items", "recorder-not-finalized"}
+    | {"annotation-never-called"}
+)
+"""What a process that did not end well leaves behind; it is no fault of its own, and its hint would mislead."""
+
+
+def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
+    """The findings that say something beside that the process failed."""
+    return [finding for finding in findings if ended_well or finding.code not in CONSEQUENCES]
+
+
 def judge_rejected(stages: StageTable, set_apart: Bool, rejected: Bool | None) -> list[Finding]:
     """What leaving out throttled batches left; `rejected` is None where that was not asked for."""
     if rejected is None:
@@ -110,44 +125,6 @@ def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
         " cpu_time there, while gpu_time, from the first GPU operation to the last, spans them.",
         "--no-barrier starts the processes' measured batches as they come.",
     )
-
-
-def judge_waits_of_other_threads(
-    stages: StageTable, measures: Measures, start_ns: Int64, end_ns: Int64
-) -> list[Finding]:
-    """A warning about ranges around no batch of their own that were open while other threads waited at the barrier.
-
-    Whether such a range waited for those threads (`join`) or worked meanwhile is not in a trace, so that the wait stays
-    in its time.
-
-    Args:
-        stages, measures: the ranges that results are made of.
-        start_ns, end_ns: their times.
-    """
-    waits = stages.barrier_waits
-    longest: dict[str, int] = {}
-    around = np.flatnonzero((measures.batch < 0) & (stages.barrier_wait_ns == 0))
-    for thread in np.unique(stages.thread[around]).tolist() if len(waits) else []:
-        others = (waits.thread != thread) & (pid_of(waits.thread) == pid_of(np.asarray([thread])))
-        rows = around[stages.thread[around] == thread]
-        waited_ns = BusyLine(waits.start_ns[others], waits.end_ns[others]).within(start_ns[rows], end_ns[rows])
-        is_much = waited_ns > MUCH_OF_A_RANGE * (end_ns - start_ns)[rows]
-        for row, waited in zip(rows[is_much].tolist(), waited_ns[is_much].tolist(), strict=True):
-            name = stages.names[stages.name[row]]
-            longest[name] = max(longest.get(name, 0), waited)
-    if not longest:
-        return []
-    shown = ", ".join(f"'{name}' ({waited_ns / 1e6:.1f} ms)" for name, waited_ns in longest.items())
-    return [
-        Finding(
-            "start-barrier-wait-of-other-threads",
-            Severity.WARNING,
-            f"While {shown} lasted, other threads of the process waited at the start barrier; where it waited for these"
-            " threads, that time is in its cpu_time.",
-            "Read the ranges on the threads that waited: their times are without it. --no-barrier starts the processes'"
-            " measured batches as they come.",
-        )
-    ]
 
 
 def negative_without_warmup(names: list[str]) -> Finding:

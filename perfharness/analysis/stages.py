@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest
 from perfharness.analysis.keys import distinct, group_rows, taken
-from perfharness.analysis.paths import StagePaths, find_paths
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Events, Int64, Integers, NvtxMarks, NvtxRanges
@@ -25,6 +23,7 @@ NOT_COUNTED = -1
 DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
 """Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
 
+LISTED_NAMES = 8
 PLAIN_DOMAIN_NAME = "nvtx"
 """Stands for the default NVTX domain, which has no name."""
 
@@ -75,11 +74,6 @@ class StageTable:
     def __len__(self) -> int:
         return len(self.index)
 
-    @cached_property
-    def paths(self) -> StagePaths:
-        """Where the stages stand in results: their paths, and the keys of these."""
-        return find_paths(self)
-
     def places(self, ranges: int) -> Integers | slice:
         """`index`; a slice, which copies nothing, where all of so many ranges are in the table, in their order."""
         is_all = len(self) == ranges and bool((self.index[1:] > self.index[:-1]).all())
@@ -102,7 +96,7 @@ def find_stages(
         recorded = _recorded(trace)
         if recorded is not None:
             return recorded
-    return _plain(trace, domain, re.compile(batch_pattern or DEFAULT_BATCH_PATTERN, re.IGNORECASE), nesting)
+    return _plain(trace, domain, batch_pattern, nesting)
 
 
 @dataclass(frozen=True)
@@ -226,7 +220,8 @@ def _waited_inside(ranges: NvtxRanges, index: Int64, waits: BarrierWaits) -> Int
     return waited
 
 
-def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting: Nesting | None) -> StageTable:
+def _plain(trace: Events, domain: str | None, asked: str | None, nesting: Nesting | None) -> StageTable:
+    pattern = re.compile(asked or DEFAULT_BATCH_PATTERN, re.IGNORECASE)
     ranges = trace.ranges
     label = _domain_labels(trace)
     owners = sorted(set(label.values()))
@@ -256,6 +251,8 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting:
         group = group_rows(taken(owner, index), taken(ranges.thread, index)).code
         nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, None if is_all else index, pattern)
+    if asked is not None and len(index) and not is_batch.any():
+        findings.append(_pattern_not_found(asked, names, name))
     nothing = np.broadcast_to(np.int64(0), len(index))
     table = StageTable(
         index=index, owner=taken(owner, index), lane=nothing, thread=taken(ranges.thread, index),
@@ -265,6 +262,18 @@ def _plain(trace: Events, domain: str | None, pattern: re.Pattern[str], nesting:
         findings=findings, from_recorder=False,
     )  # fmt: skip
     return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
+
+
+def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:
+    there = list(dict.fromkeys(names[code] for code in distinct(name)))
+    more = f" and {len(there) - LISTED_NAMES} more" if len(there) > LISTED_NAMES else ""
+    return Finding(
+        "batch-pattern-not-found",
+        Severity.ERROR,
+        f"No range has a name as --batch-pattern '{pattern}' asks for, so there are no batches; names there are: "
+        f"{', '.join(repr(one) for one in there[:LISTED_NAMES])}{more}.",
+        "The pattern is matched from the start of a name; give one that fits.",
+    )
 
 
 def _domain_labels(trace: Events) -> dict[int, str]:

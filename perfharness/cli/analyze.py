@@ -2,118 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from perfharness.analysis.combine import combine
-from perfharness.analysis.diagnosis import ALONE
+from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import (
+    EXIT_CHECK_FAILED,
+    SOURCE,
+    SOURCE_HELP,
     BatchPatternOption,
     DomainOption,
     NsysOption,
     PlotsOption,
     RejectThrottledOption,
     WarmupOption,
-    exit_with,
+    exit_code,
 )
+from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import locked
-from perfharness.inputs import complete_cut_off, trace_file
-from perfharness.model.findings import Finding
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
-from perfharness.report.files import write_json
-from perfharness.report.meta import trace_only_meta
-from perfharness.report.pictures import require_matplotlib
-from perfharness.report.run_folder import (
-    ReadOptions,
-    analyze_run,
-    analyze_trace,
-    benchmark_tree,
-    is_run_folder,
-    read_manifest,
-    trace_name,
-)
-from perfharness.report.terminal import print_result
-from perfharness.run_swap import settle
+
+if TYPE_CHECKING:
+    from perfharness.model.findings import Finding
+    from perfharness.model.result import ProcessResult, Tree
+    from perfharness.report.locate import Located
+    from perfharness.report.run_folder import ReadOptions, RunSummary
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("analyze")(analyze)
+    app.command("analyze", cls=GroupedCommand)(analyze)
 
 
 def analyze(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN_OR_TRACE…", help="Run folders, or traces: .sqlite, .nsys-rep or a Parquet folder of nsys."
-        ),
+        typer.Argument(metavar=f"{SOURCE}…", help=SOURCE_HELP),
     ],
     warmup_batches: WarmupOption = None,
-    output_dir: Annotated[
-        Path | None, typer.Option("-o", "--output-dir", help="Where the JSON of bare traces goes; default: nowhere.")
-    ] = None,
-    nsys: NsysOption = None,
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     reject_throttled: RejectThrottledOption = None,
+    nsys: NsysOption = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output-dir",
+            help="Where the JSON of bare traces goes; default: nowhere.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    output_format: FormatOption = Format.TEXT,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     plots: PlotsOption = False,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
-    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete or the results in a run folder were made
-    of more than is there now, and stay; with 1 where they cannot be written, after they were printed.
+    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete, nothing could be measured, or the
+    results in a run folder were made of more than is there now, and stay; with 1 where they cannot be written, after
+    they were printed.
     """
-    console = Console()
-    folders = [run for run in runs if is_run_folder(run)]
-    traces = [trace_file(run, nsys) for run in runs if not is_run_folder(run)]
+    from perfharness.inputs import locate_readable
+    from perfharness.report.pictures import require_matplotlib
+    from perfharness.report.run_folder import ReadOptions
+
+    located = [locate_readable(run, nsys) for run in runs]
+    traces = [one for one in located if one.trace is not None]
     if traces and reject_throttled:
         raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
-    if folders and output_dir is not None:
+    if len(traces) < len(located) and output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     if plots and traces:
         raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
     if plots:
         require_matplotlib()
-        from perfharness.report.telemetry_plots import draw_run
+    output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    options = _Options(warmup_batches, domain, batch_pattern, reject_throttled, plots, nsys)
+    documents: dict[str, Tree] = {}
     findings: list[Finding] = []
-    not_written = []
-    for folder in folders:
-        with _alone_in(folder):
-            complete_cut_off(folder, nsys)
-            summary = analyze_run(
-                folder,
-                read_manifest(folder),
-                warmup_batches=warmup_batches,
-                domain=domain,
-                batch_pattern=batch_pattern,
-                reject_throttled=reject_throttled,
-            )
-        if summary.not_written is not None:
-            not_written.append(summary.not_written)
-        console.print(f"{folder / BENCHMARK_MEAN_NAME}", soft_wrap=True, highlight=False)
-        print_result(console, summary.mean, summary.findings)
-        findings.extend(summary.findings)
-        for path in draw_run(folder) if plots else ():
-            console.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
+    measured = True
+    for one in located:
+        if one.trace is None:
+            found, any_numbers = _analyze_runs(one, options, output, documents)
+            findings += found
+            measured = measured and any_numbers
     if traces:
-        findings.extend(
-            _analyze_traces(console, traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir)
+        found, any_numbers = _analyze_traces(
+            traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir, output, documents
         )
-    if not_written:
-        raise ResultError("\n".join(not_written))
-    exit_with(findings)
+        findings += found
+        measured = measured and any_numbers
+    if output.is_json:
+        output.json_of(documents)
+    output.findings(findings)
+    if options.not_written:
+        raise ResultError("\n".join(options.not_written))
+    raise typer.Exit(exit_code(findings) if measured else EXIT_CHECK_FAILED)
+
+
+class _Options:
+    """Options of the command line; None: as in the run."""
+
+    def __init__(
+        self,
+        warmup_batches: int | None,
+        domain: str | None,
+        batch_pattern: str | None,
+        reject_throttled: bool | None,
+        plots: bool,
+        nsys: Path | None,
+    ) -> None:
+        self.plots = plots
+        self.nsys = nsys
+        self.not_written: list[str] = []
+        self.reading: dict[str, Any] = {
+            "warmup_batches": warmup_batches,
+            "domain": domain,
+            "batch_pattern": batch_pattern,
+            "reject_throttled": reject_throttled,
+        }
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
-    settle(folder)
+    from perfharness.files import locked
+
     try:
         with locked(folder):
             yield
@@ -121,25 +141,133 @@ def _alone_in(folder: Path) -> Iterator[None]:
         raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
 
 
+def _analyze_runs(
+    located: Located, options: _Options, output: Output, documents: dict[str, Tree]
+) -> tuple[list[Finding], bool]:
+    """Analyse the run, or all runs of a folder; what was found, and whether there is any number."""
+    from perfharness.inputs import complete_cut_off
+    from perfharness.report.run_folder import analyze_run, read_manifest
+
+    findings: list[Finding] = []
+    summaries = []
+    for run_dir in located.runs:
+        with _alone_in(run_dir):
+            complete_cut_off(run_dir, options.nsys)
+            summary = analyze_run(run_dir, read_manifest(run_dir), **options.reading)
+        summaries.append(summary)
+        results = summary.results
+        if located.process is not None:
+            results = {name: result for name, result in results.items() if name == located.process}
+        _show(located, run_dir, summary, results, output, documents)
+        if summary.not_written is not None:
+            options.not_written.append(summary.not_written)
+        before = f"{run_dir.name}/" if located.is_series else ""
+        findings += [
+            replace(finding, process=before + finding.process) if finding.process else finding
+            for finding in summary.findings
+            if finding.process is None or located.process in (None, finding.process)
+        ]
+        if options.plots:
+            from perfharness.report.telemetry_plots import draw_run
+
+            for path in draw_run(run_dir):
+                output.message(f"drawn: {path}")
+    if located.is_series:
+        _conclude_series(located, summaries, output)
+    shown = [result for summary in summaries for name, result in summary.results.items()
+             if located.process in (None, name)]  # fmt: skip
+    return findings, _has_numbers(shown)
+
+
+def _show(
+    located: Located,
+    run_dir: Path,
+    summary: RunSummary,
+    results: dict[str, ProcessResult],
+    output: Output,
+    documents: dict[str, Tree],
+) -> None:
+    from perfharness.analysis.combine import combine
+    from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
+    from perfharness.report.console import say
+    from perfharness.report.run_folder import benchmark_tree
+    from perfharness.report.terminal import print_result
+
+    tree = summary.mean
+    written = run_dir / BENCHMARK_MEAN_NAME
+    if located.process is not None:
+        written = run_dir / located.process / BENCHMARK_NAME
+        tree = {**combine(results, with_data=False), "meta": summary.mean["meta"]} if results else {}
+    if output.is_json:
+        whole = summary.mean if located.process is None else {}
+        documents[str(run_dir if located.process is None else located.path)] = whole or {
+            key: value for result in results.values() for key, value in benchmark_tree(result).items()
+        }
+        return
+    say(output.results, str(written))
+    if tree:
+        print_result(output.results, tree, (result.entries for result in results.values()))
+
+
+def _has_numbers(results: Sequence[ProcessResult]) -> bool:
+    """Whether there is a time of anything."""
+    return any(result.stats_minus_warmup or len(result.entries) for result in results)
+
+
+def _conclude_series(located: Located, summaries: Sequence[RunSummary], output: Output) -> None:
+    """The table of a sweep or of cold starts, of the runs' new numbers; what the launch itself noted stays."""
+    from perfharness.report.series import cold_starts_again, scaling_again
+
+    scaling = scaling_again(located.path, summaries)
+    if scaling is not None and not output.is_json:
+        from perfharness.report.scaling import print_scaling
+
+        print_scaling(output.results, scaling)
+    found = cold_starts_again(located.path, summaries)
+    if found is not None and not output.is_json:
+        from perfharness.report.cold_start import print_cold_start
+
+        print_cold_start(output.results, found)
+
+
 def _analyze_traces(
-    console: Console, traces: list[Path], options: ReadOptions, output_dir: Path | None
-) -> list[Finding]:
-    if len({path.parent / trace_name(path) for path in traces}) < len(traces):
+    traces: Sequence[Located],
+    options: ReadOptions,
+    output_dir: Path | None,
+    output: Output,
+    documents: dict[str, Tree],
+) -> tuple[list[Finding], bool]:
+    from perfharness.analysis.combine import combine
+    from perfharness.analysis.diagnosis import ALONE
+    from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
+    from perfharness.report.files import write_json
+    from perfharness.report.meta import trace_only_meta
+    from perfharness.report.run_folder import analyze_trace, benchmark_tree
+    from perfharness.report.terminal import print_result
+
+    paths = [one.trace for one in traces if one.trace is not None]
+    if len({(path.parent, one.name) for path, one in zip(paths, traces, strict=True)}) < len(traces):
         raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
-    if len({trace_name(path) for path in traces}) < len(traces) and output_dir is not None:
+    if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     others = None if output_dir is None else ALONE  # what is not written is not diagnosed
-    analysed = {str(path.parent / trace_name(path)): analyze_trace(path, options, others=others) for path in traces}
-    results = {name: result for name, (result, _) in analysed.items()}
+    analysed = [analyze_trace(path, options, others=others) for path in paths]
+    results = {
+        str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)
+    }
     findings = [finding for result in results.values() for finding in result.findings]
-    mean: Tree = combine(results, with_data=output_dir is not None)
-    print_result(console, mean, findings)
+    mean: Tree = combine(results, with_data=output_dir is not None or output.is_json)
+    has_gpu = any(meta.device_names for _, meta in analysed)
+    if output.is_json:
+        documents[", ".join(str(one.path) for one in traces)] = mean
+    else:
+        print_result(output.results, mean, (result.entries for result in results.values()), has_gpu=has_gpu)
     if output_dir is not None:
-        for path, (result, trace_meta) in zip(traces, analysed.values(), strict=True):
-            meta = trace_only_meta(trace_meta, result, str(path), options.warmup_batches)
-            folder = output_dir / trace_name(path)
+        for one, (result, trace_meta) in zip(traces, analysed, strict=True):
+            meta = trace_only_meta(trace_meta, result, str(one.trace), options.warmup_batches)
+            folder = output_dir / one.name
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
         meta = {"findings": [finding.to_json() for finding in findings]}
         write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
-    return findings
+    return findings, _has_numbers(list(results.values()))

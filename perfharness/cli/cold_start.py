@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.output import Output
 from perfharness.errors import PerfHarnessError
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
 from perfharness.model.plan import LaunchOptions, LaunchPlan
@@ -33,7 +32,7 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
 
 
 def run_cold_start(
-    plans: Sequence[LaunchPlan], output_dir: Path, console: Console, run: Run, drop: Drop = drop_page_cache
+    plans: Sequence[LaunchPlan], output_dir: Path, output: Output, run: Run, drop: Drop = drop_page_cache
 ) -> int:
     """Run the plans of `cold_start_options`; returns the exit code.
 
@@ -53,17 +52,18 @@ def run_cold_start(
                                          reason=cold_reason, cache_state=state))  # fmt: skip
                 continue
         watcher = FilesInUse()
-        console.print(f"\n{plan.options.output_dir.name}: {cache} file cache", markup=False, highlight=False)
+        output.message(f"\n{plan.options.output_dir.name}: {cache} file cache")
         row, interrupted = _row(plan, cache, state, run, [watcher] if cache == "unknown" else [])
         rows.append(row)
         files |= watcher.files
         if interrupted:
             break
-    found = _conclude(rows, cold_reason, plans[0], output_dir, console)
+    found = _conclude(rows, cold_reason, plans[0], output_dir, output)
     measured = [row for row in found.rows if row.status == "ok" and row.cache != "unknown"]
     if not measured or len(rows) < len(plans):
         return EXIT_FAILED
-    return EXIT_CHECK_FAILED if any(row.status == "failed" for row in rows) else EXIT_OK
+    told = any(spread.median is not None for spread in (*found.cold.values(), *found.warm.values()))
+    return EXIT_OK if told and all(row.status != "failed" for row in rows) else EXIT_CHECK_FAILED
 
 
 def _cache_of(plan: LaunchPlan) -> Cache:
@@ -97,7 +97,7 @@ def _row(
 
 
 def _conclude(
-    rows: list[ColdStartRow], cold_reason: str | None, plan: LaunchPlan, output_dir: Path, console: Console
+    rows: list[ColdStartRow], cold_reason: str | None, plan: LaunchPlan, output_dir: Path, output: Output
 ) -> ColdStart:
     from perfharness.report.cold_start import print_cold_start, spreads, write_cold_start
 
@@ -114,8 +114,11 @@ def _conclude(
     )
     output_dir.mkdir(parents=True, exist_ok=True)
     write_cold_start(found, output_dir)
-    print_cold_start(console, found)
-    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
+    if output.is_json:
+        output.json(found.model_dump(mode="json"))
+    else:
+        print_cold_start(output.results, found)
+    output.message(f"results: {output_dir.absolute()}")
     return found
 
 

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 from perfharness.errors import UsageError
 
 if TYPE_CHECKING:
     from perfharness.bench.accuracy.layers import LayerComparison, LayerRow
+    from perfharness.report.console import Console
 
 MAX_ROWS = 40
 BEFORE, AFTER = 5, 15
@@ -24,7 +22,7 @@ BEFORE, AFTER = 5, 15
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("compare-layers", context_settings=CONTEXT)(compare_layers_verb)
+    app.command("compare-layers", cls=GroupedCommand, context_settings=CONTEXT)(compare_layers_verb)
 
 
 def compare_layers_verb(
@@ -54,6 +52,7 @@ def compare_layers_verb(
     from perfharness.bench.accuracy.onnx_graph import graph_inputs, load_graph
     from perfharness.bench.accuracy.samples import read_arrays
     from perfharness.files import write_text
+    from perfharness.report.console import Console
 
     for path in (first, second, *((input_file,) if input_file else ())):
         if not path.is_file():
@@ -88,14 +87,15 @@ def parse_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, tuple[int, ...
 
 def print_layers(console: Console, found: LayerComparison, *, every: bool = False) -> None:
     """The verdict, and the tensors around it."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    from perfharness.report.console import Column, print_table, say
 
     rows, begin = _shown_rows(found, every)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("", "tensor", "operator", "rel. error", "cosine", "max abs", "max value", ""):
-        table.add_column(name, justify="left" if name in ("", "tensor", "operator") else "right", overflow="fold")
+    columns = [
+        Column("", is_text=True), Column("tensor", is_text=True), Column("operator", is_text=True, drop=4),
+        Column("rel. error"), Column("cosine", drop=1), Column("max abs", drop=2), Column("max value", drop=3),
+        Column("", is_text=True),
+    ]  # fmt: skip
+    cells = []
     for place, row in enumerate(rows, begin):
         mark = ">" if place == found.first_beyond else "*" if row.beyond else ""
         name = row.first if row.first == row.second else f"{row.first} / {row.second}"
@@ -105,16 +105,16 @@ def print_layers(console: Console, found: LayerComparison, *, every: bool = Fals
             _shown(row.max_absolute),
             _shown(row.max_value),
         )
-        table.add_row(mark, escape(name), row.op_type, *numbers, escape(row.reason or ""))
-    console.print(table)
+        cells.append([mark, name, row.op_type, *numbers, row.reason or ""])
+    print_table(console, columns, cells)
     if len(rows) < len(found.rows):
-        say(f"{len(rows)} of {len(found.rows)} tensors are shown; --all shows all, --json FILE writes them")
-    say(f"{found.compared} tensors compared, matched by {found.aligned_by}, in {found.parts} parts")
+        say(console, f"{len(rows)} of {len(found.rows)} tensors are shown; --all shows all, --json FILE writes them")
+    say(console, f"{found.compared} tensors compared, matched by {found.aligned_by}, in {found.parts} parts")
     for name, only in ((found.first, found.only_first), (found.second, found.only_second)):
         if only:
             more = f" and {len(only) - 3} more" if len(only) > 3 else ""
-            say(f"only in {name}: {', '.join(only[:3])}{more}")
-    say(verdict(found))
+            say(console, f"only in {name}: {', '.join(only[:3])}{more}")
+    say(console, verdict(found))
 
 
 def verdict(found: LayerComparison) -> str:

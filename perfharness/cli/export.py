@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from perfharness.cli.options import BatchPatternOption, DomainOption, NsysOption, exit_with
+from perfharness.cli.help import GroupedCommand
+from perfharness.cli.options import (
+    SOURCE,
+    SOURCE_HELP,
+    BatchPatternOption,
+    DomainOption,
+    NsysOption,
+    WarmupOption,
+    exit_with,
+)
 from perfharness.errors import UsageError
-from perfharness.files import is_stdout
 from perfharness.inputs import open_run
-from perfharness.report.export.chrome import write_chrome_trace
-from perfharness.report.export.tables import write_tables
-from perfharness.report.run import TABLES
-from perfharness.report.terminal import print_findings
 
 
 class ExportFormat(str, Enum):
@@ -28,25 +31,30 @@ class ExportFormat(str, Enum):
     ARROW = "arrow"
 
 
-TableName = Enum("TableName", {name.upper(): name for name in TABLES}, type=str)  # type: ignore[misc]
+class TableName(str, Enum):
+    """Words of --table: `perfharness.report.run.TABLES`."""
+
+    RANGES = "ranges"
+    BATCHES = "batches"
+    STAGES = "stages"
+    KERNELS = "kernels"
+    COPIES = "copies"
+    MEMSETS = "memsets"
+    GRAPHS = "graphs"
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("export")(export)
+    app.command("export", cls=GroupedCommand)(export)
 
 
 def export(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN_OR_TRACE",
-            help="A run folder, the folder of one process, or a trace: .sqlite, .nsys-rep or a Parquet folder of nsys.",
-        ),
+        typer.Argument(metavar=SOURCE, help=SOURCE_HELP),
     ],
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", help="File to write (-: stdout), or the folder for several tables."),
+        Path, typer.Option("-o", "--output", help="File to write (-: stdout), or the folder for several tables.")
     ],
     output_format: Annotated[
         ExportFormat, typer.Option("--format", help="chrome: one JSON file for Perfetto and chrome://tracing.")
@@ -55,10 +63,7 @@ def export(
         list[TableName] | None,
         typer.Option("--table", help="Which table, of csv, parquet and arrow; may be repeated; default: all of them."),
     ] = None,
-    warmup_batches: Annotated[
-        int | None,
-        typer.Option("-w", "--warmup-batches", min=0, help="Batches marked as warm-up; default: as launched."),
-    ] = None,
+    warmup_batches: WarmupOption = None,
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     nsys: NsysOption = None,
@@ -68,16 +73,22 @@ def export(
     A timeline whose name ends in .gz is compressed. Tables of all processes stand in one file, with a column that tells
     the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
+    from perfharness.cli.output import Output
+    from perfharness.files import is_stdout
+    from perfharness.report.console import say
+    from perfharness.report.export.chrome import write_chrome_trace
+    from perfharness.report.export.tables import write_tables
+
     run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
-    errors = Console(stderr=True)
+    streams = Output.of()
     if output_format is ExportFormat.CHROME:
         if tables:
             raise UsageError("--table is for csv, parquet and arrow; a timeline holds everything.")
         findings, written = write_chrome_trace(run, output), [output]
     else:
-        names = [str(table.value) for table in tables] if tables else list(TABLES)
+        names = [table.value for table in tables or TableName]
         findings, written = write_tables(run, list(dict.fromkeys(names)), output_format.value, output)
     for path in written:
-        typer.echo(str(path), err=is_stdout(output))
-    print_findings(errors, findings)
+        say(streams.messages if is_stdout(output) else streams.results, str(path))
+    streams.findings(findings)
     exit_with(findings)

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_start
+from perfharness.cli.help import GroupedCommand
 from perfharness.cli.live import LaunchView
 from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_FAILED,
     EXIT_OK,
+    MEANING,
     BatchPattern,
     ClockRefusal,
-    ClockRefusalOption,
     CpuBindOption,
     Domain,
     LogLevelOption,
@@ -31,6 +31,7 @@ from perfharness.cli.options import (
     exit_code,
     split_commas,
 )
+from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
@@ -46,6 +47,7 @@ from perfharness.model.plan import (
     LaunchPlan,
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.report.console import Console, say
 from perfharness.report.pictures import require_matplotlib
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.companions import Companion
@@ -60,9 +62,16 @@ if TYPE_CHECKING:
     from perfharness.report.run_folder import RunSummary
 
 
+PROCESSES = "Processes and GPUs"
+TRACING = "Tracing"
+TOGETHER = "Starting together"
+MACHINE = "Telemetry and clocks"
+SERIES = "Several launches"
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("launch", context_settings=CONTEXT_OF_A_COMMAND_LINE)(launch_verb)
+    app.command("launch", cls=GroupedCommand, context_settings=CONTEXT_OF_A_COMMAND_LINE)(launch_verb)
 
 
 def launch_verb(
@@ -71,11 +80,182 @@ def launch_verb(
         list[str] | None,
         typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
     ] = None,
-    num_processes: Annotated[int, typer.Option("-np", "--num-processes", help="Processes per GPU.")] = 1,
+    num_processes: Annotated[
+        int, typer.Option("-np", "--num-processes", help="Processes per GPU.", rich_help_panel=PROCESSES)
+    ] = 1,
+    num_gpus: Annotated[
+        int | None,
+        typer.Option(
+            "-ng",
+            "--num-gpus",
+            help="GPUs to use, one group of processes on each. [default: 1]",
+            rich_help_panel=PROCESSES,
+        ),
+    ] = None,
+    gpu_offset: Annotated[
+        int | None,
+        typer.Option("-go", "--gpu-offset", help="Number of the first GPU. [default: 0]", rich_help_panel=PROCESSES),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="GPU,…",
+            help="The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.",
+            rich_help_panel=PROCESSES,
+        ),
+    ] = None,
+    cpu_bind: Annotated[
+        CpuBindOption,
+        typer.Option(
+            "--cpu-bind",
+            case_sensitive=False,
+            help="CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
+            rich_help_panel=PROCESSES,
+        ),
+    ] = CpuBindOption.AUTO,
+    require_exclusive: Annotated[
+        bool,
+        typer.Option(
+            "--require-exclusive",
+            help="Start only on GPUs that nobody else uses; fail where they come.",
+            rich_help_panel=PROCESSES,
+        ),
+    ] = False,
+    python: Annotated[
+        str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one", rich_help_panel=PROCESSES)
+    ] = sys.executable,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End a process that runs longer than this.", rich_help_panel=PROCESSES),
+    ] = None,
+    log_level: Annotated[
+        LogLevelOption,
+        typer.Option(
+            "-ll", "--log-level", case_sensitive=False, help="Log level of the script.", rich_help_panel=PROCESSES
+        ),
+    ] = LogLevelOption.INFO,
+    warmup_batches: Annotated[
+        int,
+        typer.Option(
+            "-w",
+            "--warmup-batches",
+            help="Batches excluded as warm-up, at the front and at the end of each loop.",
+            rich_help_panel=MEANING,
+        ),
+    ] = DEFAULT_WARMUP_BATCHES,
+    annotate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Functions of the script and its packages that become ranges.",
+            rich_help_panel=MEANING,
+        ),
+    ] = None,
+    annotate_torch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DEPTH",
+            help="PyTorch modules become stages; 0: the outermost only.",
+            show_default=False,
+            rich_help_panel=MEANING,
+        ),
+    ] = None,
+    domain: Domain = None,
+    batch_pattern: BatchPattern = None,
+    reject_throttled: RejectThrottled = False,
+    tracer: Annotated[
+        TracerOption,
+        typer.Option(
+            case_sensitive=False,
+            help="auto: nsys where a working one is found, else embedded.",
+            rich_help_panel=TRACING,
+        ),
+    ] = TracerOption.AUTO,
+    nsys: Annotated[
+        Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.", rich_help_panel=TRACING)
+    ] = None,
+    trace_os: Annotated[
+        bool,
+        typer.Option(
+            "--trace-os", help="Record waits in the operating system too (nsys; costs time).", rich_help_panel=TRACING
+        ),
+    ] = False,
+    barrier: Annotated[
+        bool,
+        typer.Option(
+            "--barrier/--no-barrier",
+            help="Hold each process at its first measured batch until all have come to theirs.",
+            rich_help_panel=TOGETHER,
+        ),
+    ] = True,
+    barrier_timeout: Annotated[
+        float,
+        typer.Option(
+            "--barrier-timeout",
+            metavar="SECONDS",
+            help="How long the first process there waits for the last.",
+            rich_help_panel=TOGETHER,
+        ),
+    ] = DEFAULT_BARRIER_TIMEOUT_S,
+    telemetry: Annotated[
+        bool,
+        typer.Option(
+            "--telemetry/--no-telemetry",
+            help="Sample the GPUs and the host during the run.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = True,
+    sample_interval_ms: Annotated[
+        float,
+        typer.Option("--sample-interval-ms", metavar="MS", help="How often they are sampled.", rich_help_panel=MACHINE),
+    ] = DEFAULT_SAMPLE_INTERVAL_MS,
+    measure_idle: Annotated[
+        float,
+        typer.Option(
+            "--measure-idle",
+            metavar="SECONDS",
+            help="How long the idle GPUs are sampled before the first process.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = DEFAULT_MEASURE_IDLE_S,
+    cool_down: Annotated[
+        float | None,
+        typer.Option(
+            metavar="CELSIUS",
+            help="Begin when the GPUs are at most that warm.",
+            show_default=False,
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    cool_down_limit: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Begin after that long in any case.", rich_help_panel=MACHINE),
+    ] = DEFAULT_COOL_DOWN_LIMIT_S,
+    maximize_clocks: Annotated[
+        bool,
+        typer.Option(
+            "-m",
+            "--maximize-clocks",
+            help="GPU clocks at their maximum for the time of the run.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = False,
+    clock_refusal: Annotated[
+        ClockRefusal,
+        typer.Option(
+            "--clock-refusal",
+            help="What to do where a clock setting is refused; stop: restore what was set.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = ClockRefusal.GO_ON,
     np_sweep: Annotated[
         str | None,
         typer.Option(
-            "--np-sweep", metavar="N,…", help="A launch with each number of processes, and the scaling curve."
+            "--np-sweep",
+            metavar="N,…",
+            help="A launch with each number of processes, and the scaling curve.",
+            rich_help_panel=SERIES,
         ),
     ] = None,
     cold_start: Annotated[
@@ -85,108 +265,31 @@ def launch_verb(
             metavar="N",
             help="Start-up of N fresh processes with a cold file cache and N with a warm one, one after another.",
             show_default=False,
+            rich_help_panel=SERIES,
         ),
     ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option("-ng", "--num-gpus", help="GPUs to use, one group of processes on each. [default: 1]")
-    ] = None,
-    gpu_offset: Annotated[
-        int | None, typer.Option("-go", "--gpu-offset", help="Number of the first GPU. [default: 0]")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="GPU,…", help="The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.")
-    ] = None,
-    warmup_batches: Annotated[
-        int, typer.Option("-w", "--warmup-batches", help="Batches to leave out, at the front and at the end.")
-    ] = DEFAULT_WARMUP_BATCHES,
-    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.")] = Path(
-        DEFAULT_OUTPUT_DIR
-    ),
-    maximize_clocks: Annotated[
-        bool, typer.Option("-m", "--maximize-clocks", help="GPU clocks at their maximum for the time of the run.")
-    ] = False,
-    clock_refusal: ClockRefusalOption = ClockRefusal.GO_ON,
-    log_level: Annotated[
-        LogLevelOption, typer.Option("-ll", "--log-level", case_sensitive=False, help="Log level of the script.")
-    ] = LogLevelOption.INFO,
-    tracer: Annotated[
-        TracerOption,
-        typer.Option(case_sensitive=False, help="auto: nsys where a working one is found, else embedded."),
-    ] = TracerOption.AUTO,
-    nsys: Annotated[Path | None, typer.Option(help="The nsys to use; otherwise it is looked for.")] = None,
-    python: Annotated[str, typer.Option(help="Interpreter of a .py SCRIPT.", show_default="this one")] = sys.executable,
-    trace_os: Annotated[
-        bool, typer.Option("--trace-os", help="Record waits in the operating system too (nsys; costs time).")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="End a process that runs longer than this.")
-    ] = None,
-    barrier: Annotated[
-        bool,
-        typer.Option(
-            "--barrier/--no-barrier",
-            help="Hold each process at its first measured batch until all have come to theirs.",
-        ),
-    ] = True,
-    barrier_timeout: Annotated[
-        float,
-        typer.Option(
-            "--barrier-timeout", metavar="SECONDS", help="How long the first process there waits for the last."
-        ),
-    ] = DEFAULT_BARRIER_TIMEOUT_S,
-    cpu_bind: Annotated[
-        CpuBindOption,
-        typer.Option(
-            "--cpu-bind",
-            case_sensitive=False,
-            help="CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
-        ),
-    ] = CpuBindOption.AUTO,
-    require_exclusive: Annotated[
-        bool,
-        typer.Option("--require-exclusive", help="Start only on GPUs that nobody else uses; fail where they come."),
-    ] = False,
-    domain: Domain = None,
-    batch_pattern: BatchPattern = None,
-    reject_throttled: RejectThrottled = False,
-    annotate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Functions of the script and its packages that become ranges."),
-    ] = None,
-    annotate_torch: Annotated[
-        int | None,
-        typer.Option(metavar="DEPTH", help="PyTorch modules become stages; 0: the outermost only.", show_default=False),
-    ] = None,
-    telemetry: Annotated[
-        bool, typer.Option("--telemetry/--no-telemetry", help="Sample the GPUs and the host beside the run.")
-    ] = True,
-    sample_interval_ms: Annotated[
-        float, typer.Option("--sample-interval-ms", metavar="MS", help="How often they are sampled.")
-    ] = DEFAULT_SAMPLE_INTERVAL_MS,
-    measure_idle: Annotated[
-        float,
-        typer.Option(
-            "--measure-idle",
-            metavar="SECONDS",
-            help="How long the idle GPUs are sampled before the first process.",
-        ),
-    ] = DEFAULT_MEASURE_IDLE_S,
-    cool_down: Annotated[
-        float | None,
-        typer.Option(metavar="CELSIUS", help="Begin when the GPUs are at most that warm.", show_default=False),
-    ] = None,
-    cool_down_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Begin after that long in any case.")
-    ] = DEFAULT_COOL_DOWN_LIMIT_S,
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output-dir", help="Folder of the results.", rich_help_panel=OUTPUT)
+    ] = Path(DEFAULT_OUTPUT_DIR),
+    output_format: FormatOption = Format.TEXT,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     plots: PlotsOption = False,
     show_output: Annotated[
-        bool, typer.Option("--show-output", help="Mirror the output of the processes to the terminal.")
+        bool,
+        typer.Option(
+            "--show-output", help="Mirror the output of the processes to the terminal.", rich_help_panel=OUTPUT
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Run SCRIPT in N processes on M GPUs, traced, and say where the time went.
 
-    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed.
+    Results go to stdout, progress and messages to stderr.
+
+    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
     """
     if np_sweep is not None and num_processes != 1:
         raise UsageError(
@@ -230,7 +333,7 @@ def launch_verb(
     raise typer.Exit(
         run_launch(
             options,
-            Console(),
+            Output.of(output_format, quiet=quiet, verbose=verbose),
             show_output=show_output,
             dry_run=dry_run,
             np_sweep=parse_np_sweep(np_sweep),
@@ -241,7 +344,7 @@ def launch_verb(
 
 def run_launch(
     options: LaunchOptions,
-    console: Console,
+    output: Output,
     *,
     show_output: bool,
     dry_run: bool,
@@ -261,21 +364,19 @@ def run_launch(
     plans = [make_plan(each, facts) for each in launches]
     if dry_run:
         for plan in plans:
-            print_plan(plan, console)
+            print_plan(plan, output.results)
+            output.findings(plan.findings)
         return EXIT_OK
+
+    def run(plan: LaunchPlan, more: Sequence[Companion] = ()) -> tuple[LaunchOutcome, RunSummary]:
+        return execute(plan, gpu_facts, output.messages, show_output=show_output, more_companions=more)
+
     if cold_start is not None:
-        return run_cold_start(
-            plans,
-            options.output_dir,
-            console,
-            lambda plan, more: execute(plan, gpu_facts, console, show_output=show_output, more_companions=more),
-        )
+        return run_cold_start(plans, options.output_dir, output, run)
     if np_sweep:
-        return run_np_sweep(
-            plans, options.output_dir, console, lambda plan: execute(plan, gpu_facts, console, show_output=show_output)
-        )
-    outcome, summary = execute(plans[0], gpu_facts, console, show_output=show_output)
-    return conclude(outcome, summary, console)
+        return run_np_sweep(plans, options.output_dir, output, run)
+    outcome, summary = run(plans[0])
+    return conclude(outcome, summary, output)
 
 
 def execute(
@@ -286,8 +387,8 @@ def execute(
     show_output: bool,
     more_companions: Sequence[Companion] = (),
 ) -> tuple[LaunchOutcome, RunSummary]:
-    """Run one plan, with what runs beside it, and read its traces."""
-    console.print(headline(plan), markup=False, highlight=False)
+    """Run one plan, with its companions, and read its traces. `console`: for progress and messages."""
+    say(console, headline(plan))
     summary: list[RunSummary] = []
     with LaunchView(console, show_output=show_output) as view:
         outcome = launch(
@@ -302,7 +403,7 @@ def execute(
         from perfharness.report.telemetry_plots import draw_run
 
         for path in draw_run(outcome.output_dir):
-            console.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"drawn: {path}")
     return outcome, summary[0]
 
 
@@ -344,8 +445,6 @@ def headline(plan: LaunchPlan) -> str:
 
 def print_plan(plan: LaunchPlan, console: Console) -> None:
     """The plan, as a shell would take it."""
-    from perfharness.report.terminal import print_findings
-
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
     lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
@@ -361,8 +460,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
             lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}{node}: {spec.placement.how}")
         lines.append(f"  {shlex.join(planned_command(spec, plan, run_dir))}")
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    print_findings(console, plan.findings)
+        say(console, line)
 
 
 def _barrier_in_words(plan: LaunchPlan) -> str:
@@ -373,13 +471,17 @@ def _barrier_in_words(plan: LaunchPlan) -> str:
     return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"
 
 
-def conclude(outcome: LaunchOutcome, summary: RunSummary, console: Console) -> int:
+def conclude(outcome: LaunchOutcome, summary: RunSummary, output: Output) -> int:
     """Print the results, then what is to be said about them; returns the exit code."""
     from perfharness.report.terminal import print_result
 
     findings = [*summary.findings, *placing_findings(outcome, summary)]
-    print_result(console, summary.mean, findings)
-    console.print(f"results: {outcome.output_dir}", markup=False, highlight=False, soft_wrap=True)
+    if output.is_json:
+        output.json(summary.mean)
+    else:
+        print_result(output.results, summary.mean, (result.entries for result in summary.results.values()))
+    output.findings(findings)
+    output.message(f"results: {outcome.output_dir}")
     if not outcome.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(findings)

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
+from perfharness.report.console import say
 from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
 from perfharness_launcher.supervise import Phase
 
@@ -119,9 +119,9 @@ class LaunchView:
 
     def _draw(self, ending: bool) -> None:
         for lines in self._mirrored(ending):  # many in one print, for each draws the table anew
-            self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+            say(self._console, "\n".join(lines))
         while self._lines:
-            self._console.print(self._lines.popleft(), markup=False, highlight=False)
+            say(self._console, self._lines.popleft())
         if self._live is not None and self._processes and not ending:
             self._live.update(self._table(self._clock()), refresh=True)
 
@@ -138,7 +138,7 @@ class LaunchView:
             table.add_column(name, no_wrap=True, overflow="ellipsis")
         for process, phase in zip(self._processes, self._phases, strict=True):
             cpu, memory = self._cost(process)
-            table.add_row(process.spec.folder, phase.value, cpu, memory, escape(last_line(process.folder / STDOUT_LOG)))
+            table.add_row(process.spec.folder, phase.value, cpu, memory, last_line(process.folder / STDOUT_LOG))
         return table
 
     def _cost(self, process: RunningProcess) -> tuple[str, str]:

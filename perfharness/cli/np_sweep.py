@@ -9,13 +9,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.output import Output
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model.plan import LaunchOptions, LaunchPlan
-from perfharness.model.result import path_text
 from perfharness.model.scaling import Scaling, ScalingRow
+from perfharness.report.console import say
 
 if TYPE_CHECKING:
     from perfharness.report.run_folder import RunSummary
@@ -41,11 +40,11 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
     ]
 
 
-def run_np_sweep(plans: Sequence[LaunchPlan], output_dir: Path, console: Console, run: Run) -> int:
+def run_np_sweep(plans: Sequence[LaunchPlan], output_dir: Path, output: Output, run: Run) -> int:
     """Run all plans, one after the other; returns the exit code.
 
     A launch that fails is a row that says so, and the sweep goes on; an interrupt ends it. 0: all well; 3: some were
-    measured; 1: none was, or the user ended it.
+    measured, or none gave a throughput; 1: none was measured, or the user ended it.
     """
     from perfharness.report.scaling import loop_path
 
@@ -60,8 +59,8 @@ def run_np_sweep(plans: Sequence[LaunchPlan], output_dir: Path, console: Console
                 ScalingRow(num_processes=number, folder=folder, status="not_run", reason="the sweep was interrupted")
             )
             continue
-        console.print(f"\n-np {number} -> {plan.options.output_dir}", markup=False, highlight=False, soft_wrap=True)
-        row, summary, interrupted = _row(plan, run, console)
+        output.message(f"\n-np {number} -> {plan.options.output_dir}")
+        row, summary, interrupted = _row(plan, run, output)
         rows.append(row)
         if summary is not None:
             loop = loop or loop_path(summary.results)
@@ -70,24 +69,24 @@ def run_np_sweep(plans: Sequence[LaunchPlan], output_dir: Path, console: Console
         elif row.status == "failed":
             worst = EXIT_CHECK_FAILED
     scaling = _conclude(rows, plans[0], output_dir, loop)
-    _show(scaling, output_dir, console)
-    measured = any(row.status == "ok" for row in rows)
-    return EXIT_FAILED if interrupted or not measured else worst
+    _show(scaling, output_dir, output)
+    if interrupted or not any(row.status == "ok" for row in rows):
+        return EXIT_FAILED
+    return worst if any(row.items_per_second is not None for row in rows) else EXIT_CHECK_FAILED
 
 
-def _row(plan: LaunchPlan, run: Run, console: Console) -> tuple[ScalingRow, RunSummary | None, bool]:
+def _row(plan: LaunchPlan, run: Run, output: Output) -> tuple[ScalingRow, RunSummary | None, bool]:
     """The row of a launch, its results, and whether the user interrupted it."""
     from perfharness.report.scaling import scaling_row
-    from perfharness.report.terminal import print_findings
 
     number, folder = plan.options.num_processes, plan.options.output_dir.name
     try:
         outcome, summary = run(plan)
     except (LaunchError, PerfHarnessError) as error:
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        say(output.errors, str(error))
         reason = str(error).splitlines()[0]
         return ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason), None, False
-    print_findings(console, summary.findings)
+    output.findings(summary.findings)
     row = scaling_row(number, folder, outcome.manifest, summary.mean, summary.results, summary.findings)
     return row, summary, any(process.ended == "interrupted" for process in outcome.manifest.processes)
 
@@ -105,7 +104,7 @@ def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: 
         script_arguments=list(plan.options.script_arguments),
         num_gpus=max(1, len(plan.gpus)),
         warmup_batches=plan.options.warmup_batches,
-        loop=path_text(loop) if loop else None,
+        loop="/".join(loop) if loop else None,
         base_num_processes=min(measured, default=None),
         points=points,
         knee=find_knee(points),
@@ -115,12 +114,15 @@ def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: 
     return scaling
 
 
-def _show(scaling: Scaling, output_dir: Path, console: Console) -> None:
+def _show(scaling: Scaling, output_dir: Path, output: Output) -> None:
     from perfharness.report.scaling import draw_scaling, print_scaling
 
-    print_scaling(console, scaling)
+    if output.is_json:
+        output.json(scaling.model_dump(mode="json"))
+    else:
+        print_scaling(output.results, scaling)
     try:
         draw_scaling(scaling, output_dir)
     except PerfHarnessError as error:
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
+        output.message(str(error))
+    output.message(f"results: {output_dir.absolute()}")

@@ -35,13 +35,20 @@ CommandLineError: type[Exception] = next(
 """What a wrong command line raises. Found so, for Typer used to build on click and now carries it inside."""
 
 
-Domain = Annotated[str | None, typer.Option("--domain", help="NVTX domain to read, for a script without the recorder.")]
+MEANING = "Batches and ranges"
+"""The group of options that say what is read as what."""
+
+Domain = Annotated[
+    str | None,
+    typer.Option("--domain", help="NVTX domain to read, for a script without the recorder.", rich_help_panel=MEANING),
+]
 BatchPattern = Annotated[
     str | None,
     typer.Option(
         "--batch-pattern",
         metavar="REGEX",
         help="Names of the ranges that are batches, for a script without the recorder.",
+        rich_help_panel=MEANING,
     ),
 ]
 
@@ -49,7 +56,9 @@ BatchPattern = Annotated[
 RejectThrottled = Annotated[
     bool,
     typer.Option(
-        "--reject-throttled", help="Leave batches out of the statistics that ran while the GPU's clocks were kept down."
+        "--reject-throttled",
+        help="Leave batches out of the statistics that ran while the GPU's clocks were throttled.",
+        rich_help_panel=MEANING,
     ),
 ]
 
@@ -57,28 +66,48 @@ RejectThrottled = Annotated[
 WarmupOption = Annotated[
     int | None,
     typer.Option(
-        "-w", "--warmup-batches", min=0, help="Batches excluded as warm-up, at the front and at the end of each loop."
+        "-w",
+        "--warmup-batches",
+        min=0,
+        help="Batches excluded as warm-up at both ends of each loop. [default: as launched; 0 for a trace]",
+        show_default=False,
+        rich_help_panel=MEANING,
     ),
 ]
 PlotsOption = Annotated[
-    bool, typer.Option("--plots", help="Draw the telemetry: telemetry_gpu_N.png and telemetry_host.png, by matplotlib.")
+    bool,
+    typer.Option(
+        "--plots",
+        help="Draw the telemetry: telemetry_gpu_N.png and telemetry_host.png, by matplotlib.",
+        rich_help_panel="Output",
+    ),
 ]
 NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
 RejectThrottledOption = Annotated[
     bool | None,
     typer.Option(
         "--reject-throttled/--keep-throttled",
-        help="Leave out batches that ran while the GPU's clocks were kept down. [default: as the run]",
+        help="Leave out batches that ran while the GPU's clocks were throttled. [default: as the run]",
         show_default=False,
+        rich_help_panel=MEANING,
     ),
 ]
 DomainOption = Annotated[
-    str | None, typer.Option(help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.")
+    str | None,
+    typer.Option(
+        help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.", rich_help_panel=MEANING
+    ),
 ]
 BatchPatternOption = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.")
+    str | None,
+    typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.", rich_help_panel=MEANING),
 ]
 """Options of the verbs that read traces."""
+
+
+SOURCE = "RUN_OR_TRACE"
+SOURCE_HELP = "A run, a process of it, a sweep, cold starts, or a trace (.sqlite, .nsys-rep, a Parquet folder of nsys)."
+"""The argument of every verb that reads results."""
 
 
 class TracerOption(str, Enum):

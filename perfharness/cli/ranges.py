@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from perfharness.analysis.range_table import build_range_table
-from perfharness.cli.options import NsysOption, exit_with
-from perfharness.errors import UsageError
-from perfharness.files import write_text
-from perfharness.inputs import trace_file
-from perfharness.report.journals import journals_beside
-from perfharness.report.range_rows import range_parts, write_csv, write_json_rows, write_parquet, write_table
-from perfharness.report.terminal import print_findings
-from perfharness.trace import open_stream
+from perfharness.cli.help import GroupedCommand
+from perfharness.cli.options import SOURCE, SOURCE_HELP, NsysOption, exit_with
+from perfharness.errors import TraceError, UsageError
+from perfharness.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from perfharness.report.locate import Located
 
 
 class RangeFormat(str, Enum):
@@ -30,43 +28,95 @@ class RangeFormat(str, Enum):
     PARQUET = "parquet"
 
 
-TEXT_WRITERS = {RangeFormat.TABLE: write_table, RangeFormat.JSON: write_json_rows, RangeFormat.CSV: write_csv}
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("ranges")(ranges)
+    app.command("ranges", cls=GroupedCommand)(ranges)
 
 
 def ranges(
-    trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A trace: .sqlite, .nsys-rep or a Parquet folder of nsys.")
+    source: Annotated[
+        Path,
+        typer.Argument(metavar=SOURCE, help=SOURCE_HELP),
     ],
     output_format: Annotated[
         RangeFormat, typer.Option("--format", help="How the rows are written.")
     ] = RangeFormat.TABLE,
     nsys: NsysOption = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; default: the terminal.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write, - for stdout; default: the terminal.")
+    ] = None,
 ) -> None:
     """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
 
     A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
-    count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Findings go to stderr;
-    exits with 3 where the trace is incomplete.
+    count is null too. Of a run, and of several, a first column `process` names the process. Findings go to stderr;
+    exits with 3 where a trace is incomplete.
     """
+    from perfharness.cli.output import Output
+    from perfharness.files import write_text
+    from perfharness.inputs import locate_readable
+    from perfharness.model.text import AsciiJson, SafeOnTerminal
+    from perfharness.report.range_rows import write_csv, write_json_rows, write_parquet, write_table
+
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
-    path = trace_file(trace, nsys)
-    journals = journals_beside(path)
-    events = open_stream(path, parents=journals.parents)
-    table = build_range_table(events)
-    findings = [*table.findings, *journals.findings(events)]
-    parts = range_parts(events, table)
+    writers: dict[RangeFormat, Any] = {
+        RangeFormat.TABLE: write_table, RangeFormat.JSON: write_json_rows, RangeFormat.CSV: write_csv,
+    }  # fmt: skip
+    files: dict[RangeFormat, Any] = {
+        RangeFormat.TABLE: sys.stdout, RangeFormat.JSON: AsciiJson(), RangeFormat.CSV: SafeOnTerminal(),
+    }  # fmt: skip
+    findings: list[Finding] = []
+    parts = _parts(locate_readable(source, nsys), findings)
     if output_format is RangeFormat.PARQUET and output is not None:
         write_parquet(parts, output)
     elif output is None:
-        TEXT_WRITERS[output_format](parts, sys.stdout)
+        writers[output_format](parts, files[output_format])
     else:
-        write_text(output, lambda file: TEXT_WRITERS[output_format](parts, file))
-    print_findings(Console(stderr=True), findings)
+        write_text(output, lambda file: writers[output_format](parts, file))
+    Output.of().findings(findings)
     exit_with(findings)
+
+
+def _parts(located: Located, findings: list[Finding]) -> Iterator[Any]:
+    """Tables of rows, of one trace after the other; adds what is found to `findings`. Raises `TraceError`."""
+    from perfharness.errors import ResultError
+    from perfharness.report.range_rows import of_process
+    from perfharness.report.run_folder import read_manifest
+
+    if located.trace is not None:
+        yield from _parts_of_trace(located.trace, None, findings)
+        return
+    any_trace = False
+    for run_dir in located.runs:
+        for record in read_manifest(run_dir).processes:
+            if located.process not in (None, record.folder):
+                continue
+            name = f"{run_dir.name}/{record.folder}" if located.is_series else record.folder
+            if record.trace is None:
+                findings.append(Finding("not-traced", Severity.WARNING, f"{name} has no trace, so it has no ranges."))
+                continue
+            try:
+                parts = _parts_of_trace(run_dir / record.folder / record.trace, name, findings)
+                yield from parts if located.process is not None else of_process(parts, name)
+                any_trace = True
+            except TraceError as error:
+                findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=name))
+    if not any_trace:
+        reasons = " ".join(finding.message for finding in findings)
+        raise ResultError(f"{located.path} holds no trace that can be read, so there are no ranges. {reasons}")
+
+
+def _parts_of_trace(path: Path, process: str | None, findings: list[Finding]) -> Iterator[Any]:
+    from dataclasses import replace
+
+    from perfharness.analysis.range_table import build_range_table
+    from perfharness.report.journals import journals_beside
+    from perfharness.report.range_rows import range_parts
+    from perfharness.trace import open_stream
+
+    journals = journals_beside(path)
+    events = open_stream(path, parents=journals.parents)
+    table = build_range_table(events)
+    findings += [replace(one, process=process) for one in [*table.findings, *journals.findings(events)]]
+    yield from range_parts(events, table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -12,6 +13,8 @@ STEERING = re.compile(
 )
 """Characters that move the cursor, change the terminal or the order of what is read."""
 
+BEYOND_ASCII = re.compile("[^\x00-\x7e]+")
+
 
 def safe(text: str) -> str:
     r"""The text with every character that could steer a terminal as an escape sequence of Python (`\x1b`)."""
@@ -21,6 +24,27 @@ def safe(text: str) -> str:
 def safe_line(text: str) -> str:
     """The same, in one line."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def ascii_json(text: str) -> str:
+    """JSON text with every character beyond ASCII escaped: it means the same, whatever the locale or the terminal."""
+    return BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+class AsciiJson:
+    """A text file that takes JSON for stdout."""
+
+    def write(self, text: str) -> int:
+        """Write it, characters beyond ASCII escaped."""
+        return sys.stdout.write(ascii_json(text))
+
+
+class SafeOnTerminal:
+    """A text file that takes text for stdout: as it is, but with what could steer it escaped on a terminal."""
+
+    def write(self, text: str) -> int:
+        """Write it."""
+        return sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
 
 
 def keep_encodable() -> None:

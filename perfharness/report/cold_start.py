@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from perfharness.analysis.startup import startup
 from perfharness.files import read_regular
@@ -18,6 +16,7 @@ from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRo
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import BENCHMARK_NAME
+from perfharness.report.console import Column, print_table, say
 
 FIGURES = {
     "process_to_first_batch_ms": "to the first batch",
@@ -67,22 +66,18 @@ def write_cold_start(found: ColdStart, folder: Path) -> Path:
 
 def print_cold_start(console: Console, found: ColdStart, figures: Mapping[str, str] = FIGURES) -> None:
     """The table: each part with a cold and a warm file cache, median and range."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("ms, median (range)", no_wrap=True)
-    for kind in ("cold cache", "warm cache"):
-        table.add_column(kind, justify="right", no_wrap=True)
-    for name, words in figures.items():
-        table.add_row(words, _shown(found.cold[name]), _shown(found.warm[name]))
-    console.print(table)
+    columns = [Column("ms, median (range)", is_text=True), Column("cold cache"), Column("warm cache")]
+    rows = [[words, _shown(found.cold[name]), _shown(found.warm[name])] for name, words in figures.items()]
+    print_table(console, columns, rows)
     if found.cold_reason is not None:
-        console.print(f"cold cache: {found.cold_reason}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"cold cache: {found.cold_reason}")
     shares = [row.cache_state.resident_share for row in found.rows if row.cache == "cold" and row.cache_state]
     known = [share for share in shares if share is not None]
     if known:
-        console.print(f"still in the cache when a cold process began: up to {max(known):.0%} of its files' bytes")
+        say(console, f"still in the cache when a cold process began: up to {max(known):.0%} of its files' bytes")
     for row in found.rows:
         if row.status != "ok":
-            console.print(f"{row.folder}: {row.reason}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{row.folder}: {row.reason}")
 
 
 def _shown(spread: Spread) -> str:

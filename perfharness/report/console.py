@@ -23,7 +23,7 @@ LEAST_TEXT_WIDTH = 12
 
 
 class Console(rich.console.Console):
-    """A console that prints text as it is: no markup, no guessed colours, no line broken inside; steering escaped.
+    """A console that prints text as it is: no markup, no guessed colours; steering escaped.
 
     Args:
         stderr: for progress and messages; results go to stdout.
@@ -33,9 +33,7 @@ class Console(rich.console.Console):
     def __init__(
         self, *, stderr: bool = False, file: IO[str] | None = None, width: int | None = None, markdown: bool = False
     ) -> None:
-        super().__init__(
-            stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=True
-        )
+        super().__init__(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
         self.markdown = markdown
 
     def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -2,87 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from perfharness.model.diagnosis import Diagnosis, GpuLimit, GpuLimits, KernelGroup, StageDiagnosis, Verdict
-from perfharness.model.pooled_diagnosis import PooledDiagnosis
-from perfharness.model.result import path_text
-from perfharness.report.stage_names import row_names
-from perfharness.report.terminal import NOT_MEASURED, print_findings
+from perfharness.model.diagnosis import (
+    Diagnosis,
+    GpuLimit,
+    GpuLimits,
+    HostActivity,
+    KernelGroup,
+    StageDiagnosis,
+    Verdict,
+)
+from perfharness.model.pooled_diagnosis import PooledDiagnosis, PooledStage
+from perfharness.report.console import Column, Row, print_table, say, styled
+from perfharness.report.terminal import NOT_MEASURED, nested_names, print_findings
 
-VERDICT_STYLE = {Verdict.GPU_BOUND: "green", Verdict.CANNOT_TELL: "dim"}
+VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
+TOLD_SHARE = 0.01
+"""Of the whole: a stage that would save less has no sentence of its own, unless details are asked for."""
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
     """Stages whose own name, or whole path, is `name`; all of them for None."""
-    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
+    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
 
 
-def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None) -> None:
-    """The table of stages, the reasons, the warm-up, and what is missing. With a name, everything of that stage."""
+def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None, *, details: bool = False) -> None:
+    """The table of stages, a sentence on each, the most expensive first, and the warm-up.
+
+    Args:
+        name: only this stage, with everything that is known of it.
+        details: what every verdict rests on, and what is missing.
+    """
     stages = matching_stages(diagnosis, name)
     if stages:
-        console.print(
-            "ms per batch, without warm-up (costs: what the whole would save)",
-            highlight=False,
-        )
-        console.print(_table(stages))
-    for stage in stages:
-        console.print(f"[bold]{escape(path_text(stage.path))}[/]: {_verdict(stage)}", highlight=False)
-        lines = [*_reasons(stage), *(_figures(stage) if name is not None else [])]
-        for line in lines:
-            console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+        say(console, "ms per batch, without warm-up (costs: what the whole would save)")
+        _print_table(console, stages)
+    if name is not None or details:
+        for stage in stages:
+            say(console, styled("/".join(stage.path), "bold"), f": {_verdict(stage)}")
+            for line in [*_reasons(stage), *(_figures(stage) if name is not None else [])]:
+                say(console, f"  {line}")
+    else:
+        told = [(stage.cost.saving_share, stage.cpu_ms, "/".join(stage.path), _sentence(stage)) for stage in stages]
+        _print_sentences(console, told)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
-            console.print(
-                f"Warm-up of {escape(path_text(loop.loop))}: -w {loop.warmup_batches}, {loop.state} ({said})",
-                soft_wrap=True,
-                highlight=False,
-            )
+            say(console, f"Warm-up of {'/'.join(loop.loop)}: -w {loop.warmup_batches}, {loop.state} ({said})")
     for missing in diagnosis.missing:
-        console.print(f"[dim]not known[/]: {escape(missing)}", soft_wrap=True, highlight=False)
+        say(console, styled("not known", "dim"), f": {missing}")
     print_findings(console, diagnosis.findings)
 
 
-def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = None) -> None:
-    """All processes in one table: means over all their batches, and how far their verdicts agree."""
-    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("stage", no_wrap=True)
-    table.add_column("verdicts")
-    for heading in ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for stage in stages:
+def print_pooled(
+    console: Console, pooled: PooledDiagnosis, name: str | None = None, *, sentences: bool = False
+) -> None:
+    """All processes in one table: means over all their batches, how far their verdicts agree, a sentence on each."""
+    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    headings = ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs")
+    rows = []
+    for path, stage in zip(nested_names([stage.path for stage in stages]), stages, strict=True):
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in stage.verdicts.items())
         mean, saving = stage.per_batch, stage.saving_share
         times = (mean.cpu_ms, mean.gpu_busy_ms, mean.copy_ms, mean.blocking_ms)
-        table.add_row(
-            escape(path_text(stage.path)), verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
+        rows.append([
+            path, verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
             *(_number(time) for time in times),
             NOT_MEASURED if saving is None else f"{100 * saving[0]:.0f} to {100 * saving[1]:.0f} %",
-        )  # fmt: skip
-    console.print(f"[bold]all {len(pooled.processes)} processes[/] (ms per batch, over all their batches)")
-    console.print(table)
+        ])  # fmt: skip
+    say(console, styled(f"all {len(pooled.processes)} processes", "bold"), " (ms per batch, over all their batches)")
+    _print_known(console, ("stage", "verdicts"), headings, rows)
+    if sentences:
+        told = [
+            (max(stage.saving_share or (None,), key=lambda share: share or 0), stage.per_batch.cpu_ms,
+             "/".join(stage.path), _pooled_sentence(stage))
+            for stage in stages
+        ]  # fmt: skip
+        _print_sentences(console, told)
 
 
-def _table(stages: list[StageDiagnosis]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("stage", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for heading in ("CPU", "GPU", "copies", "waiting", "costs"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for stage, name in zip(stages, row_names([stage.path for stage in stages]), strict=True):
-        style = VERDICT_STYLE.get(stage.verdict.verdict, DEFAULT_STYLE)
-        table.add_row(escape(name), f"[{style}]{stage.verdict.verdict.value}[/]", *(_cells(stage)))
-    return table
+def _print_sentences(console: Console, told: list[tuple[float | None, float | None, str, str]]) -> None:
+    """A line a stage, the most expensive first: by what it costs, else by its CPU time; equal ones are one line."""
+    left = [one for one in told if one[0] is None or one[0] >= TOLD_SHARE or len(told) == 1]
+    lines: dict[str, list[str]] = {}
+    for _, _, path, sentence in sorted(left, key=lambda one: (-(one[0] or 0), -(one[1] or 0))):
+        lines.setdefault(sentence, []).append(path)
+    for sentence, paths in lines.items():
+        say(console, styled(", ".join(paths), "bold"), f": {sentence}")
+    if len(left) < len(told):
+        say(console, f"{len(told) - len(left)} stages that cost less than {TOLD_SHARE:.0%}: --verbose, or --stage NAME")
+
+
+def _sentence(stage: StageDiagnosis) -> str:
+    reason = next(iter([*stage.verdict.evidence, *stage.verdict.missing]), "")
+    return f"{_verdict(stage)}. {reason} {stage.verdict.next_step}"
+
+
+def _pooled_sentence(stage: PooledStage) -> str:
+    """Of the most frequent verdict, as the first process that gives it says it."""
+    verdict = max(stage.verdicts, key=lambda name: stage.verdicts[name])
+    process, told = next((name, one) for name, one in stage.processes.items() if one.verdict.value == verdict)
+    count = len(stage.processes)
+    agreed = f"{stage.verdicts[verdict]} of {count} processes; {process}" if count > 1 else process
+    return f"{verdict} ({agreed}). {' '.join(told.evidence[:1])} {told.next_step}"
+
+
+NUMBERS = ("CPU", "GPU", "copies", "waiting", "costs")
+GPU_HEADINGS = frozenset({"GPU", "copies", "waiting"})
+
+
+def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
+    rows: list[Row] = []
+    for name, stage in zip(nested_names([stage.path for stage in stages]), stages, strict=True):
+        verdict = stage.verdict.verdict.value
+        rows.append([name, styled(verdict, VERDICT_STYLE.get(verdict, DEFAULT_STYLE)), *_cells(stage)])
+    _print_known(console, ("stage", "verdict"), NUMBERS, rows)
+
+
+def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str], rows: Sequence[Row]) -> None:
+    """A table without the columns of a GPU that nothing was done on."""
+    nothing = (NOT_MEASURED, _number(0.0))
+    columns = [*(Column(text, is_text=True) for text in texts)]
+    columns += [Column(heading, drop=DROPPED.get(heading, 0)) for heading in headings]
+    known = [
+        place
+        for place, column in enumerate(columns)
+        if column.heading not in GPU_HEADINGS or any(str(row[place]) not in nothing for row in rows)
+    ]
+    print_table(console, [columns[place] for place in known], [[row[place] for place in known] for row in rows])
+
+
+DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
 
 
 def _verdict(stage: StageDiagnosis) -> str:
@@ -123,7 +178,7 @@ def _figures(stage: StageDiagnosis) -> Iterator[str]:
             f"without it, a batch of the pipeline would take {_number(stage.cost.without_stage_ms)} ms "
             f"instead of {_number(stage.cost.pipeline_ms)}"
         )
-    if stage.gpu is not None:
+    if stage.gpu is not None and (stage.gpu.kernel_count or stage.gpu.busy_ms or stage.gpu_during):
         yield from _gpu_lines(stage)
     if stage.host is not None:
         yield from _host_lines(stage)
@@ -209,8 +264,9 @@ def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
     host = stage.host
     assert host is not None
     parts = (f"{name} {_number(ms)}{_calls(host.calls.get(name))}" for name, ms in host.activity_ms.items())
-    yield f"host, ms in CUDA calls by kind and outside of them: {', '.join(parts)}"
-    yield f"blocking: {host.blocking_calls:.1f} calls, {_number(host.blocking_ms)} ms"
+    if any(ms for name, ms in host.activity_ms.items() if name != HostActivity.OUTSIDE.value):
+        yield f"host, ms in CUDA calls by kind and outside of them: {', '.join(parts)}"
+        yield f"blocking: {host.blocking_calls:.1f} calls, {_number(host.blocking_ms)} ms"
     blocked = {kind: ms for kind, ms in host.blocked_ms.items() if ms is not None}
     if blocked:
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,16 @@ from perfharness.report.entries_json import INDENT, write_entries
 def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -> None:
     """Write a JSON object, in which a value may be a table of entries. Raises `ResultError`, as `replacing` does."""
     with replacing(path, follow=follow) as temporary, temporary.open("wb") as file:
-        for position, (key, value) in enumerate(content.items()):
-            file.write(f"{',' if position else '{'}\n{INDENT}{json.dumps(key)}: ".encode())
-            if isinstance(value, EntryTable):
-                file.writelines(write_entries(value, level=1))
-            else:
-                text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-                file.write(text.replace("\n", f"\n{INDENT}").encode())  # in a JSON text no other line ends are bare
-        file.write(b"\n}\n" if content else b"{}\n")
+        file.writelines(json_parts(content))
+
+
+def json_parts(content: Mapping[str, Any]) -> Iterator[bytes]:
+    """The text of a JSON object, in which a value may be a table of entries."""
+    for position, (key, value) in enumerate(content.items()):
+        yield f"{',' if position else '{'}\n{INDENT}{json.dumps(key)}: ".encode()
+        if isinstance(value, EntryTable):
+            yield from write_entries(value, level=1)
+        else:
+            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+            yield text.replace("\n", f"\n{INDENT}").encode()  # in a JSON text no other line ends are bare
+    yield b"\n}\n" if content else b"{}\n"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from perfharness.analysis.energy.attribution import WAITING
-from perfharness.model.result import Tree, last_key
+from perfharness.analysis.energy.work import PATH_SEPARATOR as SEPARATOR
+from perfharness.model.result import Tree
+from perfharness.report.console import Column, print_table, say
 
 METHODS = {
     "regression": "",
@@ -27,23 +26,25 @@ MIB = 1 << 20
 
 def print_machine(console: Console, tree: Tree) -> None:
     """What telemetry adds to a run's results; nothing where the run was not sampled, or has no GPU."""
+    metrics = tree.get("gpu_metrics", {}).get("gpus", [])
     if "energy" in tree and tree["energy"]["gpus"]:
-        console.print(_energy_line(tree["energy"]), highlight=False, soft_wrap=True)
+        say(console, _energy_line(tree["energy"]))
         for gpu in tree["energy"]["gpus"]:
+            whose = next((_gpu_name(one) for one in metrics if one["uuid"] == gpu["uuid"]), f"GPU {gpu['uuid']}")
             rows = [one for one in gpu["attribution"]["stages"] if one["busy_s"] or one["energy_j"] is None]
             if rows:
-                console.print(_stage_table(rows, gpu["attribution"]["joint"]))
+                say(console, f"Energy by stage, {whose}")
+                print_stage_energy(console, rows, gpu["attribution"]["joint"])
             elif gpu["attribution"]["reason"]:
-                reason = escape(gpu["attribution"]["reason"])
-                console.print(f"Energy by stage: not measured ({reason})", highlight=False, soft_wrap=True)
-    for gpu in tree.get("gpu_metrics", {}).get("gpus", []):
+                say(console, f"Energy by stage, {whose}: not measured ({gpu['attribution']['reason']})")
+    for gpu in metrics:
         if gpu["processes"]:
-            console.print(_gpu_line(gpu), highlight=False, soft_wrap=True)
+            say(console, _gpu_line(gpu))
 
 
 def _energy_line(energy: Tree) -> str:
     if energy["energy_j"] is None:
-        reason = f"of the measured window not known ({escape(energy['reason'] or 'see the results')})"
+        reason = f"of the measured window not known ({energy['reason'] or 'see the results'})"
         if energy["energy_run_j"] is None:
             return f"Energy: {reason}"
         return f"Energy: {energy['energy_run_j']:.1f} J from the first process's start to the last one's end; {reason}"
@@ -63,24 +64,27 @@ def _energy_line(energy: Tree) -> str:
     return f"Energy: {'; '.join(parts)}"
 
 
-def _stage_table(stages: list[Tree], joint: list[Tree]) -> Table:
-    """Stages with their energy, its interval, and how it was told apart; then what several have only together."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("stage", "busy s", "J", "95 %", "W", "J/batch", ""):
-        table.add_column(heading, justify="left" if heading in ("stage", "") else "right", no_wrap=heading != "stage")
+def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) -> None:
+    """Stages with their energy, its interval, and how it was separated; then what several have only together."""
+    columns = [
+        Column("stage", is_text=True), Column("busy s", drop=3), Column("J"), Column("95 %", drop=1),
+        Column("W", drop=4), Column("J/batch", drop=2), Column("", is_text=True),
+    ]  # fmt: skip
     names = _short_names([one["stage"] for one in stages])
-    for one in stages:
-        table.add_row(
-            escape(names[one["stage"]]), f"{one['busy_s']:.3f}", _figure(one["energy_j"]), _interval(one),
+    rows = [
+        [
+            names[one["stage"]], f"{one['busy_s']:.3f}", _figure(one["energy_j"]), _interval(one),
             _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), _method(one),
-        )  # fmt: skip
+        ]
+        for one in stages
+    ]  # fmt: skip
     for group in joint:
-        watts = group["energy_j"] / group["busy_s"] if group["busy_s"] else None
-        table.add_row(
-            escape(" + ".join(names.get(name, name) for name in group["stages"])), f"{group['busy_s']:.3f}",
+        watts = group["energy_j"] / group["busy_s"] if group["busy_s"] and group["energy_j"] is not None else None
+        rows.append([
+            " + ".join(names.get(name, name) for name in group["stages"]), f"{group['busy_s']:.3f}",
             _figure(group["energy_j"]), _interval(group), _figure(watts), "", "together",
-        )  # fmt: skip
-    return table
+        ])  # fmt: skip
+    print_table(console, columns, rows)
 
 
 def _method(one: Tree) -> str:
@@ -96,17 +100,21 @@ def _interval(one: Tree) -> str:
 
 def _short_names(paths: list[str]) -> dict[str, str]:
     """Each stage by the last part of its path where no other has that, else by all of it."""
-    short = {path: last_key(path) for path in paths}
-    last = Counter(short[path] for path in paths)
+    last = Counter(path.rsplit(SEPARATOR, 1)[-1] for path in paths)
+    short = {path: path.rsplit(SEPARATOR, 1)[-1] for path in paths}
     return {path: name if last[name] == 1 else path for path, name in short.items()}
 
 
 def _gpu_line(gpu: Tree) -> str:
     return (
-        f"GPU {escape(str(gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']))}: "
+        f"{_gpu_name(gpu)}: "
         + (", ".join(_figures_of(gpu)) or "nothing was measured")
         + (" (over the whole run)" if gpu["window"] == "run" else "")
     )
+
+
+def _gpu_name(gpu: Tree) -> str:
+    return f"GPU {gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']}"
 
 
 def _figures_of(gpu: Tree) -> Iterator[str]:

@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from perfharness.analysis.range_table import RangeTable
 from perfharness.files import replacing
 from perfharness.model.trace import Events, Integers, Style, pid_of, tid_of
-from perfharness.report.columns import whole
+from perfharness.report.columns import constant, whole
+from perfharness.report.console import Column, Console, print_table
 from perfharness.report.terminal import NOT_MEASURED
 
 ROWS_AT_A_TIME = 1 << 17
@@ -80,6 +78,12 @@ def range_parts(trace: Events, table: RangeTable) -> Iterator[pa.Table]:
         yield range_rows(trace, table, slice(begin, begin + ROWS_AT_A_TIME))
 
 
+def of_process(parts: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
+    """The same rows with the process in front, for tables of several."""
+    for part in parts:
+        yield part.add_column(0, "process", constant(name, part.num_rows).cast(pa.string()))
+
+
 def write_parquet(parts: Iterator[pa.Table], path: Path) -> None:
     """A Parquet file, units in the column names. Raises `ResultError` where it cannot be written."""
     with replacing(path) as temporary:
@@ -130,24 +134,29 @@ def _json_texts(column: pa.Array) -> pa.Array:
     return pc.fill_null(pa.array(escaped, pa.string()).take(column.indices), "null")
 
 
+TABLE_COLUMNS = [
+    Column("range", is_text=True), Column("pid", drop=5), Column("tid", drop=6), Column("start ms", drop=4),
+    Column("CPU ms"), Column("GPU ms", drop=1), Column("busy ms", drop=2), Column("GPU ops", drop=3),
+    Column("payload", drop=7),
+]  # fmt: skip
+
+
 def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
     """A table for people: times in ms, names indented by level."""
-    table = Table()
-    for name, justify in (
-        ("range", "left"), ("pid", "right"), ("tid", "right"), ("start ms", "right"), ("CPU ms", "right"),
-        ("GPU ms", "right"), ("busy ms", "right"), ("GPU ops", "right"), ("payload", "right"),
-    ):  # fmt: skip
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    rows = []
+    several = False
     for row in itertools.chain.from_iterable(part.to_pylist() for part in parts):
         domain = f"{row['domain']}:" if row["domain"] else ""
         times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
-        table.add_row(
-            escape("  " * row["level"] + domain + row["name"]),
+        cells = [
+            "  " * row["level"] + domain + row["name"],
             str(row["pid"]),
             str(row["tid"]),
             *(NOT_MEASURED if time is None else f"{time / 1e6:.3f}" for time in times),
             NOT_MEASURED if row["gpu_op_count"] is None else str(row["gpu_op_count"]),
             "" if row["payload"] is None else str(row["payload"]),
-        )
-    width = None if file.isatty() else 160
-    Console(file=file, width=width).print(table)
+        ]
+        several = "process" in row
+        rows.append([row["process"], *cells] if several else cells)
+    columns = [Column("process", is_text=True), *TABLE_COLUMNS] if several else TABLE_COLUMNS
+    print_table(Console(file=file), columns, rows)

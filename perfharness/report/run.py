@@ -14,15 +14,15 @@ import pyarrow as pa
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.report.batch_rows import batch_rows, stage_rows
 from perfharness.report.columns import constant, unix_times
-from perfharness.report.journals import TRACE_NAME
+from perfharness.report.locate import Located, locate
 from perfharness.report.opened import OpenedTrace, open_with_details, without_trace
 from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.report.range_rows import range_rows
-from perfharness.report.run_folder import ReadOptions, is_run_folder, read_manifest, trace_name
+from perfharness.report.run_folder import ReadOptions, read_manifest
 
 
 def _range_rows(opened: OpenedTrace, process: str) -> pa.Table:
@@ -117,14 +117,22 @@ class Run:
 
     Attributes:
         path: what was opened.
-        manifest: `manifest.json`, or None where a single process or a bare trace was opened.
-        processes: in the order of the manifest, those without a trace included.
+        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
+        processes: in the order of the manifest, those without a trace included; of several runs, their names begin
+            with the name of the run.
     """
 
-    def __init__(self, path: Path, manifest: RunManifest | None, processes: tuple[Process, ...]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: RunManifest | None,
+        processes: tuple[Process, ...],
+        launch_findings: list[Finding] | None = None,
+    ) -> None:
         self.path = path
         self.manifest = manifest
         self.processes = processes
+        self._launch_findings = launch_findings or []
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {len(self.processes)} process(es)>"
@@ -164,7 +172,7 @@ class Run:
     @property
     def launch_findings(self) -> list[Finding]:
         """What the launcher found."""
-        return [record.to_finding() for record in self.manifest.findings] if self.manifest else []
+        return list(self._launch_findings)
 
     @property
     def findings(self) -> list[Finding]:
@@ -176,7 +184,8 @@ class Run:
         """`benchmark_mean.json` of a run folder, `benchmark.json` of one process, or None where there is none."""
         if self.manifest is not None:
             return _read_tree(self.path / BENCHMARK_MEAN_NAME)
-        return self.processes[0].benchmark if is_run_folder(self.path) else None
+        is_process = len(self.processes) == 1 and self.processes[0].folder.resolve() == self.path.resolve()
+        return self.processes[0].benchmark if is_process else None
 
 
 def open_run(
@@ -186,24 +195,39 @@ def open_run(
     domain: str | None = None,
     batch_pattern: str | None = None,
 ) -> Run:
-    """Open a run folder, the folder of one of its processes, or a trace that can be read as it is.
+    """Open whatever `locate` finds at a path that can be read as it is.
 
     `perfharness.inputs.open_run` says what the arguments mean, and takes an `.nsys-rep` too.
 
     Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
     read.
     """
-    path = Path(path)
+    return open_located(locate(Path(path)), warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+
+
+def open_located(
+    located: Located,
+    *,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+) -> Run:
+    """The same for what was located."""
     given = _Given(warmup_batches, domain, batch_pattern)
-    if not path.exists():
-        raise ResultError(f"There is nothing at {path}; give a run folder, a process's folder in it, or a trace file.")
-    if not is_run_folder(path):
-        return Run(path, None, (Process(trace_name(path), path.parent, path, None, given.options(None)),))
-    if not (path / MANIFEST_NAME).is_file() and (path / TRACE_NAME).is_file():
-        return Run(path, None, (_process_of_folder(path, given),))
-    manifest = read_manifest(path)
-    options = given.options(manifest)
-    return Run(path, manifest, tuple(_process_of_record(path, record, options) for record in manifest.processes))
+    if located.trace is not None:
+        process = Process(located.name, located.trace.parent, located.trace, None, given.options(None))
+        return Run(located.path, None, (process,))
+    processes: list[Process] = []
+    findings: list[Finding] = []
+    for run_dir in located.runs:
+        manifest = read_manifest(run_dir)
+        before = f"{run_dir.name}/" if located.is_series else ""
+        wanted = [record for record in manifest.processes if located.process in (None, record.folder)]
+        processes += [_process_of_record(run_dir, record, given.options(manifest), before) for record in wanted]
+        if located.process is None:
+            findings += [_named(found.to_finding(), before) for found in manifest.findings]
+    is_run = located.process is None and not located.is_series
+    return Run(located.path, manifest if is_run else None, tuple(processes), findings)
 
 
 class _Given:
@@ -223,20 +247,14 @@ class _Given:
         )
 
 
-def _process_of_record(run_dir: Path, record: ProcessRecord, options: ReadOptions) -> Process:
+def _named(finding: Finding, before: str) -> Finding:
+    return replace(finding, process=before + finding.process) if finding.process else finding
+
+
+def _process_of_record(run_dir: Path, record: ProcessRecord, options: ReadOptions, before: str = "") -> Process:
     folder = run_dir / record.folder
     trace = folder / record.trace if record.trace is not None else None
-    return Process(record.folder, folder, trace, record, options)
-
-
-def _process_of_folder(folder: Path, given: _Given) -> Process:
-    """A process's folder; what the run around it says of it counts, where it lies in one."""
-    folder = folder.resolve()
-    if not (folder.parent / MANIFEST_NAME).is_file():
-        return Process(folder.name, folder, folder / TRACE_NAME, None, given.options(None))
-    manifest = read_manifest(folder.parent)
-    record = next((record for record in manifest.processes if record.folder == folder.name), None)
-    return Process(folder.name, folder, folder / TRACE_NAME, record, given.options(manifest))
+    return Process(before + record.folder, folder, trace, record, options)
 
 
 def join(tables: list[pa.Table]) -> pa.Table:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
+from perfharness.analysis.judgement import without_consequences
 from perfharness.analysis.measures import measure
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.range_table import build_range_table
@@ -38,7 +39,6 @@ from perfharness.report.result_files import ResultFiles, size_of
 from perfharness.report.telemetry import RunTelemetry
 from perfharness.run_swap import settle
 from perfharness.trace import open_stream, open_trace
-from perfharness.trace.parquet_folder import is_parquet_trace
 
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when it is not told a name."""
@@ -72,11 +72,6 @@ class _Analysed:
     trace_meta: TraceMeta
     journals: Journals
     trace_bytes: int
-
-
-def is_run_folder(path: Path) -> bool:
-    """Whether a path is to be read as a run: any folder but a trace in Parquet."""
-    return path.is_dir() and ((path / MANIFEST_NAME).is_file() or not is_parquet_trace(path))
 
 
 def trace_name(path: Path) -> str:
@@ -271,7 +266,8 @@ def _analyze_process(
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
-    findings = [replace(finding, process=process.folder) for finding in result.findings]
+    told = without_consequences(result.findings, ended_well=process.ended == "ok")
+    findings = [replace(finding, process=process.folder) for finding in told]
     return _Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
 
 

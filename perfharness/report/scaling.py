@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from perfharness.errors import ToolNotFoundError
 from perfharness.model.distribution import install_command
@@ -18,6 +15,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingPoint, ScalingRow
+from perfharness.report.console import Column, print_table, say
+from perfharness.report.terminal import NOT_MEASURED
 
 PICTURE_NAME = "scaling.png"
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
@@ -117,36 +116,28 @@ def write_scaling(scaling: Scaling, folder: Path) -> Path:
 
 
 def print_scaling(console: Console, scaling: Scaling) -> None:
-    """The table, a row a launch, and the knee."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("-np", "items/s", "speedup", "effic.", "slowdown", "p50 ms", "p99 ms", "busy", "W", ""):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=bool(name))
+    """The table, a row a launch, what is to be said of each, and the knee."""
+    measured = [name for name, (_, value) in SCALING_COLUMNS.items() if any(value(point) for point in scaling.points)]
+    columns = [Column("-np"), *(Column(name, drop=SCALING_COLUMNS[name][0]) for name in measured)]
+    rows = [
+        [str(point.row.num_processes), *(SCALING_COLUMNS[name][1](point) or NOT_MEASURED for name in measured)]
+        for point in scaling.points
+    ]
+    print_table(console, columns, rows)
     for point in scaling.points:
-        row = point.row
-        table.add_row(
-            str(row.num_processes),
-            _shown(row.items_per_second, ".2f"),
-            _shown(point.speedup, ".2f"),
-            _shown(point.efficiency, ".0%"),
-            _shown(point.slowdown, ".2f"),
-            _shown(row.latency_p50_ms, ".3f"),
-            _shown(row.latency_p99_ms, ".3f"),
-            _shown(_mean([gpu.busy_share for gpu in row.gpus]), ".0%"),
-            _shown(_sum([gpu.power_w for gpu in row.gpus]), ".0f"),
-            escape(_remark(point)),
-        )
-    console.print(table)
+        if remark := _remark(point):
+            say(console, f"-np {point.row.num_processes}: {remark}")
     knee = scaling.knee
     where = f"knee at -np {knee.num_processes}" if knee.num_processes is not None else "no knee"
-    console.print(f"{where}: {knee.reason} ({knee.method})", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{where}: {knee.reason} ({knee.method})")
 
 
 def _remark(point: ScalingPoint) -> str:
-    return " ".join(part for part in (point.row.reason, ", ".join(point.row.findings)) if part)
+    return "; ".join(part for part in (point.row.reason, ", ".join(point.row.findings)) if part)
 
 
 def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return "" if value is None else format(value, form)
 
 
 def _known(values: list[float | None]) -> list[float] | None:
@@ -162,6 +153,19 @@ def _mean(values: list[float | None]) -> float | None:
 def _sum(values: list[float | None]) -> float | None:
     known = _known(values)
     return None if known is None else sum(known)
+
+
+SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
+    "items/s": (0, lambda point: _shown(point.row.items_per_second, ".2f")),
+    "speedup": (1, lambda point: _shown(point.speedup, ".2f")),
+    "efficiency": (4, lambda point: _shown(point.efficiency, ".0%")),
+    "slowdown": (7, lambda point: _shown(point.slowdown, ".2f")),
+    "p50 ms": (2, lambda point: _shown(point.row.latency_p50_ms, ".3f")),
+    "p99 ms": (3, lambda point: _shown(point.row.latency_p99_ms, ".3f")),
+    "busy": (5, lambda point: _shown(_mean([gpu.busy_share for gpu in point.row.gpus]), ".0%")),
+    "W": (6, lambda point: _shown(_sum([gpu.power_w for gpu in point.row.gpus]), ".0f")),
+}
+"""Heading -> when it is left out of a narrow terminal, the largest first, and what stands in it."""
 
 
 def draw_scaling(scaling: Scaling, folder: Path) -> Path:

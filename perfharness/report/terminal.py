@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import RESERVED_KEYS, Tree
+from perfharness.model.result import EntryTable, Tree
+from perfharness.report.console import Column, print_table, say, styled
 from perfharness.report.machine_lines import print_machine
-from perfharness.report.stage_names import row_names
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
+LISTED_PROCESSES = 4
+LISTED_RANGES = 100
 
 COLUMNS = {
-    "batches": ("cpu_time", "count"),
-    "CPU": ("cpu_time", "mean"),
-    "p50": ("cpu_time", "p50"),
-    "p99": ("cpu_time", "p99"),
-    "GPU": ("gpu_time", "mean"),
-    "busy": ("gpu_busy_time", "mean"),
-    "CPU/item": ("cpu_time_per_item", "mean"),
-    "GPU/item": ("gpu_time_per_item", "mean"),
+    "batches": ("cpu_time", "count", 3),
+    "CPU": ("cpu_time", "mean", 0),
+    "p50": ("cpu_time", "p50", 2),
+    "p99": ("cpu_time", "p99", 5),
+    "GPU": ("gpu_time", "mean", 1),
+    "busy": ("gpu_busy_time", "mean", 6),
+    "CPU/item": ("cpu_time_per_item", "mean", 4),
+    "GPU/item": ("gpu_time_per_item", "mean", 7),
 }
-"""Heading -> number and figure of it; means where nothing else is said. A column without any value is left out."""
+"""Heading -> number and figure of it, and when it is left out of a narrow terminal, the largest first; means where
+nothing else is said. A column without any value is left out."""
 
-
-MAX_ROWS = 200
-"""More stages than this are no help on a terminal."""
+GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
 
 @dataclass(frozen=True)
@@ -45,69 +43,173 @@ class StageRow:
 
 def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator[StageRow]:
     """All stages of a statistics tree, a parent before its children."""
-    if path and "cpu_time" in stats_minus_warmup:
+    if _is_statistics(stats_minus_warmup.get("cpu_time")):
         yield StageRow(path, stats_minus_warmup)
     for name, below in stats_minus_warmup.items():
-        if not path or name not in RESERVED_KEYS:
+        if isinstance(below, dict) and not _is_statistics(below):
             yield from stage_rows(below, (*path, name))
 
 
-def print_result(console: Console, tree: Tree, findings: Iterable[Finding]) -> None:
-    """The table of stages, throughput where the tree has it, and findings."""
+def _is_statistics(below: object) -> bool:
+    """Whether it is the statistics of one number, which hold numbers only, and no stage, whatever it is called."""
+    return isinstance(below, dict) and "count" in below and not any(isinstance(one, dict) for one in below.values())
+
+
+def print_result(
+    console: Console, tree: Tree, entries: Iterable[EntryTable] = (), *, has_gpu: bool | None = None
+) -> None:
+    """The table of stages, or of ranges where no batch was measured, throughput where the tree has it, the machine.
+
+    Args:
+        entries: all ranges of each process, for the table of ranges.
+        has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
+    """
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
+    if has_gpu is None:
+        has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
     if rows:
-        console.print("ms per batch, without warm-up (GPU: projected, busy: union of operations)", highlight=False)
-        console.print(_table(rows[:MAX_ROWS]))
-        if len(rows) > MAX_ROWS:
-            console.print(f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files", highlight=False)
+        _print_stages(console, rows, has_gpu=has_gpu)
+    else:
+        _print_ranges(console, entries, has_gpu=has_gpu)
     if "throughput" in tree:
-        console.print(_throughput_line(tree["throughput"]))
+        say(console, _throughput_line(tree["throughput"]))
     print_machine(console, tree)
-    print_findings(console, findings)
 
 
-def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Errors and warnings, a line each, with the cure; notes stay in the files."""
+def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
+    """Findings, a line each, with the hint; equal ones of several processes are one line.
+
+    Args:
+        least: less severe ones are left to the files.
+    """
+    order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
+    groups: dict[Finding, list[str]] = {}
     for finding in findings:
-        if finding.severity == Severity.NOTE:
-            continue
-        style = SEVERITY_STYLE[finding.severity]
-        console.print(f"[{style}]{finding.severity.value}[/] {escape(_sentence(finding))}", soft_wrap=True)
+        if order.index(finding.severity) >= order.index(least):
+            groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
+    for finding, processes in groups.items():
+        severity = finding.severity
+        say(console, styled(severity.value, SEVERITY_STYLE[severity]), f" {_sentence(finding, processes)}")
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: Finding, processes: list[str]) -> str:
     """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
-    text = (f"{finding.process}: " if finding.process else "") + finding.message
+    where = listed_processes(processes)
+    text = (f"{where}: " if where else "") + finding.message
     if not finding.cure:
         return text
     if "\n" in text:
         return f"{text}\n  {finding.cure}"
-    return f"{text}{'' if text.endswith('.') else ';'} {finding.cure}"
+    end = "" if text.endswith(".") else "." if finding.cure[0].isupper() else ";"
+    return f"{text}{end} {finding.cure}"
 
 
-def _table(rows: list[StageRow]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    cells = [_cells(row.statistics) for row in rows]
-    shown = [column for column in range(len(COLUMNS)) if any(line[column] != NOT_MEASURED for line in cells)]
-    table.add_column("stage", no_wrap=True)
-    for column in shown:
-        table.add_column(list(COLUMNS)[column], justify="right", no_wrap=True)
-    for name, line in zip(row_names([row.path for row in rows]), cells, strict=True):
-        table.add_row(escape(name), *(line[column] for column in shown))
-    return table
+def listed_processes(processes: Iterable[str]) -> str:
+    """`proc_0_gpu_0, proc_1_gpu_0`, each once; of many, the first and how many more."""
+    distinct = [name for name in dict.fromkeys(processes) if name]
+    more = len(distinct) - LISTED_PROCESSES
+    if more <= 1:
+        return ", ".join(distinct)
+    return f"{', '.join(distinct[:LISTED_PROCESSES])} and {more} more processes"
 
 
-def _cells(statistics: Tree) -> list[str]:
-    figures = [statistics[key][figure] for key, figure in COLUMNS.values()]
-    return [
-        NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else f"{figure:.3f}"
-        for figure in figures
+def nested_names(paths: Collection[tuple[str, ...]]) -> list[str]:
+    """The name of each row: indented below the nearest row that is around it, with what of the path lies between.
+
+    The first part, the recorder, is named where there are several.
+    """
+    first = 0 if len({path[:1] for path in paths}) > 1 else 1
+    known = set(paths)
+    names = []
+    for path in paths:
+        around = [path[:length] for length in range(1, len(path)) if path[:length] in known]
+        below = len(around[-1]) if around else first if len(path) > first else 0
+        names.append("  " * len(around) + "/".join(path[below:]))
+    return names
+
+
+def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> None:
+    figures = [[row.statistics[key][figure] for key, figure, _ in COLUMNS.values()] for row in rows]
+    shown = [
+        place
+        for place, heading in enumerate(COLUMNS)
+        if any(line[place] is not None and (has_gpu or heading not in GPU_COLUMNS or line[place]) for line in figures)
     ]
+    gpu = (
+        " (GPU: projected, busy: union of operations)" if any(list(COLUMNS)[at] in GPU_COLUMNS for at in shown) else ""
+    )
+    say(console, f"ms per batch, without warm-up{gpu}")
+    headings = list(COLUMNS.items())
+    columns = [Column("stage", is_text=True), *(Column(headings[at][0], drop=headings[at][1][2]) for at in shown)]
+    names = nested_names([row.path for row in rows])
+    print_table(
+        console,
+        columns,
+        [[name, *(_cell(line[at]) for at in shown)] for name, line in zip(names, figures, strict=True)],
+    )
+
+
+def _cell(figure: float | None) -> str:
+    return NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else f"{figure:.3f}"
+
+
+RANGE_TIMES = {"CPU": "cpu_time", "GPU": "gpu_time", "busy": "gpu_busy_time"}
+
+
+def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: bool) -> None:
+    """Every range of a run in which no batch was measured: how often, the sum and the mean of its times."""
+    ranges = _sums_of_ranges(entries)
+    if not ranges:
+        return
+    shown = [
+        heading
+        for heading, key in RANGE_TIMES.items()
+        if heading == "CPU" or any(has_gpu or sums[key] for sums in ranges.values() if sums[key] is not None)
+    ]
+    say(console, "ms of each range, of all processes together, warm-up included")
+    columns = [Column("range", is_text=True), Column("count")]
+    for heading in shown:
+        columns += [
+            Column(f"{heading} total", drop=1 + (heading != "CPU")),
+            Column(f"{heading} mean", drop=heading != "CPU"),
+        ]
+    rows = []
+    for name, sums in zip(nested_names(list(ranges)), ranges.values(), strict=True):
+        count = sums["count"] or 0
+        cells = [name, f"{count:.0f}"]
+        for heading in shown:
+            total = sums[RANGE_TIMES[heading]]
+            cells += [_cell(total), _cell(None if total is None or not count else total / count)]
+        rows.append(cells)
+    print_table(console, columns, rows[:LISTED_RANGES])
+    if len(rows) > LISTED_RANGES:
+        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness ranges` prints all")
+
+
+def _sums_of_ranges(entries: Iterable[EntryTable]) -> Mapping[tuple[str, ...], dict[str, float | None]]:
+    """Count and times of each path over all processes, batches of one loop together; None: not measured."""
+    sums: dict[tuple[str, ...], dict[str, float | None]] = {}
+    for table in entries:
+        path: list[str] = []
+        paths = []
+        for name, depth in zip(table.name.tolist(), table.depth.tolist(), strict=True):
+            path[depth:] = [table.names[name]]
+            paths.append(tuple(path))
+        for column in table.numbers:
+            if column.key not in ("count", *RANGE_TIMES.values()):
+                continue
+            for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
+                if table.depth[row] == 0:  # a recorder is no range
+                    continue
+                mine = sums.setdefault(paths[row], {"count": 0.0, **dict.fromkeys(RANGE_TIMES.values(), 0.0)})
+                before = mine[column.key]
+                mine[column.key] = None if before is None or value != value else before + value
+    return sums
 
 
 def _throughput_line(throughput: Tree) -> str:
     if throughput["items_per_second"] is None:
-        return f"Throughput: not measured ({escape(throughput['reason'])})"
+        return f"Throughput: not measured ({throughput['reason']})"
     line = (
         f"Throughput: {throughput['items_per_second']:.3f} items/s "
         f"({throughput['items']:.4g} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"

@@ -181,7 +181,7 @@ def test_a_launch_goes_on_without_permission_or_stops_as_chosen(machine: Machine
 def test_a_launch_waits_for_a_cool_gpu_and_says_when_it_gave_up(machine: Machine, tmp_path: Path) -> None:
     done = launch(machine, tmp_path, "--cool-down", "20", "--cool-down-limit", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "waiting for 20 °C (now 36 °C), at most 0.2 s" in done.stdout
+    assert "waiting for 20 °C (now 36 °C), at most 0.2 s" in done.stderr
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["companions"]["cool-down"]["gpus"][0]["reached"] is False
     assert [finding["code"] for finding in manifest["findings"]] == ["not-cooled-down"]

@@ -241,8 +241,8 @@ def test_a_program_runs_as_it_is(tmp_path: Path) -> None:
 
 def test_output_is_mirrored_on_request(script: Path, tmp_path: Path) -> None:
     done = launch("-np", 2, "--show-output", "--tracer", "none", "-o", tmp_path / "out", script)
-    assert "proc_0_gpu_0 | hello from 0" in done.stdout.splitlines()
-    assert "proc_1_gpu_0 | hello from 1" in done.stdout.splitlines()
+    assert "proc_0_gpu_0 | hello from 0" in done.stderr.splitlines()
+    assert "proc_1_gpu_0 | hello from 1" in done.stderr.splitlines()
 
 
 def test_no_descriptor_of_the_launcher_reaches_the_script(tmp_path: Path) -> None:

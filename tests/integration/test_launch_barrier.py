@@ -129,7 +129,9 @@ def test_one_process_alone_and_no_barrier_wait_for_nobody(tmp_path: Path) -> Non
 
 def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
     line, environment = command(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)
-    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) as launcher:
+    with subprocess.Popen(
+        line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
         try:
             deadline = time.monotonic() + PATIENCE_S
             assert launcher.stdout is not None

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfharness.recorder import claims, core
+from perfharness.recorder import claims
 
 
 @pytest.fixture(autouse=True)
-def no_recorders() -> None:
-    """Each test is a process of its own as far as recorders go: there is none, and none has a domain yet."""
+def unclaimed_domains() -> None:
+    """Each test is a process of its own as far as recorders go: none has a domain yet."""
     claims.claims.clear()
-    core.recorders.clear()

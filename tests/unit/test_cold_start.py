@@ -11,13 +11,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from rich.console import Console
 
 from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_start
 from perfharness.cli.launch import execute
+from perfharness.cli.output import Output
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
 from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
 from perfharness.report.cold_start import spreads
+from perfharness.report.console import Console
 from perfharness_launcher.gpus import GpuFacts
 from perfharness_launcher.page_cache import drop_page_cache, files_of, resident_bytes
 from perfharness_launcher.plan import make_plan
@@ -140,7 +141,7 @@ def run(
     code = run_cold_start(
         plans,
         tmp_path / "out",
-        console,
+        Output(console, console, console),
         lambda plan, more: execute(plan, GpuFacts(), console, show_output=False, more_companions=more),
         drop,
     )

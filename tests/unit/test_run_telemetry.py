@@ -15,7 +15,7 @@ from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
-from perfharness.report.machine_lines import _stage_table
+from perfharness.report.machine_lines import print_stage_energy
 from perfharness.report.run_folder import RunSummary, analyze_run
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
@@ -399,7 +399,7 @@ def test_a_table_of_energies_holds_no_number_where_only_bounds_are_known() -> No
     joint = {"stages": ["toy/batch/preprocess", "toy/batch/inference"], "busy_s": 0.25, "energy_j": 92.8,
              "energy_j_low": 87.8, "energy_j_high": 97.9}  # fmt: skip
     console = Console(width=100, record=True)
-    console.print(_stage_table(stages, [joint]))
+    print_stage_energy(console, stages, [joint])
     rows = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert "preprocess 0.200 71.5 46.4 to 90.6 357.5 0.715 by busy time" in rows
     assert "inference 0.200 - 7.1 to 40.6 - - only bounds known" in rows

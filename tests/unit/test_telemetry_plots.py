@@ -99,7 +99,7 @@ def test_rates_are_drawn_over_the_time_before_a_reading(tmp_path: Path, monkeypa
 
 def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ToolNotFoundError, match=r"pip install 'perfharness\[plots\]'"):
+    with pytest.raises(ToolNotFoundError, match=r"pip install 'perfharness-nvtx\[plots\]'"):
         require_matplotlib()
 
 

@@ -90,6 +90,8 @@ class Figures:
     blocked: dict[OsWaitKind, int] | None
     other_thread: OtherThread | None
     gpu_shares: dict[str, float]
+    uses_gpu: bool = True
+    """Whether the process made any CUDA call, or a GPU any operation of it."""
 
 
 def judge(figures: Figures) -> StageVerdict:
@@ -248,8 +250,8 @@ def _handover(f: Figures) -> StageVerdict | None:
         Verdict.WAITING_ON_STAGE,
         [
             (
-                f"{_percent(f.outside, f.wall)} of its host time is outside of CUDA calls, and "
-                f"{100 * other.share:.0f} % of the times it ends right after '{other.stage}' of another thread has "
+                (f"{_percent(f.outside, f.wall)} of its host time is outside of CUDA calls, and " if f.uses_gpu else "")
+                + f"{100 * other.share:.0f} % of the times it ends right after '{other.stage}' of another thread has "
                 f"ended (by chance: {100 * other.chance:.0f} %), so it looks as if it waited for that."
             )
         ],
@@ -330,10 +332,14 @@ def _cpu(f: Figures) -> StageVerdict | None:
             f"{_percent(f.outside, f.wall)} of its host time is outside of CUDA calls; "
             f"the GPU is idle for {_percent(f.gpu_idle, f.wall)} of it."
         )
+        if f.uses_gpu
+        else "The process used no GPU, so all of its time is the CPU's."
     ]
     if f.blocked is not None:
         evidence.append(f"{_percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
     unknown = [] if f.blocked is not None else [MISSING_OS]
+    if not f.uses_gpu:
+        return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_ONLY_STEP, unknown)
     if f.api_is_complete:
         return StageVerdict(Verdict.CPU_BOUND, evidence, CPU_STEP, unknown)
     if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
@@ -347,6 +353,7 @@ def _cpu(f: Figures) -> StageVerdict | None:
 
 
 CPU_STEP = "Profile the Python code of the stage (py-spy), or do it in other threads while the GPU is at work."
+CPU_ONLY_STEP = "Profile the Python code of the stage (py-spy), or spread it over threads or processes."
 
 RULES = (
     _first_use, _waiting_on_process, _gpu, _waiting_on_stage, _blocked, _synchronization, _hidden_waits, _launch,

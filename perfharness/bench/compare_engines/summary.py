@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from perfharness.bench.compare_engines.model import EngineComparison, EngineResult
 from perfharness.bench.compare_engines.pictures import SPEED_COLUMNS, speed_row
 from perfharness.model.bench import AccuracyRecord
+from perfharness.report.console import Column, print_table, say
 
 DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
 SHOWN_COLUMNS = ("engine", "mean", "p50", "p95", "p99", "max", "images/s", "speed-up")
@@ -28,7 +26,7 @@ def print_comparison(console: Console, comparison: EngineComparison) -> None:
         console, "latency of one image, ms", SHOWN_COLUMNS, [[one[name] for name in SHOWN_COLUMNS] for one in speeds]
     )
     if comparison.gpu_uuid is None:
-        _line(console, f"GPU: {comparison.gpu_reason}")
+        say(console, f"GPU: {comparison.gpu_reason}")
     else:
         _table(
             console, f"GPU {comparison.gpu_index}, beside the sampler", GPU_COLUMNS, [_gpu_row(one) for one in engines]
@@ -48,7 +46,7 @@ def print_comparison(console: Console, comparison: EngineComparison) -> None:
             console, f"maps of two engines, each normalised ({over})", ("engines", "images", "MAE", "RMSE", "max"), rows
         )
     for line in _lines(comparison):
-        _line(console, line)
+        say(console, line)
 
 
 def _print_accuracy(
@@ -66,7 +64,7 @@ def _print_accuracy(
     _table(console, title, ("engine", "images", *names), rows)
     for one, record in records:
         for name, reason in record.reasons.items() if record else ():
-            _line(console, f"{one.name}, {name.replace('_', ' ')}: {reason}")
+            say(console, f"{one.name}, {name.replace('_', ' ')}: {reason}")
 
 
 def _gpu_row(engine: EngineResult) -> list[str]:
@@ -85,21 +83,10 @@ def _lines(comparison: EngineComparison) -> list[str]:
     return found + [f"warning: {remark}" for remark in comparison.remarks]
 
 
-def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    _line(console, f"\n{title}")
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for place, name in enumerate(columns):
-        width = max([len(name), *(len(row[place]) for row in rows)])
-        table.add_column(
-            name, justify="right" if place else "left", min_width=width if place else None, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _table(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    say(console, f"\n{title}")
+    columns = [Column(name, is_text=not place, drop=max(0, place - 1)) for place, name in enumerate(headings)]
+    print_table(console, columns, rows)
 
 
 def _shown(value: float | None) -> str:

@@ -1,0 +1,288 @@
+"""Every verb that reads results takes whatever was named; what is printed where, and the exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfharness
+from perfharness.cli.main import run
+from perfharness.model.cold_start import ColdStart, ColdStartRow
+from perfharness.model.scaling import Knee, Scaling, ScalingPoint, ScalingRow
+from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
+from tests.unit.recorded_traces import Recorded
+
+RANGES = 11
+"""Of a trace of `recorded_trace`."""
+
+Captured = pytest.CaptureFixture[str]
+
+
+def sweep(folder: Path) -> Path:
+    rows = []
+    for number in (1, 2):
+        two_processes(folder / f"np_{number}")
+        rows.append(ScalingRow(num_processes=number, folder=f"np_{number}", status="ok"))
+    rows.append(ScalingRow(num_processes=4, folder="np_4", status="failed", reason="out of memory"))
+    scaling = Scaling(
+        created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[], num_gpus=1,
+        warmup_batches=1, loop=None, base_num_processes=None,
+        points=[
+            ScalingPoint(row=row, speedup=None, efficiency=None, slowdown=None, latency_ratio=None) for row in rows
+        ],
+        knee=Knee(num_processes=None, method="none", threshold=0.1, reason="no numbers"),
+    )  # fmt: skip
+    (folder / "scaling.json").write_text(scaling.model_dump_json())
+    return folder
+
+
+def cold_starts(folder: Path) -> Path:
+    rows = []
+    for name in ("first", "cold_0", "warm_0"):
+        recorded_trace(folder / name / "proc_0_gpu_0" / "trace.sqlite")
+        run_folder(folder / name, process_record(0))
+        cache: Any = "unknown" if name == "first" else name.partition("_")[0]
+        rows.append(ColdStartRow(cache=cache, folder=name, status="ok"))
+    found = ColdStart(
+        created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[],
+        tracer="nsys", rows=rows, cold={}, warm={},
+    )  # fmt: skip
+    (folder / "cold_start.json").write_text(found.model_dump_json())
+    return folder
+
+
+def process_alone(folder: Path) -> Path:
+    return recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite").parent
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
+    "run": (two_processes, 2),
+    "process": (lambda folder: two_processes(folder) / "proc_1_gpu_0", 1),
+    "process without its run": (process_alone, 1),
+    "sweep": (sweep, 4),
+    "cold starts": (cold_starts, 3),
+    "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),
+}
+"""What a user may name, and how many traces there are in it."""
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
+    make, traces = SOURCES[request.param]
+    return make(tmp_path / "out"), traces
+
+
+def test_every_verb_takes_it(source: tuple[Path, int], tmp_path: Path, capsys: Captured) -> None:
+    path, traces = source
+
+    assert run(["analyze", str(path), "--format", "json"]) == 0
+    analysed = json.loads(capsys.readouterr().out)
+    trees = [analysed] if "stats_minus_warmup" in analysed else list(analysed.values())
+    batches = [tree["stats_minus_warmup"]["toy"]["pipeline"]["batch"]["cpu_time"] for tree in trees]
+    assert {batch["mean"] for batch in batches} == {9.0}
+    assert run(["analyze", str(path)]) == 0
+    assert "9.000" in capsys.readouterr().out
+
+    assert run(["diagnose", str(path), "--format", "json"]) == 0
+    diagnosed = json.loads(capsys.readouterr().out)
+    assert len(diagnosed) == traces
+    assert {len(one["stages"]) for one in diagnosed.values()} == {3}
+    assert run(["diagnose", str(path)]) == 0
+    assert capsys.readouterr().out
+
+    assert run(["ranges", str(path), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == RANGES * traces
+    assert run(["export", str(path), "--format", "csv", "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(rows)
+    assert run(["export", str(path), "-o", str(tmp_path / "t.json")]) == 0
+    assert len(json.loads((tmp_path / "t.json").read_text())["otherData"]["processes"]) == traces
+
+    opened = perfharness.open_run(path)
+    assert (len(opened.processes), opened.ranges().num_rows) == (traces, len(rows))
+
+
+def test_several_are_analysed_at_once(tmp_path: Path, capsys: Captured) -> None:
+    paths = [str(two_processes(tmp_path / "a")), str(sweep(tmp_path / "b"))]
+    assert run(["analyze", *paths, "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [paths[0], f"{paths[1]}/np_1", f"{paths[1]}/np_2"]
+
+
+def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    folder = sweep(tmp_path / "out")
+    assert run(["analyze", str(folder), "-w", "0"]) == 0
+    capsys.readouterr()
+    points = json.loads((folder / "scaling.json").read_text())["points"]
+    assert [point["row"]["status"] for point in points] == ["ok", "ok", "failed"]
+    assert [point["row"]["latency_p50_ms"] for point in points] == [9.0, 9.0, None]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.with_name("nothing")])
+def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "empty"
+    path = make(path) or path
+    for verb in ("analyze", "diagnose", "ranges"):
+        assert run([verb, str(path)]) == 1
+    assert run(["export", str(path), "-o", str(tmp_path / "x")]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, len(captured.err.splitlines())) == ("", 4)
+
+
+# ---- exit codes ----
+
+
+@pytest.mark.parametrize("options", [["-w", "5000"], ["--batch-pattern", "nomatch"], ["--domain", "nowhere"]])
+@pytest.mark.parametrize("kind", ["run", "trace"])
+def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path: Path, capsys: Captured) -> None:
+    path = str(SOURCES[kind][0](tmp_path / "out"))
+    assert run(["analyze", path, *options]) == 3
+    assert run(["diagnose", path, *options]) == 3
+    assert run(["export", path, *options, "-o", str(tmp_path / "t.json")]) == 3
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_run_without_traces_is_3(tmp_path: Path, capsys: Captured) -> None:
+    path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
+    assert run(["analyze", str(path)]) == 3
+    assert run(["diagnose", str(path)]) == 3
+    assert run(["ranges", str(path)]) == 1
+    capsys.readouterr()
+
+
+def test_a_range_outside_of_batches_is_measured(tmp_path: Path, capsys: Captured) -> None:
+    trace = Recorded(gpu=False)
+    trace.stage("work", 0, 40)
+    for place in range(4):
+        trace.stage("part", 10 * place, 10 * place + 5)
+    assert run(["analyze", str(trace.write(tmp_path / "t.sqlite"))]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["work", "1", "40.000", "40.000"] in rows
+    assert ["part", "4", "20.000", "5.000"] in rows
+
+
+# ---- what is printed ----
+
+
+def cpu_only(path: Path) -> Path:
+    trace = Recorded(gpu=False)
+    for index in range(20):
+        start = 100 * index
+        trace.batch(index, start, start + 50)
+        trace.stage("costly", start, start + 30)
+        trace.stage("cheap", start + 30, start + 49.9)
+        trace.stage("nothing", start + 49.9, start + 49.95)
+    return trace.write(path)
+
+
+def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys: Captured) -> None:
+    path = str(cpu_only(tmp_path / "cpu.sqlite"))
+    assert run(["analyze", path]) == 0
+    head = next(line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
+    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item"]
+    assert run(["diagnose", path]) == 0
+    printed = capsys.readouterr().out
+    head = next(line for line in printed.splitlines() if "verdict" in line)
+    assert head.split() == ["stage", "verdict", "CPU", "costs"]
+    assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
+    assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
+    assert "GPU" in capsys.readouterr().out
+
+
+def test_a_diagnosis_is_short_and_begins_with_the_most_expensive(tmp_path: Path, capsys: Captured) -> None:
+    path = str(cpu_only(tmp_path / "cpu.sqlite"))
+    assert run(["diagnose", path]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 15
+    assert short.rindex("batch/costly") < short.rindex("batch/cheap")
+    assert "batch/nothing" not in short
+    assert run(["diagnose", path, "-v"]) == 0
+    assert "batch/nothing" in capsys.readouterr().out
+
+
+def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Captured) -> None:
+    path = str(two_processes(tmp_path / "out"))
+    assert run(["analyze", path, "-w", "5000", "--format", "json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["stats_minus_warmup"]
+    assert captured.err.count("error") == 1, "equal findings of two processes are one line"
+    assert {"proc_0_gpu_0", "proc_1_gpu_0"} <= set(re.findall(r"proc_\d_gpu_0", captured.err))
+    for verb in ("analyze", "diagnose"):
+        assert run([verb, path, "--format", "md"]) == 0
+        printed = capsys.readouterr().out
+        assert re.search(r"^\| stage \|", printed, re.MULTILINE)
+        assert re.search(r"^\| :-- \|", printed, re.MULTILINE)
+
+
+def test_quiet_leaves_errors_and_verbose_adds_notes(tmp_path: Path, capsys: Captured) -> None:
+    path = str(cpu_only(tmp_path / "t.sqlite"))
+    assert run(["analyze", path, "-w", "5000", "-q"]) == 3
+    assert "error" in capsys.readouterr().err
+    trace = Recorded()
+    for index in range(3):
+        trace.batch(index, 10 * index, 10 * index + 5, None)
+    path = str(trace.write(tmp_path / "u.sqlite"))
+    for options, told in ([], True), (["-q"], False):
+        assert run(["analyze", path, *options]) == 0
+        assert ("warning" in capsys.readouterr().err) is told
+
+
+HOSTILE = "evil\x1b]52;c;Zm9v\x07\x9b2J\u202e[red]:smile:"
+
+
+@pytest.mark.parametrize("verb", ["analyze", "diagnose", "ranges"])
+@pytest.mark.parametrize("options", [[], ["--format", "json"], ["--format", "md"]])
+def test_no_name_steers_the_terminal(verb: str, options: list[str], tmp_path: Path, capsys: Captured) -> None:
+    if verb == "ranges" and "md" in options:
+        pytest.skip("there is none")
+    builder = TraceBuilder()
+    for index in range(12):
+        builder.range(f"batch_{index}", 1000 * index, 1000 * index + 900)
+        builder.range(HOSTILE, 1000 * index, 1000 * index + 800)
+    assert run([verb, str(builder.write(tmp_path / "t.sqlite")), *options]) == 0
+    captured = capsys.readouterr()
+    assert not re.search("[\x1b\x07\x9b\u202e]", captured.out + captured.err)
+    assert "[red]:smile:" in captured.out
+
+
+def test_a_folder_that_cannot_be_written_is_analysed_all_the_same(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_processes(tmp_path / "out")
+    assert run(["analyze", str(path)]) == 0
+    before = (path / "benchmark_mean.json").read_bytes()
+    expected = capsys.readouterr().out
+    read_only(path, monkeypatch)
+    assert run(["analyze", str(path)]) in (0, 1)
+    captured = capsys.readouterr()
+    assert captured.out == expected, captured.err
+    assert "fault of perfharness" not in captured.err
+    assert "written" in captured.err
+    assert (path / "benchmark_mean.json").read_bytes() == before
+
+
+def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mount that is read only, also for root."""
+
+    def refuse(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def called(path: Any, *args: Any, **kwargs: Any) -> Any:
+            writes = name != "open" or args[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if writes and str(path).startswith(str(folder)):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return real(path, *args, **kwargs)
+
+        return called
+
+    for name in ("open", "mkdir", "rename", "replace", "unlink"):
+        monkeypatch.setattr(os, name, refuse(name))
