@@ -49,6 +49,9 @@ MIN_BEYOND = 5.0
 EXACT_UP_TO = 2000
 """Above it the normal law with a correction for continuity stands for the binomial."""
 
+MIN_FOR_DRIFT = 6
+"""Fewer values have no 95 % interval of the median: 2 / 2**5 is more than 5 %."""
+
 DRIFT_PERCENT = 2.0
 """A change between first and last third that is worth a word."""
 
@@ -166,7 +169,9 @@ def relative_half_width_percent(values: Float64) -> float | None:
 def is_settled(values: Float64, percent: float) -> bool:
     """Whether the median's interval is within so many percent on both sides, and a drift would have been seen."""
     half = relative_half_width_percent(values)
-    return half is not None and half <= percent and _outer_thirds(values) is not None and drift_percent(values) is None
+    if half is None or half > percent or len(values) < 3 * MIN_FOR_INTERVAL:
+        return False
+    return _outer_thirds(values) is not None and drift_percent(values) is None
 
 
 def drift_percent(values: Float64) -> float | None:
@@ -183,12 +188,19 @@ def drift_percent(values: Float64) -> float | None:
 def _outer_thirds(values: Float64) -> tuple[Estimate, Estimate] | None:
     """Medians of the first and the last third; None where one has no interval."""
     third = len(values) // 3
-    if third < MIN_FOR_INTERVAL:
+    if third < MIN_FOR_DRIFT:
         return None
-    first, last = (quantile_estimate(_level(part), 0.5) for part in (values[:third], values[-third:]))
-    if first is None or last is None or first.low is None or last.low is None:
-        return None
-    return first, last
+    first, last = (_median_of_third(_level(part)) for part in (values[:third], values[-third:]))
+    return None if first is None or last is None or first.low is None or last.low is None else (first, last)
+
+
+def _median_of_third(values: Float64) -> Estimate | None:
+    """Few values are taken for independent here: a warning too many harms less than an interval too narrow."""
+    if len(values) >= MIN_FOR_INTERVAL:
+        return quantile_estimate(values, 0.5)
+    low, high = _binomial_ranks(len(values), 0.5)
+    ordered = np.sort(values)
+    return Estimate(value=float(np.median(values)), low=ordered[low], high=ordered[high])
 
 
 def _level(values: Float64) -> Float64:

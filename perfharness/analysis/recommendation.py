@@ -18,7 +18,7 @@ from perfharness.analysis.bench_figures import (
     overlap,
 )
 from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
-from perfharness.model.bench_suite import Constraints, Exclusion, MissedConstraint, Recommendation
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints, Exclusion, MissedConstraint, Recommendation
 
 OBJECTIVES = ("items/s", "latency", "memory", "energy per item", "accuracy loss")
 NOT_MEASURED = "was not measured"
@@ -105,6 +105,18 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[str]:
 def shared_objectives(candidates: Sequence[Candidate]) -> list[int]:
     """Objectives that are known of all."""
     return [index for index in range(len(OBJECTIVES)) if all(one.objectives[index] is not None for one in candidates)]
+
+
+def is_any_unmet(suite: BenchSuiteResult) -> bool:
+    """Whether constraints are set that no measured case of a model meets."""
+    asked = _limits(suite.constraints)
+    return asked and any(one.best is None for one in suite.recommendations)
+
+
+def _limits(constraints: Constraints) -> bool:
+    """Whether any is set."""
+    said = {"latency_percentile", "accuracy_metric", "accuracy_direction"}
+    return any(value is not None for value in constraints.model_dump(exclude=said).values())
 
 
 def recommend(results: Sequence[CaseResult], constraints: Constraints, baseline: str | None) -> list[Recommendation]:
@@ -244,11 +256,7 @@ def _none_fits(model: str, excluded: list[Exclusion], missed: list[tuple[float, 
 
 
 def _why_best(best: CaseResult, count: int, constraints: Constraints) -> str:
-    asked = any(
-        value is not None
-        for value in constraints.model_dump(exclude={"latency_percentile", "accuracy_metric"}).values()
-    )
-    of = "that meet the constraints" if asked else "that were measured"
+    of = "that meet the constraints" if _limits(constraints) else "that were measured"
     return f"most items per second of the {count} cases {of}: {_shown(_speed(best))} items/s"
 
 

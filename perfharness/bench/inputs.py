@@ -27,6 +27,13 @@ def input_shapes(specs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
     for one in specs:
         given = spec.inputs.get(one.name)
         shapes[one.name] = _named(one, given, sizes) if given is not None else _of_model(one, spec.case.batch_size)
+    is_named = any(BATCH in given for given in spec.inputs.values())
+    if spec.inputs and not is_named and all(shape[:1] != (spec.case.batch_size,) for shape in shapes.values()):
+        name, given = next(iter(spec.inputs.items()))
+        raise UsageError(
+            f"no input has batches of {spec.case.batch_size}; write the first dimension as {BATCH!r}: "
+            f"{name}={'x'.join(map(str, (BATCH, *given[1:])))}"
+        )
     return shapes
 
 
@@ -34,7 +41,7 @@ def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, in
     open_names = sorted({part for part in given if isinstance(part, str) and part not in sizes})
     if open_names:
         raise UsageError(
-            f"dimension {open_names[0]!r} of input {one.name!r} has no size; give it one, as {open_names[0]}=128"
+            f"dimension {open_names[0]!r} of input {one.name!r} has no size; give a number, or `dimensions`"
         )
     shape = tuple(sizes[part] if isinstance(part, str) else part for part in given)
     fits = len(shape) == len(one.shape) and all(
@@ -52,7 +59,7 @@ def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
     if None in rest:
         raise UsageError(
             f"input {one.name!r} is {_text(one)} in the model; say what the other open dimensions are, as "
-            f"{one.name}={','.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
+            f"--shape {one.name}={'x'.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
         )
     if one.shape and one.shape[0] not in (None, batch):
         raise UsageError(

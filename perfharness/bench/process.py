@@ -17,7 +17,7 @@ from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.outcome import signal_name
 from perfharness_launcher.spawn import TRACER_LOG, RunningProcess
-from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
+from perfharness_launcher.supervise import Ending, Observer, Patience, Phase, Supervisor
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,28 @@ def run_process(
         look: called about 20 times a second.
     """
     command = (sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME))
-    process = ProcessSpec(0, 0, None, folder.name, command, environment)
-    options = LaunchOptions(script=CASE_ENTRY, timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
+    observer = _SpecWriter(spec, folder, look)
+    return run_supervised(
+        command, folder, interrupts, observer, timeout_s=timeout_s, environment=environment, patience=patience
+    )
+
+
+def run_supervised(
+    command: Sequence[str],
+    folder: Path,
+    interrupts: Interrupts,
+    observer: Observer,
+    *,
+    timeout_s: float | None,
+    environment: Mapping[str, str],
+    patience: Patience | None = None,
+) -> CaseEnd:
+    """Run any command so, its logs in `folder`; it ends with this process, whatever ends that."""
+    process = ProcessSpec(0, 0, None, folder.name, tuple(command), environment)
+    options = LaunchOptions(script=command[0], timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
     plan = LaunchPlan(
         options, TracerRecord(kind="none"), None, (), (process,), InterpreterFacts(sys.executable), traces_cuda=False
     )
-    observer = _SpecWriter(spec, folder, look)
     supervisor = Supervisor(plan, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
     (ending,) = supervisor.run()
     (folder / TRACER_LOG).unlink(missing_ok=True)
@@ -105,8 +121,24 @@ def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
     )
 
 
+class Unobserved:
+    """Nobody is told of what goes on."""
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        """One is there."""
+
+    def look(self, phases: Sequence[Phase]) -> None:
+        """Nothing to be done."""
+
+    def stage(self, name: str) -> None:
+        """Nothing to be said."""
+
+    def interrupted(self, count: int) -> None:
+        """Reported by whoever waits for the process."""
+
+
 @dataclass
-class _SpecWriter:
+class _SpecWriter(Unobserved):
     """Writes the spec in the moment in which the process is started, for its start-up is counted from there."""
 
     spec: CaseSpec
@@ -120,16 +152,11 @@ class _SpecWriter:
         """One is there, and waits."""
         (self._process,) = processes
 
-    def look(self, _phases: Sequence[Phase]) -> None:
+    def look(self, phases: Sequence[Phase]) -> None:
         """Write once it is ready."""
+        del phases
         if not self._is_written and self._process is not None and self._process.status.ready:
             self._is_written = True
             spec = self.spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
             (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
         self.on_look()
-
-    def stage(self, name: str) -> None:
-        """Nothing to be said."""
-
-    def interrupted(self, count: int) -> None:
-        """Told by the suite's own observer."""

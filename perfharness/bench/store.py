@@ -9,7 +9,11 @@ OUT/accuracy/CELL/accuracy.json, result.json, outputs/     what each gets right;
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +24,7 @@ from pydantic import ValidationError
 
 from perfharness.bench.outcome import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
-from perfharness.errors import ResultError, UsageError
+from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import replacing, write_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
@@ -37,8 +41,30 @@ KINDS = {BENCH_NAME: "a suite", SWEEP_NAME: "a sweep"}
 """Files that tell whose folder it is."""
 
 
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """While open, no other process writes results to the folder, which is made.
+
+    Raises `UsageError` where it cannot be made, `LaunchError` where another is writing to it.
+    """
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is no folder; name another with -o")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise LaunchError(f"another perfharness is writing to {out}; wait for it, or name another with -o") from error
+    finally:
+        os.close(lock)
+
+
 def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
-    """Make the folder. Raises `UsageError` where it holds results that are not to be gone on with.
+    """Make its folders; `locked` is open. Raises `UsageError` where it holds results that are not to be gone on with.
 
     Args:
         name: of the file with all results: that of a suite, or that of a sweep.
@@ -50,8 +76,6 @@ def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
         raise UsageError(
             f"{out} holds results of {KINDS[name]} already; --resume goes on with them, -o names another folder"
         )
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is no folder; name another with -o")
     try:
         (out / CASES).mkdir(parents=True, exist_ok=True)
         for left in [left for kind in (CASES, EQUALITY, ACCURACY) for left in (out / kind).glob(".*.running")]:

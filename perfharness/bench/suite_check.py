@@ -11,6 +11,9 @@ from pydantic import ValidationError
 from perfharness.analysis.bench_figures import direction_of
 from perfharness.backends import Backend, ModelSource, backend, model_source, spelled
 from perfharness.bench.accuracy.functions import user_function
+from perfharness.bench.accuracy.onnx_graph import onnx_inputs
+from perfharness.bench.inputs import input_shapes
+from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import (
     ALL_MODES,
     Suite,
@@ -24,7 +27,7 @@ from perfharness.bench.suite import (
     source_of,
 )
 from perfharness.errors import UsageError
-from perfharness.model.bench import Direction
+from perfharness.model.bench import BenchCase, Direction
 
 
 def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
@@ -34,7 +37,7 @@ def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
         origin: what the messages begin with: the file's name, or `the command line`.
     """
     try:
-        suite = Suite.model_validate(_written_out(content))
+        suite = Suite.model_validate(written_out(content))
     except ValidationError as error:
         _refuse(origin, [in_words(one) for one in error.errors()])
     if found := list(problems(suite)):
@@ -50,7 +53,7 @@ def _refuse(origin: str, found: list[str]) -> NoReturn:
     raise UsageError(f"{origin}: {len(found)} things are wrong, nothing was started\n{lines}")
 
 
-def _written_out(content: Mapping[str, Any]) -> dict[str, Any]:
+def written_out(content: Mapping[str, Any]) -> dict[str, Any]:
     """`models = ["m.onnx"]` and `backends = ["torch/compile"]` as tables."""
     whole = dict(content)
     for short, key in (("models", "model"), ("backends", "backend")):
@@ -92,12 +95,38 @@ def problems(suite: Suite) -> Iterator[str]:
     found: dict[str, Backend] = {}
     yield from _backend_problems(suite, found)
     yield from _model_problems(suite, found)
+    yield from _shape_problems(suite)
     yield from _name_problems(suite)
     yield from _accuracy_problems(suite)
     yield from _direction_problems(suite)
     names = {cell for cell in cell_names(suite) if cell.count("/") == 2}
     if suite.equality is not None and found and len(names) < 2 and len(suite.backend) < 2:
         yield "[equality] compares backends, modes or precisions, and there is only one of them"
+
+
+def _shape_problems(suite: Suite) -> Iterator[str]:
+    """Dimensions that a model leaves open and nobody gives, where its file can be asked without its framework."""
+    for model in suite.model:
+        sources = {text for one in suite.backend if (text := model.sources.get(one.name, model.source)) is not None}
+        for text in sorted(sources):
+            yield from _open_dimensions(suite, model, Path(model_text(suite, text)))
+
+
+def _open_dimensions(suite: Suite, model: SuiteModel, path: Path) -> Iterator[str]:
+    specs = onnx_inputs(path) if path.suffix.lower() == ".onnx" and path.is_file() else None
+    if not specs:
+        return
+    # a size that the model itself fixes is the case's matter: other batch sizes may fit
+    free = [one.model_copy(update={"shape": (None, *one.shape[1:])}) for one in specs]
+    for batch_size in (model.batch_sizes or suite.batch_sizes)[:1]:
+        case = BenchCase(
+            case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=batch_size
+        )
+        spec = CaseSpec(case=case, model=str(path), inputs=model.inputs, dimensions=model.dimensions)
+        try:
+            input_shapes(free, spec)
+        except UsageError as error:
+            yield f"{model_name(model)}: {error}"
 
 
 def _accuracy_problems(suite: Suite) -> Iterator[str]:

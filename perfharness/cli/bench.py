@@ -16,6 +16,7 @@ from perfharness.cli.bench_options import (
     Charts,
     Device,
     Gpu,
+    InputShape,
     MaxEnergy,
     MaxLatency,
     MaxLoss,
@@ -28,13 +29,23 @@ from perfharness.cli.bench_options import (
     SuiteArgument,
     batch_sizes_of,
     check_retry,
+    shapes_of,
     words_of,
 )
-from perfharness.cli.bench_setup import check_charts, gpu_of, machine_of, resume_command, say, say_drawn, suite_of
+from perfharness.cli.bench_setup import (
+    check_charts,
+    exit_code,
+    gpu_of,
+    machine_of,
+    resume_command,
+    say,
+    say_drawn,
+    suite_of,
+)
 from perfharness.cli.bench_show import merge, show
 from perfharness.cli.bench_startup import start_up
 from perfharness.cli.bench_sweep import sweep
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.options import CONTEXT, EXIT_OK
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite
@@ -89,6 +100,7 @@ def run(
         str | None,
         typer.Option("--batch-size", metavar="N,…", help="As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]"),
     ] = None,
+    shape: InputShape = None,
     device: Device = None,
     gpu: Gpu = None,
     warmup: Annotated[
@@ -153,14 +165,15 @@ def run(
     puts several machines' results side by side; `perfharness bench sweep` measures batch sizes until memory ends, or
     finds the largest within a latency target; `perfharness bench start-up` times cold and warm starts.
 
-    Exit codes: 0 every case was measured or cannot run here; 1 interrupted, or none was measured; 2 the suite is wrong;
-    3 some failed, or gave wrong answers.
+    Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or the suite was interrupted; 2 the suite
+    is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
     flags: dict[str, Any] = {
         "models": model,
         "backends": backend,
         "precisions": words_of(precision),
         "batch_sizes": batch_sizes_of(batch_size),
+        "shapes": shapes_of(shape or ()),
         "device": device,
         "baseline": baseline,
         "latency.warmup": warmup,
@@ -192,7 +205,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     from perfharness.bench.matrix import default_baseline, plan_cases, shuffled
     from perfharness.bench.resume import RESUME_HINT
     from perfharness.bench.runner import SuiteRun
-    from perfharness.bench.store import prepare
+    from perfharness.bench.store import locked, prepare
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite
@@ -200,7 +213,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.orphans import adopting_orphans
 
-    console = Console()
+    console, messages = Console(), Console(stderr=True)
     gpus = find_gpus()
     gpu = gpu_of(suite, gpus.gpus, gpus.problem)
     planned = plan_cases(suite, gpu)
@@ -209,8 +222,13 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
         for case in shuffled(planned, suite.run.seed) if suite.run.shuffle else planned:
             say(console, f"{case.case_id}: {case.refusal}" if case.refusal else case.case_id)
         return EXIT_OK
-    prepare(out, resume=resume)
-    with noting_interrupts() as interrupts, adopting_orphans(), SuiteProgress(console, interrupts) as progress:
+    with (
+        locked(out),
+        noting_interrupts() as interrupts,
+        adopting_orphans(),
+        SuiteProgress(messages, interrupts) as progress,
+    ):
+        prepare(out, resume=resume)
         result = SuiteRun(
             suite,
             planned,
@@ -224,19 +242,18 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
         ).run()
     print_suite(console, result)
     if charts is not False:
-        say_drawn(console, lambda: draw_charts(result, out))
-    say(console, f"results: {out.absolute()}")
+        say_drawn(messages, lambda: draw_charts(result, out))
+    say(messages, f"results: {out.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
-        say(console, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
+        say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
     return exit_code_of(result)
 
 
 def exit_code_of(result: BenchSuiteResult) -> int:
-    """0 all well, 3 some not, 1 interrupted or nothing measured. What cannot run here is no failure."""
-    if not result.complete or not any(case.status == "ok" for case in result.cases):
-        return EXIT_FAILED
+    """What cannot run here is no failure; wrong answers, and constraints that nothing meets, are failed checks."""
     from perfharness.analysis.bench_figures import gives_wrong_answers
+    from perfharness.analysis.recommendation import is_any_unmet
 
-    bad = any(case.status in ("failed", "timeout") or gives_wrong_answers(case) for case in result.cases)
-    return EXIT_CHECK_FAILED if bad else EXIT_OK
+    bad = any(gives_wrong_answers(case) for case in result.cases) or is_any_unmet(result)
+    return exit_code([case.status for case in result.cases], interrupted=not result.complete, check_failed=bad)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,28 @@ Charts = Annotated[
     bool | None,
     typer.Option("--charts/--no-charts", help="Draw charts as PNG. [default: where matplotlib is]", show_default=False),
 ]
+
+
+InputShape = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=DIMxDIM…",
+        help="Of an input that the model leaves open, as image=batchx3x224x224. Again for more.",
+    ),
+]
+
+
+def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
+    """`image=batchx3x224x224`, or with commas: numbers, and names of dimensions. Raises `UsageError`."""
+    found: dict[str, tuple[int | str, ...]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split("," if "," in sizes else "x")]
+        if not equals or not name or not all(part.isdigit() or part.isidentifier() for part in parts):
+            raise UsageError(f"--shape {text}: must be NAME=DIMxDIM…, as in image=batchx3x224x224")
+        found[name] = tuple(int(part) if part.isdigit() else part for part in parts)
+    return found
 
 
 def words_of(text: str | None) -> list[str] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import PerfHarnessError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) ->
     content: dict[str, Any] = read_suite(path) if path is not None else {"folder": Path.cwd()}
     for key, value in flags.items():
         table, dot, name = key.rpartition(".")
-        if value is None:
+        if value is None or key == "shapes":
             continue
         if key in ("models", "backends"):
             content.pop(key[:-1], None)
@@ -36,10 +37,21 @@ def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) ->
             content[table] = {**content.get(table, {}), name: value}
         else:
             content[key] = value
+    if flags.get("shapes"):
+        content = with_inputs(content, flags["shapes"])
     if equality is not None:
         kept = content.pop("equality", {})
         content |= {"equality": kept} if equality else {}
     return make_suite(content, str(path) if path is not None else "the command line")
+
+
+def with_inputs(content: dict[str, Any], shapes: dict[str, tuple[int | str, ...]]) -> dict[str, Any]:
+    """The tables of a suite with these shapes of every model's inputs."""
+    from perfharness.bench.suite_check import written_out
+
+    content = written_out(content)
+    tables = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]
+    return {**content, "model": tables}
 
 
 def gpu_of(suite: Suite, gpus: tuple[GpuRecord, ...], problem: str | None) -> GpuRecord | None:
@@ -78,6 +90,14 @@ def machine_of(facts: Any, uuid: str | None) -> MachineRecord:
         python=platform.python_version(),
         perfharness=VERSION,
     )
+
+
+def exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
+    """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
+    found = set(statuses)
+    if interrupted or found & {"failed", "timeout", "not-run"}:
+        return EXIT_FAILED
+    return EXIT_CHECK_FAILED if check_failed or "ok" not in found else EXIT_OK
 
 
 def resume_command() -> str:

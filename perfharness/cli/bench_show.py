@@ -46,9 +46,9 @@ def show(
 ) -> None:
     """Print the results of a suite again, under other constraints or against another baseline; or those of a sweep.
 
-    Measures nothing.
+    Measures nothing. Exit codes: 0 printed; 3 printed, and no measured case meets the constraints.
     """
-    from perfharness.analysis.recommendation import recommend
+    from perfharness.analysis.recommendation import is_any_unmet, recommend
     from perfharness.bench.store import is_of_sweep, read_suite_result
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite
@@ -82,7 +82,8 @@ def show(
     console = Console()
     print_suite(console, suite)
     if check_charts(charts):
-        say_drawn(console, lambda: draw_charts(suite, folder if folder.is_dir() else folder.parent))
+        say_drawn(Console(stderr=True), lambda: draw_charts(suite, folder if folder.is_dir() else folder.parent))
+    raise typer.Exit(EXIT_CHECK_FAILED if is_any_unmet(suite) else EXIT_OK)
 
 
 def _show_sweep(folder: Path, charts: bool | None) -> None:
@@ -94,7 +95,7 @@ def _show_sweep(folder: Path, charts: bool | None) -> None:
     console = Console()
     print_sweep(console, found)
     if check_charts(charts):
-        say_drawn(console, lambda: draw_sweep(found, folder if folder.is_dir() else folder.parent))
+        say_drawn(Console(stderr=True), lambda: draw_sweep(found, folder if folder.is_dir() else folder.parent))
 
 
 def _constraints(known: Constraints, **given: Any) -> Constraints:
@@ -154,9 +155,9 @@ def merge(
         raise UsageError("bench merge needs results of two runs at least")
     merged = merge_suites([(str(folder), read_suite_result(folder)) for folder in folders])
     write_merged(output_dir, merged)
-    console = Console()
+    console, messages = Console(), Console(stderr=True)
     print_merged(console, merged)
     if charts is not False:
-        say_drawn(console, lambda: draw_merged(merged, output_dir))
-    say(console, f"results: {output_dir.absolute()}")
+        say_drawn(messages, lambda: draw_merged(merged, output_dir))
+    say(messages, f"results: {output_dir.absolute()}")
     raise typer.Exit(EXIT_CHECK_FAILED if merged.differences else EXIT_OK)

@@ -15,15 +15,25 @@ from perfharness.cli.bench_options import (
     Charts,
     Device,
     Gpu,
+    InputShape,
     OutputDir,
     Resume,
     RetryFailed,
     SuiteArgument,
     check_retry,
+    shapes_of,
     words_of,
 )
-from perfharness.cli.bench_setup import check_charts, gpu_of, machine_of, resume_command, say, say_drawn, suite_of
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.bench_setup import (
+    check_charts,
+    exit_code,
+    gpu_of,
+    machine_of,
+    resume_command,
+    say,
+    say_drawn,
+    suite_of,
+)
 from perfharness.errors import UsageError
 from perfharness.report.bench_words import first_line, in_significant_digits, status_line
 
@@ -58,6 +68,7 @@ def sweep(
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", metavar="SIZE", help="As 12GB; enforced, and it ends the sweep.")
     ] = None,
+    shape: InputShape = None,
     device: Device = None,
     gpu: Gpu = None,
     warmup: Annotated[int | None, typer.Option("--warmup", min=0, help="[default: 50]")] = None,
@@ -81,8 +92,8 @@ def sweep(
 
     With --latency-target: the largest batch size whose latency, with its whole 95 % interval, is within the target.
 
-    Exit codes: 0 done; 1 interrupted, or nothing was measured; 2 the command line is wrong; 3 a target that no batch
-    size is known to meet.
+    Exit codes: 0 done; 1 a case failed, or the sweep was interrupted; 2 the command line is wrong; 3 nothing could be
+    measured, or no batch size is known to meet the target.
     """
     from perfharness.model.bench_search import TargetFigure
 
@@ -97,6 +108,7 @@ def sweep(
         "backends": backend,
         "precisions": words_of(precision),
         "batch_sizes": [smallest],
+        "shapes": shapes_of(shape or ()),
         "device": device,
         "latency.warmup": warmup,
         "latency.iterations": iterations,
@@ -136,7 +148,7 @@ def _measured(
     retry_failed: bool,
 ) -> SweepFile:
     from perfharness.bench.matrix import plan_cases
-    from perfharness.bench.store import prepare
+    from perfharness.bench.store import locked, prepare
     from perfharness.bench.sweep import doubling_sizes
     from perfharness.bench.sweep_run import SweepRun
     from perfharness.model.bench_search import SWEEP_NAME, TargetFigure
@@ -146,13 +158,13 @@ def _measured(
 
     smallest, largest = sizes
     doubling_sizes(largest, smallest)
-    console = Console()
+    messages = Console(stderr=True)
     gpus = find_gpus()
     gpu = gpu_of(suite, gpus.gpus, gpus.problem)
     cells = plan_cases(suite, gpu)
     cells = list({one.cell: one for one in reversed(cells)}.values())[::-1]  # whatever batch sizes a model names
-    prepare(out, resume=resume, name=SWEEP_NAME)
-    with noting_interrupts() as interrupts, adopting_orphans():
+    with locked(out), noting_interrupts() as interrupts, adopting_orphans():
+        prepare(out, resume=resume, name=SWEEP_NAME)
         return SweepRun(
             suite=suite,
             cells=cells,
@@ -161,7 +173,7 @@ def _measured(
             largest=largest,
             machine=machine_of(gpus, gpu.uuid if gpu is not None else None),
             interrupts=interrupts,
-            observer=SweepProgress(console, interrupts, CaseNames.of(cell.case for cell in cells)),
+            observer=SweepProgress(messages, interrupts, CaseNames.of(cell.case for cell in cells)),
             retry_failed=retry_failed,
             target_ms=target_ms,
             figure=cast("TargetFigure", figure),
@@ -175,17 +187,17 @@ def _tell(found: SweepFile, out: Path, *, charts: bool | None) -> int:
     from perfharness.report.sweep import print_sweep
     from perfharness.report.sweep_charts import draw_sweep
 
-    console = Console()
-    print_sweep(console, found)
+    messages = Console(stderr=True)
+    print_sweep(Console(), found)
     if charts is not False:
-        say_drawn(console, lambda: draw_sweep(found, out))
-    say(console, f"results: {out.absolute()}")
+        say_drawn(messages, lambda: draw_sweep(found, out))
+    say(messages, f"results: {out.absolute()}")
     if not found.complete:
-        say(console, f"interrupted; {RESUME_HINT}: {resume_command()}")
-    if not found.complete or not any(case.status == "ok" for case in found.cases):
-        return EXIT_FAILED
+        say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
     missed = any(cell.target is not None and cell.target.batch_size is None for cell in found.cells)
-    return EXIT_CHECK_FAILED if missed else EXIT_OK
+    too_slow = {"timeout"}  # which ends a sweep as memory does
+    statuses = [case.status for case in found.cases if case.status not in too_slow]
+    return exit_code(statuses, interrupted=not found.complete, check_failed=missed)
 
 
 class SweepProgress:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
 from perfharness.cli.bench_options import OutputDir
-from perfharness.cli.bench_setup import machine_of
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.bench_setup import exit_code, machine_of, say
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
+
+if TYPE_CHECKING:
+    from perfharness.bench.compare_engines.model import EngineComparison
 
 OUTPUT_DIR = "compare_engines"
 
@@ -164,7 +167,8 @@ def compare_engines_verb(
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
     clocks in a second pass. Writes three PNG and compare_engines.json.
 
-    Exit codes: 0 all compared; 3 some engines failed; 1 none could be run.
+    Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
+    the ground truth cannot be read, could not be compared, or some engines cannot run here.
     """
     from perfharness.bench.accuracy.depth import DepthSettings
     from perfharness.bench.accuracy.functions import user_function
@@ -172,11 +176,18 @@ def compare_engines_verb(
     from perfharness.bench.compare_engines.compare import choose_gpu, compare_engines, engines_of
     from perfharness.bench.compare_engines.model import CompareSettings
     from perfharness.bench.compare_engines.summary import print_comparison
+    from perfharness.bench.store import locked
     from perfharness.report.pictures import require_matplotlib
     from perfharness_launcher.gpus import find_gpus
+    from perfharness_launcher.interrupts import noting_interrupts
+    from perfharness_launcher.orphans import adopting_orphans
 
     require_matplotlib("compare-engines")
     _check_files(image, gt, metric_images_dir, metric_gt_dir)
+    messages = Console(stderr=True)
+    if (problem := _unreadable(gt, gt_scale)) is not None:
+        say(messages, f"perfharness: --gt: {problem}; nothing was started")
+        raise typer.Exit(EXIT_CHECK_FAILED)
     for text in (preprocess, *(metric or ())):
         if text is not None:
             user_function(text)
@@ -208,17 +219,19 @@ def compare_engines_verb(
     )
     facts = find_gpus()
     gpu = choose_gpu(facts, gpu_id or 0, device.value, named=gpu_id is not None)
-    console = Console()
-    comparison = compare_engines(
-        engines_of(engines, backends or ()), settings, gpu, output_dir, machine_of(facts, gpu.uuid),
-        precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
-        say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
-    )  # fmt: skip
-    _draw(console, comparison, output_dir)  # before what a reader that goes away, as `| head` does, would end
-    print_comparison(console, comparison)
-    console.print(f"results: {output_dir.absolute()}", markup=False, highlight=False, soft_wrap=True)
-    fine = [one.status == "ok" for one in comparison.engines]
-    raise typer.Exit(EXIT_OK if all(fine) else EXIT_CHECK_FAILED if any(fine) else EXIT_FAILED)
+    asked = engines_of(engines, backends or ())
+    with locked(output_dir), noting_interrupts() as interrupts, adopting_orphans():
+        comparison = compare_engines(
+            asked, settings, gpu, output_dir, machine_of(facts, gpu.uuid),
+            precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
+            say=lambda text: say(messages, text), interrupts=interrupts,
+        )  # fmt: skip
+    _draw(messages, comparison, output_dir)
+    print_comparison(Console(), comparison)
+    say(messages, f"results: {output_dir.absolute()}")
+    statuses = [one.status for one in comparison.engines]
+    bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
+    raise typer.Exit(exit_code(statuses, interrupted=bool(interrupts), check_failed=bad))
 
 
 def _check_files(image: Path, gt: Path | None, images: Path | None, truth: Path | None) -> None:
@@ -232,6 +245,29 @@ def _check_files(image: Path, gt: Path | None, images: Path | None, truth: Path 
         raise UsageError("--metric-gt-dir needs --metric-images-dir, the images that the ground truth is of")
     if images is not None:
         find_samples(images, truth)
+
+
+def _unreadable(truth: Path | None, scale: float) -> str | None:
+    """Why the ground truth of the image cannot be read; None: it can, or there is none."""
+    from perfharness.bench.accuracy.figure import SampleError
+    from perfharness.bench.accuracy.samples import read_map
+
+    try:
+        if truth is not None:
+            read_map(truth, scale)
+    except SampleError as error:
+        return str(error)
+    return None
+
+
+def _lacks_accuracy(comparison: EngineComparison) -> bool:
+    """Whether an engine was compared with no ground truth at all, although there is some."""
+    settings = comparison.settings
+    for one in comparison.engines:
+        asked = [(settings.truth, one.image_accuracy), (settings.metric_truth, one.accuracy)]
+        if any(truth is not None and (record is None or not record.samples) for truth, record in asked):
+            return True
+    return False
 
 
 def _absolute(path: Path | None) -> Path | None:
@@ -263,4 +299,4 @@ def _draw(console: Console, comparison: Any, output_dir: Path) -> None:
     try:
         draw_comparison(comparison, output_dir)
     except PerfHarnessError as error:
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        say(console, str(error))

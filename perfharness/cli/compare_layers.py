@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 from perfharness.errors import UsageError
@@ -32,7 +33,10 @@ def compare_layers_verb(
         Path | None, typer.Option("--input", help=".npz by input name, or .npy. [default: seeded random values]")
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option("--shape", metavar="NAME=N,…", help="Of an input that leaves dimensions open.")
+        list[str] | None,
+        typer.Option(
+            "--shape", metavar="NAME=NxN…", help="Of an input that leaves dimensions open, as image=1x3x224x224."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of random values.")] = 0,
     tolerance: Annotated[
@@ -60,7 +64,7 @@ def compare_layers_verb(
     if not tolerance >= 0:
         raise UsageError(f"--tolerance {tolerance:g} must not be less than 0")
     if input_file is None:
-        inputs = layer_inputs(first, parse_shapes(shape or ()), seed)
+        inputs = layer_inputs(first, _numbers(shapes_of(shape or ())), seed)
     else:
         inputs = read_arrays(input_file)
         if list(inputs) == [""]:
@@ -73,16 +77,11 @@ def compare_layers_verb(
     raise typer.Exit(EXIT_CHECK_FAILED if failed else EXIT_OK)
 
 
-def parse_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """`image=1,3,224,224`. Raises `UsageError`."""
-    found = {}
-    for text in texts:
-        name, equals, sizes = text.rpartition("=")
-        parts = [part.strip() for part in sizes.split(",")]
-        if not equals or not name or not all(part.isdigit() for part in parts):
-            raise UsageError(f"--shape {text}: must be NAME=N,N,…, as in image=1,3,224,224")
-        found[name] = tuple(int(part) for part in parts)
-    return found
+def _numbers(shapes: dict[str, tuple[int | str, ...]]) -> dict[str, tuple[int, ...]]:
+    for name, shape in shapes.items():
+        if words := [part for part in shape if isinstance(part, str)]:
+            raise UsageError(f"--shape {name}: {words[0]!r} is no number")
+    return {name: tuple(int(part) for part in shape) for name, shape in shapes.items()}
 
 
 def print_layers(console: Console, found: LayerComparison, *, every: bool = False) -> None:

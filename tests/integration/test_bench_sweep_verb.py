@@ -76,17 +76,17 @@ def test_streams_are_measured_with_each_batch_size(tmp_path: Path) -> None:
 
 
 def test_the_largest_batch_within_a_target_and_its_proof(tmp_path: Path) -> None:
-    """1 ms, then 100: so far apart that a busy machine changes nothing."""
+    """0.5 ms, then 8: so far apart that a busy machine changes nothing; fewer iterations have no interval."""
     done, found = run(
-        tmp_path, FakeScript(execute_ms=0, by_batch_ms={1: 1, 2: 1, 3: 100, 4: 100}), "--largest", "4",
-        "--latency-target", "50", "--latency-percentile", "p50",
+        tmp_path, FakeScript(execute_ms=0, by_batch_ms={1: 0.5, 2: 0.5, 3: 8, 4: 8}), "--largest", "4",
+        "--latency-target", "4", "--latency-percentile", "p50", "--iterations", "400",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert found is not None
     target = found.cells[0].target
     assert target is not None
     assert (target.batch_size, target.proven, target.ended_by) == (2, True, "latency")
-    assert "a batch of 2 meets a p50 of 50 ms" in done.stdout
+    assert "a batch of 2 meets a p50 of 4 ms" in done.stdout
 
 
 def test_a_target_that_none_meets_is_exit_3(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_charts_and_rows_of_a_sweep(tmp_path: Path) -> None:
     done, found = run(tmp_path, FakeScript(execute_ms=0.5), "--largest", "2", "--charts")
     assert done.returncode == 0, done.stdout + done.stderr
     assert found is not None
-    assert "charts: sweep_throughput.png, sweep_latency.png, sweep_memory.png" in done.stdout
+    assert "charts: sweep_throughput.png, sweep_latency.png, sweep_memory.png" in done.stderr
     assert all((tmp_path / "out" / f"sweep_{name}.png").exists() for name in ("throughput", "latency", "memory"))
     rows = pq.read_table(tmp_path / "out" / "sweep.parquet").to_pylist()
     assert [(row["batch_size"], row["hostname"]) for row in rows] == [
@@ -143,11 +143,13 @@ def test_a_sweep_is_shown_again(tmp_path: Path) -> None:
     assert "is no result of perfharness bench sweep" in broken.stdout + broken.stderr
 
 
-SLOW = FakeScript(execute_ms=0.2, by_batch_ms={4: 300.0})
+SLOW = FakeScript(execute_ms=0.2, by_batch_ms={4: 30.0})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("target", [(), ("--latency-target", "100", "--latency-percentile", "p50")])
+@pytest.mark.parametrize(
+    "target", [(), ("--latency-target", "100", "--latency-percentile", "p50", "--iterations", "300")]
+)
 def test_a_sweep_that_is_ended_in_the_middle_is_gone_on_with(
     tmp_path: Path, number: signal.Signals, target: tuple[str, ...]
 ) -> None:
@@ -180,7 +182,7 @@ def test_a_sweep_that_is_ended_in_the_middle_is_gone_on_with(
     assert done.returncode == 0, done.stdout + done.stderr
     assert again is not None
     assert again.complete
-    assert done.stdout.count("(kept of an earlier run)") == 2
+    assert done.stderr.count("(kept of an earlier run)") == 2
     assert again.cells[0].batch_sizes[:3] == [1, 2, 4]
     before = {case.case.batch_size: case for case in found.cases}
     assert {size: case for case in again.cases if (size := case.case.batch_size) in before} == before
@@ -194,24 +196,24 @@ def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     assert (first.cells[0].ended_by, first.cells[0].ended_at_batch) == ("timeout", 4)
     again, second = run(tmp_path, hangs, "--largest", "8", "--timeout", "5", "--resume")
     assert second is not None
-    assert "again: FakeBackend/plain fp32, batch 4: it was timeout: it had not ended after 4 s" in again.stdout
+    assert "again: FakeBackend/plain fp32, batch 4: it was timeout: it had not ended after 4 s" in again.stderr
     assert [case.process.attempts for case in second.cases if case.process] == [1, 1, 2]
     smaller, third = run(tmp_path, hangs, "--largest", "2", "--resume")
     assert third is not None
     assert third.complete
     assert "in cases/ and not part of this sweep, so not in these results: " in smaller.stdout
     changed, _ = run(tmp_path, FakeScript(execute_ms=0.3), "--largest", "2", "--resume")
-    assert "batch 1: the suite, a file of the model or of its inputs, or the GPU has changed since" in changed.stdout
-    assert "kept" not in changed.stdout
+    assert "batch 1: the suite, a file of the model or of its inputs, or the GPU has changed since" in changed.stderr
+    assert "kept" not in changed.stderr
 
 
 def test_what_memory_ended_is_tried_again_when_that_is_asked_for(tmp_path: Path) -> None:
     full = FakeScript(execute_ms=0.2, oom_at_batch=2)
     run(tmp_path, full, "--largest", "4")
     kept, _ = run(tmp_path, full, "--largest", "4", "--resume")
-    assert "again" not in kept.stdout
+    assert "again" not in kept.stderr
     again, found = run(tmp_path, full, "--largest", "4", "--resume", "--retry-failed")
-    assert "again: FakeBackend/plain fp32, batch 2: it was out-of-memory" in again.stdout
+    assert "again: FakeBackend/plain fp32, batch 2: it was out-of-memory" in again.stderr
     assert found is not None
     assert [case.process.attempts for case in found.cases if case.process] == [1, 2]
     assert found.cells[0].ended_at_batch == 2

@@ -87,8 +87,7 @@ def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
     assert found.telemetry_items_per_second is not None
     assert found.telemetry_items_per_second < 4 / 0.021
     assert "its speed did not hold" in found.reasons["telemetry_items_per_second"]
-    assert found.items_per_second.low is not None
-    assert found.telemetry_items_per_second < found.items_per_second.low
+    assert found.items_per_second.low is None, "of 120 iterations there is no interval"
 
 
 def test_a_device_tells_its_own_time(tmp_path: Path) -> None:

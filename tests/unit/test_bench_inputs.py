@@ -43,7 +43,7 @@ def test_named_dimensions() -> None:
 @pytest.mark.parametrize(
     ("specs", "fields", "says"),
     [
-        ([IDS], {}, "say what the other open dimensions are, as ids=batch,?"),
+        ([IDS], {}, "say what the other open dimensions are, as --shape ids=batchx?"),
         ([IDS], {"inputs": {"ids": ("batch", "sequence")}}, "dimension 'sequence' of input 'ids' has no size"),
         ([IMAGE], {"inputs": {"image": ("batch", 1, 8, 8)}}, "cannot be (5, 1, 8, 8)"),
         ([IMAGE], {"inputs": {"image": ("batch", 3)}}, "cannot be (5, 3)"),

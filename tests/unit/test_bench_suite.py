@@ -14,6 +14,8 @@ from perfharness.bench.matrix import at_batch, default_baseline, plan_cases, shu
 from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.suite import Suite, read_suite
 from perfharness.bench.suite_check import make_suite
+from perfharness.cli.bench_options import shapes_of
+from perfharness.cli.bench_setup import suite_of as cli_suite
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
@@ -205,6 +207,39 @@ def test_the_direction_of_an_own_metric_is_declared(folder: Path, declared: str,
         assert suite_of(folder, text + f"accuracy_direction = '{either}'").constraints.accuracy_direction == either
     ours = text.replace("'wer'", "'depth.abs_rel'")
     assert suite_of(folder, ours).constraints.accuracy_direction == "lower", "ours are known"
+
+
+def open_shapes(path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    described = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Relu", ["image"], ["y"])
+    dims = ["n", 3, "height", "width"]
+    graph = onnx.helper.make_graph([node], "open", [described("image", 1, dims)], [described("y", 1, dims)])
+    onnx.save(onnx.helper.make_model(graph), path)
+
+
+def test_dimensions_that_an_onnx_model_leaves_open_are_found_in_the_plan(folder: Path) -> None:
+    open_shapes(folder / "open.onnx")
+    text = "backends = ['onnxruntime']\nbatch_sizes = [2]\n[[model]]\nsource = 'open.onnx'\n"
+    with pytest.raises(UsageError, match=r"--shape image=batchx3x\?x\?"):
+        suite_of(folder, text)
+    for shape in ('["batch", 3, 32, 32]', "[2, 3, 32, 32]"):
+        assert suite_of(folder, text + f"inputs = {{ image = {shape} }}").model[0].inputs
+    for wrong in ('["batch", 3, 32]', '["batch", 4, 32, 32]', '["batch", 3, "h", 32]', "[1, 3, 32, 32]"):
+        with pytest.raises(UsageError, match="image"):
+            suite_of(folder, text + f"inputs = {{ image = {wrong} }}")
+
+
+def test_shapes_on_the_command_line(folder: Path) -> None:
+    assert shapes_of(["image=batchx3x224x224", "m=batch,max,4"]) == {
+        "image": ("batch", 3, 224, 224),
+        "m": ("batch", "max", 4),
+    }
+    for wrong in ("image", "=3", "image=", "image=3x-1", "image=3x?"):
+        with pytest.raises(UsageError, match="--shape"):
+            shapes_of([wrong])
+    flags = {"models": [f"{folder / 'net.py'}:create"], "backends": [FAKE_BACKEND], "shapes": {"x": ("batch", 3)}}
+    assert cli_suite(None, flags, None).model[0].inputs == {"x": ("batch", 3)}
 
 
 def test_all_mistakes_at_once(folder: Path) -> None:

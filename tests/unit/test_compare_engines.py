@@ -132,7 +132,7 @@ def test_one_engine_that_cannot_run_is_a_row_and_the_others_run(
          "-o", str(tmp_path / "out")]
     )  # fmt: skip
     shown = capsys.readouterr().out
-    assert code == 3, shown
+    assert code == 1, shown
     torn, fine = result_of(tmp_path / "out")["engines"]
     assert (torn["status"], fine["status"]) == ("failed", "ok")
     assert "this is no ONNX model" in torn["reason"]
@@ -189,6 +189,25 @@ def test_a_wrong_command_line_starts_nothing(
     assert run(["compare-engines", *given]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
+def test_ground_truth_that_cannot_be_read_starts_nothing(tmp_path: Path, content: bytes) -> None:
+    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
+    (tmp_path / "gt.npy").write_bytes(content)
+    given = ["--engines", str(random_net(tmp_path / "a.onnx")), "--image", str(tmp_path / "a.npy")]
+    assert run(["compare-engines", *given, "--gt", str(tmp_path / "gt.npy"), "-o", str(tmp_path / "out")]) == 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_path: Path) -> None:
+    """All of it is invalid: the engine is timed, and the exit code says that there are no errors."""
+    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
+    np.save(tmp_path / "gt.npy", np.zeros((8, 8), np.float32))
+    given = ["--engines", str(random_net(tmp_path / "a.onnx")), "--image", str(tmp_path / "a.npy"), *FAST]
+    given += ["--input-size", "8", "--gt", str(tmp_path / "gt.npy"), "-o", str(tmp_path / "out")]
+    assert run(["compare-engines", *given]) == 3
+    assert result_of(tmp_path / "out")["engines"][0]["status"] == "ok"
 
 
 def test_many_values_after_one_option() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
 
 INSTALL = install_command("onnxruntime")
@@ -83,6 +84,18 @@ def graph_inputs(model: Any) -> dict[str, tuple[tuple[int | str | None, ...], st
             )
             found[value.name] = (shape, str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
     return found
+
+
+def onnx_inputs(path: Path) -> list[TensorSpec] | None:
+    """Inputs of a file; None where onnx is not installed, or cannot read it."""
+    try:
+        inputs = graph_inputs(load_graph(path))
+    except (BackendError, TypeError, KeyError):
+        return None
+    return [
+        TensorSpec(name=name, shape=tuple(n if isinstance(n, int) and n > 0 else None for n in shape), dtype=dtype)
+        for name, (shape, dtype) in inputs.items()
+    ]
 
 
 def graph_tensors(model: Any, shapes: Mapping[str, Shape]) -> list[GraphTensor]:

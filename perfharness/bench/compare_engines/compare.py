@@ -30,13 +30,15 @@ from perfharness.bench.compare_engines.model import (
     EngineResult,
     PairResult,
 )
-from perfharness.bench.compare_engines.process import run_job
+from perfharness.bench.compare_engines.process import not_run, run_job
 from perfharness.errors import UsageError
 from perfharness.files import replacing
 from perfharness.model.bench import MachineRecord, Precision
 from perfharness_launcher.gpus import GpuFacts
+from perfharness_launcher.interrupts import Interrupts
 
 Map = npt.NDArray[np.float64]
+INTERRUPTED = "the comparison was interrupted before it was run"
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,13 @@ def compare_engines(
     timeout_s: float | None = None,
     keep_maps: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    interrupts: Interrupts | None = None,
 ) -> EngineComparison:
     """Run all, compare, and write `compare_engines.json`.
 
     Args:
         say: told what is done now.
+        interrupts: after one the engines that are left are not run.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid or ""}  # by UUID; on the CPU none, so that none is taken
@@ -146,7 +150,10 @@ def compare_engines(
             name=engine.name, engine=engine.engine, backend=engine.backend, mode=engine.mode, precision=precision,
             device=gpu.device, gpu_uuid=gpu.uuid, settings=settings,
         )  # fmt: skip
-        results.append(run_job(job, output_dir / engine.name, environment, timeout_s))
+        if interrupts:
+            results.append(not_run(job, INTERRUPTED))
+        else:
+            results.append(run_job(job, output_dir / engine.name, environment, timeout_s, interrupts or Interrupts()))
         if results[-1].reason:
             say(f"  {results[-1].status}: {results[-1].reason}")
     comparison = EngineComparison(

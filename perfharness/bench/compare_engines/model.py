@@ -21,7 +21,7 @@ IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
 
 DEPTH_PICTURE, SPEED_PICTURE, GPU_PICTURE = "depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"
 
-EngineStatus = Literal["ok", "unavailable", "out-of-memory", "failed", "timeout"]
+EngineStatus = Literal["ok", "unavailable", "out-of-memory", "failed", "timeout", "not-run"]
 Device = Literal["cpu", "cuda"]
 
 

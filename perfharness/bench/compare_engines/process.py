@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,19 +18,19 @@ from perfharness.bench.compare_engines.model import (
     EngineJob,
     EngineResult,
 )
+from perfharness.bench.process import Unobserved, run_supervised
 from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.outcome import last_said, signal_name
 from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG
 
-OF_A_RUN = (RESULT_NAME, IMAGE_FOLDER, MAPS_FOLDER, WALL_NAME, TELEMETRY_NAME)
-_BOOT = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "from perfharness.bench.compare_engines.engine import main; sys.exit(main(sys.argv[1:]))"
-)
-"""The child finds what this process finds, whatever lies in the folder that it starts in."""
+OF_A_RUN = (RESULT_NAME, IMAGE_FOLDER, MAPS_FOLDER, WALL_NAME, TELEMETRY_NAME, STDOUT_LOG, STDERR_LOG)
+ENTRY = "perfharness.bench.compare_engines.engine"
 
 
-def run_job(job: EngineJob, folder: Path, environment: Mapping[str, str], timeout_s: float | None) -> EngineResult:
+def run_job(
+    job: EngineJob, folder: Path, environment: Mapping[str, str], timeout_s: float | None, interrupts: Interrupts
+) -> EngineResult:
     """Run an engine in a folder of its own, which is made; what became of it.
 
     Args:
@@ -48,27 +43,26 @@ def run_job(job: EngineJob, folder: Path, environment: Mapping[str, str], timeou
             shutil.rmtree(folder / old)
         (folder / old).unlink(missing_ok=True)
     (folder / JOB_NAME).write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    paths = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - "" is the current folder
-    command = [sys.executable, "-I", "-c", _BOOT, json.dumps(paths), str(folder / JOB_NAME)]
-    with (folder / STDOUT_LOG).open("wb") as out, (folder / STDERR_LOG).open("wb") as err:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
-        timed_out = False
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:  # an interrupt ends it too, with all that it started
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return outcome(job, folder, process.returncode, timeout_s if timed_out else None)
+    command = (sys.executable, "-m", ENTRY, str((folder / JOB_NAME).absolute()))
+    end = run_supervised(command, folder, interrupts, Unobserved(), timeout_s=timeout_s, environment=environment)
+    if end.interrupted:
+        return not_run(job, "it was interrupted")
+    return outcome(job, folder, end.return_code, timeout_s if end.timed_out else None, end.reason)
 
 
-def outcome(job: EngineJob, folder: Path, return_code: int, timed_out_s: float | None) -> EngineResult:
+def not_run(job: EngineJob, reason: str) -> EngineResult:
+    """Of an engine of which nothing is known."""
+    return EngineResult(
+        name=job.name, engine=job.engine, backend=job.backend, device=job.device, status="not-run", reason=reason
+    )
+
+
+def outcome(
+    job: EngineJob, folder: Path, return_code: int | None, timed_out_s: float | None, not_started: str | None = None
+) -> EngineResult:
     """What its files and its exit say; what it had measured before a crash is kept."""
+    if return_code is None:
+        return not_run(job, not_started or "it was not started")
     try:
         result = EngineResult.model_validate_json((folder / RESULT_NAME).read_text())
     except (OSError, ValidationError):
