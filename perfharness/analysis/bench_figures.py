@@ -35,8 +35,9 @@ APART_PERCENT = 10.0
 
 
 def cell_of(case: BenchCase) -> str:
-    """`backend/mode/precision`: what a baseline or a reference is named by."""
-    return "/".join(part for part in (case.backend, case.mode, case.precision) if part)
+    """`backend/mode/precision`, with its settings behind it: what a baseline or a reference is named by."""
+    name = "/".join(part for part in (case.backend, case.mode, case.precision) if part)
+    return f"{name} {case.variant}" if case.variant else name
 
 
 def is_named(case: BenchCase, name: str) -> bool:

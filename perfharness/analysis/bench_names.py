@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from perfharness.model.bench import BenchCase
@@ -26,23 +25,18 @@ class CaseNames:
         with_model: several models are named together.
         with_device: cases run on the CPU and on a GPU.
         long_backends: backends whose short name is another's too.
-        numbers: by case id, of cells that differ from an earlier one in their settings only: 2, 3, ...
     """
 
     with_model: bool = False
     with_device: bool = False
     long_backends: frozenset[str] = frozenset()
-    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, cases: Iterable[BenchCase], *, with_model: bool | None = None, numbers: Mapping[str, int] | None = None
-    ) -> CaseNames:
+    def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
         """Of all cases that are shown together.
 
         Args:
             with_model: None: where they have several models.
-            numbers: None: of cells whose cases come in the order of a suite.
         """
         known = list(cases)
         backends = {case.backend for case in known}
@@ -51,23 +45,17 @@ class CaseNames:
             with_model=len({case.model for case in known}) > 1 if with_model is None else with_model,
             with_device=len({case.device for case in known}) > 1,
             long_backends=frozenset(name for name in backends if short.count(short_backend(name)) > 1),
-            numbers=_numbers(known) if numbers is None else numbers,
         )
 
     def backend(self, case: BenchCase) -> str:
-        """`torch/compile`; with the device where the suite uses both, and `#2` for the second of its settings."""
+        """`torch/compile threads=2`: with the settings that the suite names, and the device where it uses both."""
         name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
-        number = self.number(case)
         parts = (
             f"{name}/{case.mode}" if case.mode else name,
             case.device if self.with_device else "",
-            f"#{number}" if number > 1 else "",
+            case.variant,
         )
         return " ".join(part for part in parts if part)
-
-    def number(self, case: BenchCase) -> int:
-        """Which of the settings that its backend is there with."""
-        return self.numbers.get(case.case_id, 1)
 
     def cell(self, case: BenchCase) -> str:
         """`torch/compile fp16`; the model in front where the suite has several."""
@@ -82,18 +70,6 @@ class CaseNames:
         """`torch/compile fp16, batch 1, 16`: one for each cell, in the order in which they come."""
         grouped = in_groups((self.cell(case), case.batch_size) for case in cases)
         return [f"{cell}, batch {', '.join(map(str, sorted(set(sizes))))}" for cell, sizes in grouped]
-
-
-def _numbers(cases: Iterable[BenchCase]) -> dict[str, int]:
-    """A case that is there already, but for its id, is one of the next settings."""
-    seen: Counter[BenchCase] = Counter()
-    found = {}
-    for case in cases:
-        alike = case.model_copy(update={"case_id": ""})
-        seen[alike] += 1
-        if seen[alike] > 1:
-            found[case.case_id] = seen[alike]
-    return found
 
 
 def in_groups(pairs: Iterable[tuple[Key, Value]]) -> list[tuple[Key, Sequence[Value]]]:

@@ -14,13 +14,17 @@ from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.backends.model_files import model_files, sha256_of
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, possible_devices, source_of
+from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, possible_devices, source_of, variant_of
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.manifest import GpuRecord
 
-NOT_PART_OF_A_CASE = {"file_cache", "spawned_unix_ns"}
-"""Of a spec: what differs from one attempt to the next."""
+NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
+    "file_cache": True,
+    "spawned_unix_ns": True,
+    "case": {"variant": True},
+}
+"""Of a spec: what differs from one attempt to the next, and what says the same as its settings."""
 
 LONGEST_ID = 120
 
@@ -122,6 +126,7 @@ def _planned(
         precision=precision,
         device=device,
         batch_size=batch_size,
+        variant=variant_of(one),
     )
     measure = suite.measure
     uuids = (gpu.uuid,) if device == "cuda" and gpu is not None else ()
@@ -218,5 +223,6 @@ def _long_id(name: str, sha256: str) -> str:
 
 def _plain_id(case: BenchCase) -> str:
     name = short_backend(case.backend)
-    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}-b{case.batch_size}"
+    variant = f"-{case.variant}" if case.variant else ""
+    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}{variant}-b{case.batch_size}"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from perfharness.analysis.bench_figures import baseline_of, cell_of, speedup
+from perfharness.analysis.bench_figures import baseline_of, speedup
 from perfharness.errors import ResultError
 from perfharness.files import write_text
 from perfharness.model.bench import CaseResult, Precision
@@ -19,38 +19,54 @@ from perfharness.model.bench_suite import (
     MergedRun,
 )
 
-Key = tuple[str, str, str, Precision, int]
+Cell = tuple[str, str, str, Precision, str, str]
+"""Model, backend, mode, precision, settings, and the device where a run has the others on several."""
+
+Key = tuple[Cell, int]
+"""With the batch size."""
 
 
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
-    """One row for each cell of any run, in the order in which they first come.
+    """One row for each cell of any run and batch size: cells in the order in which they first come, sizes growing.
 
-    The device is not part of a cell: the CPU of one machine is compared with the GPU of another, and named.
+    The device is part of a cell only where one run has it on several: else the CPU of one machine is compared with the
+    GPU of another, and named.
 
     Args:
         suites: where each was read, and what it holds.
     """
-    names = _names([suite for _, suite in suites])
+    whole = [suite for _, suite in suites]
+    names, numbers = _names(suites), _machines(whole)
     runs = [
         MergedRun(
             name=name,
             path=path,
             created=suite.created,
             machine=suite.machine,
+            machine_number=number,
             baseline=suite.baseline,
             complete=suite.complete,
         )
-        for name, (path, suite) in zip(names, suites, strict=True)
+        for name, number, (path, suite) in zip(names, numbers, suites, strict=True)
     ]
-    tables = [_by_key(suite) for _, suite in suites]
-    keys = list(dict.fromkeys(key for table in tables for key in table))
+    several = _on_several_devices(whole)
+    tables = [{_key(result, several): result for result in suite.cases} for suite in whole]
+    cells = list(dict.fromkeys(cell for table in tables for cell, _ in table))
     rows = []
-    for key in keys:
-        found = [table.get(key) for table in tables]
-        cells = [_cell(name, suite, result) for name, (_, suite), result in zip(names, suites, found, strict=True)]
-        model, backend, mode, precision, batch_size = key
+    for key in sorted({key for table in tables for key in table}, key=lambda key: (cells.index(key[0]), key[1])):
+        (model, backend, mode, precision, variant, device), batch_size = key
+        found = [_cell(name, suite, table.get(key)) for name, suite, table in zip(names, whole, tables, strict=True)]
         rows.append(
-            MergedRow(model=model, backend=backend, mode=mode, precision=precision, batch_size=batch_size, cells=cells)
+            MergedRow(
+                model=model,
+                backend=backend,
+                mode=mode,
+                precision=precision,
+                variant=variant,
+                device=device,
+                batch_size=batch_size,
+                cells=found,
+            )
         )
     return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(names, suites, tables)))
 
@@ -71,29 +87,52 @@ def write_merged(folder: Path, merged: BenchMergedResult) -> Path:
     return path
 
 
-def _names(suites: Sequence[BenchSuiteResult]) -> list[str]:
-    """Of the machines; with a number where one comes twice."""
-    hosts = [suite.machine.hostname for suite in suites]
-    count = Counter(hosts)
+def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
+    """Of the runs: the machine's, with the folder's where a name comes twice, with a number where that does too."""
+    hosts = [suite.machine.hostname for _, suite in suites]
+    paths = [Path(path).resolve() for path, _ in suites]
+    folders = [path.parent.name if path.is_file() else path.name for path in paths]
+    names = [
+        host if hosts.count(host) == 1 else f"{host} {folder}" for host, folder in zip(hosts, folders, strict=True)
+    ]
     seen: Counter[str] = Counter()
-    names = []
-    for host in hosts:
-        seen[host] += 1
-        names.append(host if count[host] == 1 else f"{host} #{seen[host]}")
-    return names
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if names.count(name) == 1 else f"{name} #{seen[name]}")
+    return numbered
 
 
-def _by_key(suite: BenchSuiteResult) -> dict[Key, CaseResult]:
-    """Of the cases of one cell, on several devices, the first one on the GPU stands for it."""
-    found: dict[Key, CaseResult] = {}
-    for result in sorted(suite.cases, key=lambda result: result.case.device != "cuda"):
-        found.setdefault(_key(result), result)
-    return {key: found[key] for key in dict.fromkeys(map(_key, suite.cases))}
+def _machines(suites: Sequence[BenchSuiteResult]) -> list[int]:
+    """Which machine each run is of, from 1: one of the same id, name and processor is the same."""
+    known: list[tuple[str | None, ...]] = []
+    numbers = []
+    for machine in (suite.machine for suite in suites):
+        identity = (machine.machine_id, machine.hostname, machine.cpu)
+        if identity not in known:
+            known.append(identity)
+        numbers.append(known.index(identity) + 1)
+    return numbers
 
 
-def _key(result: CaseResult) -> Key:
+def _plain(result: CaseResult) -> tuple[str, str, str, Precision, str]:
     case = result.case
-    return case.model, case.backend, case.mode, case.precision, case.batch_size
+    return case.model, case.backend, case.mode, case.precision, case.variant
+
+
+def _on_several_devices(suites: Sequence[BenchSuiteResult]) -> set[tuple[str, str, str, Precision, str]]:
+    found = set()
+    for suite in suites:
+        devices: dict[tuple[str, str, str, Precision, str], set[str]] = {}
+        for result in suite.cases:
+            devices.setdefault(_plain(result), set()).add(result.case.device)
+        found |= {plain for plain, those in devices.items() if len(those) > 1}
+    return found
+
+
+def _key(result: CaseResult, several: Collection[tuple[str, str, str, Precision, str]]) -> Key:
+    plain = _plain(result)
+    return (*plain, result.case.device if plain in several else ""), result.case.batch_size
 
 
 def _cell(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> MergedCell:
@@ -121,19 +160,9 @@ def _differences(
             yield from _difference(f"setting {key}", names, [suite.settings.get(key) for suite in whole])
     yield from _version_differences(names, tables)
     yield from _model_differences(names, tables)
-    for name, suite, table in zip(names, whole, tables, strict=True):
-        yield from _several_settings(name, suite, table)
+    for name, suite in zip(names, whole, strict=True):
         if not suite.complete:
             yield f"the run on {name} is not complete"
-
-
-def _several_settings(name: str, suite: BenchSuiteResult, table: dict[Key, CaseResult]) -> Iterator[str]:
-    """Cells of which a row shows one case only."""
-    count = Counter((_key(result), result.case.device) for result in suite.cases)
-    for key, result in table.items():
-        if count[key, result.case.device] > 1:
-            cell = f"{result.case.model} {cell_of(result.case)} at batch {result.case.batch_size}"
-            yield f"{name} measured {cell} with several settings; the first is shown"
 
 
 def _difference(what: str, names: Sequence[str], values: Sequence[object]) -> Iterator[str]:
@@ -143,7 +172,7 @@ def _difference(what: str, names: Sequence[str], values: Sequence[object]) -> It
 
 def _version_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
     """Libraries of a backend, where several machines have measured it."""
-    backends = list(dict.fromkeys(key[1] for table in tables for key in table))
+    backends = list(dict.fromkeys(cell[1] for table in tables for cell, _ in table))
     for backend in backends:
         versions = [_versions(backend, table) for table in tables]
         known = [(name, one) for name, one in zip(names, versions, strict=True) if one]
@@ -153,17 +182,17 @@ def _version_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseRe
 
 
 def _versions(backend: str, table: dict[Key, CaseResult]) -> dict[str, str]:
-    return next((result.versions for key, result in table.items() if key[1] == backend and result.versions), {})
+    return next((result.versions for (cell, _), result in table.items() if cell[1] == backend and result.versions), {})
 
 
 def _model_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
     """A model of one name that is not one model: other sizes on disk, other inputs or outputs."""
-    models = list(dict.fromkeys((key[0], key[1]) for table in tables for key in table))
+    models = list(dict.fromkeys(cell[:2] for table in tables for cell, _ in table))
     for model, backend in models:
         known = []
         for name, table in zip(names, tables, strict=True):
-            for key, result in table.items():
-                if (key[0], key[1]) == (model, backend) and result.status == "ok":
+            for (cell, _), result in table.items():
+                if cell[:2] == (model, backend) and result.status == "ok":
                     known.append((name, result))
                     break
         hosts = [name for name, _ in known]

@@ -251,6 +251,12 @@ def modes_of(one: SuiteBackend, known: Backend, device: Device) -> tuple[str, ..
     return possible if one.modes == ALL_MODES else one.modes or possible[:1]
 
 
+def variant_of(one: SuiteBackend) -> str:
+    """The settings that the suite gives a backend, in words: what differs between two of its entries is among them."""
+    settings = {} if one.threads is None else {"threads": str(one.threads)}
+    return " ".join(f"{name}={value}" for name, value in {**settings, **dict(sorted(one.extra.items()))}.items())
+
+
 def possible_devices(suite: Suite, one: SuiteBackend) -> tuple[Device, ...]:
     """What a backend may run on, as far as the suite alone tells: one device, or first the CPU's, then the GPU's."""
     asked = one.device or suite.device
@@ -307,3 +313,5 @@ def cell_names(suite: Suite) -> Iterator[str]:
         for mode in {mode for device in possible_devices(suite, one) for mode in modes_of(one, known, device)}:
             for precision in one.precisions or suite.precisions:
                 yield from (one.name, f"{one.name}/{mode}", f"{one.name}/{precision}", f"{one.name}/{mode}/{precision}")
+                if variant := variant_of(one):
+                    yield f"{one.name}/{mode}/{precision} {variant}"

@@ -84,12 +84,27 @@ def machine_of(facts: Any, uuid: str | None) -> MachineRecord:
 
     return MachineRecord(
         hostname=socket.gethostname(),
+        machine_id=_machine_id(),
         cpu=cpu_model(),
         gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
         driver=facts.driver,
         python=platform.python_version(),
         perfharness=VERSION,
     )
+
+
+def _machine_id() -> str | None:
+    """Of the operating system; as a digest, for the id itself is not meant to leave the machine (machine-id(5))."""
+    import hashlib
+
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text:
+            return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    return None
 
 
 def exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:

@@ -32,7 +32,10 @@ class TensorSpec(_Model):
 
 
 class BenchCase(_Model):
-    """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite."""
+    """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite.
+
+    `variant` are the settings of the backend that the suite names, as `threads=2`: a backend may be there with several.
+    """
 
     case_id: str
     model: str
@@ -41,6 +44,7 @@ class BenchCase(_Model):
     precision: Precision
     device: Literal["cpu", "cuda"]
     batch_size: int
+    variant: str = ""
 
 
 class Estimate(_Model):
@@ -289,6 +293,9 @@ class MachineRecord(_Model):
     """Where a suite ran, for results of several machines side by side."""
 
     hostname: str
+    machine_id: str | None = None
+    """A digest of the operating system's own id of the machine."""
+
     cpu: str | None = None
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None

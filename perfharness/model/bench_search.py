@@ -74,13 +74,14 @@ class LatencyTarget(_Model):
 
 
 class CellSweep(_Model):
-    """What a sweep or a search found of one cell: model, backend, mode and precision."""
+    """What a sweep or a search found of one cell: model, backend with its settings, mode and precision."""
 
     model: str
     backend: str
     mode: str
     precision: Precision
     device: Literal["cpu", "cuda"]
+    variant: str = ""
     batch_sizes: list[int]
     """In the order in which they were measured."""
 

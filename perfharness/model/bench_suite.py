@@ -105,12 +105,16 @@ class BenchSuiteResult(_Model):
 
 
 class MergedRun(_Model):
-    """One of the runs that are side by side; `name` is the machine's, with a number where it comes twice."""
+    """One of the runs that are side by side; `name` is the machine's, with the folder's where it comes twice.
+
+    Runs of one machine have the same `machine_number`.
+    """
 
     name: str
     path: str
     created: str
     machine: MachineRecord
+    machine_number: int = 1
     baseline: str | None = None
     complete: bool = True
 
@@ -125,12 +129,17 @@ class MergedCell(_Model):
 
 
 class MergedRow(_Model):
-    """The same model, backend, mode, precision and batch size on all machines; `cells` in the order of the runs."""
+    """The same model, backend with its settings, mode, precision and batch size; `cells` in the order of the runs.
+
+    `device` is empty but where one run has the others on several.
+    """
 
     model: str
     backend: str
     mode: str
     precision: Precision
+    variant: str = ""
+    device: str = ""
     batch_size: int
     cells: list[MergedCell]
 

@@ -83,10 +83,13 @@ class Chart:
         self.figure.suptitle(title, fontsize="medium", parse_math=False)
         self.notes: list[str] = []
         self.missing: list[tuple[str, BenchCase]] = []
+        self.without_bar: list[BenchCase] = []
+        """Points of the lines that have no interval."""
 
     def lines(self, value: Value, what: str) -> bool:
         """A line a curve over the batch size, broken where one was not measured; returns whether there is anything."""
         drawn = False
+        lacks_bar: list[BenchCase] = []
         for curve in self.curves:
             found = [value_of(result, value) for result in curve.results]
             if any(found):
@@ -94,10 +97,19 @@ class Chart:
                 sizes, values = [result.case.batch_size for result in curve.results], [one or GAP for one in found]
                 self.ax.errorbar(sizes, [one.value for one in values], yerr=_errors(values), label=_label(curve),
                                  color=curve.color, linestyle=curve.style, **_look(curve))  # fmt: skip
+                lacks_bar += [r.case for r, one in zip(curve.results, found, strict=True) if one and _has_no_bar(one)]
             self._name_missing(curve, value, what)
         if drawn:
             self.batch_axis()
+        self.without_bar = lacks_bar
         return drawn
+
+    def note_bars(self, of: str) -> None:
+        """What the bars of the lines are, and which points have none."""
+        self.notes.append(f"bars: 95 % interval of {of}")
+        if self.without_bar:
+            named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
+            self.notes.append(f"no bar, for the iterations say too little: {named}")
 
     def points(self, across: Value, up: Value, what: str) -> bool:
         """A point a case, batch sizes at the ends; broken likewise; returns whether there is anything."""
@@ -198,18 +210,18 @@ class Chart:
 
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
-    """A colour for each backend and mode, a line style and a marker for each precision, device and settings."""
-    cells: dict[tuple[str, str, str, str, int], list[CaseResult]] = {}
+    """A colour for each backend, mode and settings, a line style and a marker for each precision and device."""
+    cells: dict[tuple[str, str, str, str, str], list[CaseResult]] = {}
     for result in suite.cases:
         case = result.case
-        look = (case.backend, case.mode, case.precision, case.device, names.number(case))
+        look = (case.backend, case.mode, case.variant, case.precision, case.device)
         cells.setdefault(look, []).append(result)
-    hues = list(dict.fromkeys(key[:2] for key in cells))
-    kinds = list(dict.fromkeys(key[2:] for key in cells))
+    hues = list(dict.fromkeys(key[:3] for key in cells))
+    kinds = list(dict.fromkeys(key[3:] for key in cells))
     curves = []
     for position, (key, results) in enumerate(cells.items()):
         rank = position / max(1, len(cells) - 1)
-        hue, kind = hues.index(key[:2]), kinds.index(key[2:])
+        hue, kind = hues.index(key[:3]), kinds.index(key[3:])
         # more backends than colours: the marker tells them apart
         marker = MARKERS[(kind + hue // len(COLORS) * 3) % len(MARKERS)]
         ordered = sorted(results, key=lambda result: result.case.batch_size)
@@ -239,6 +251,10 @@ def _errors(values: Sequence[Estimate]) -> list[list[float]] | None:
         [0.0 if one.low is None else max(0.0, one.value - one.low) for one in values],
         [0.0 if one.high is None else max(0.0, one.high - one.value) for one in values],
     ]
+
+
+def _has_no_bar(one: Estimate) -> bool:
+    return one.low is None or one.high is None
 
 
 def _look(curve: Curve) -> dict[str, Any]:

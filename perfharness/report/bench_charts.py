@@ -20,7 +20,7 @@ from perfharness.analysis.bench_names import short_backend
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedRow
 from perfharness.report.bench_chart import Chart
-from perfharness.report.bench_words import short_cell
+from perfharness.report.bench_words import short_cell, side_by_side
 from perfharness.report.pictures import require_matplotlib
 
 
@@ -44,21 +44,22 @@ def draw_charts(suite: BenchSuiteResult, folder: Path) -> list[Path]:
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
     """What there is of each model, the title of its charts, and the end of their files' names."""
     models = list(dict.fromkeys(case.case.model for case in suite.cases))
-    for model in models:
+    plain = ["".join(c if c.isalnum() or c in "-_." else "_" for c in model) for model in models]
+    for number, model in enumerate(models):
         own = suite.model_copy(update={"cases": [case for case in suite.cases if case.case.model == model]})
-        end = "" if len(models) == 1 else "_" + "".join(c if c.isalnum() or c in "-_." else "_" for c in model)
+        end = "" if len(models) == 1 else f"_{plain[number]}" + (f"_{number}" if plain.count(plain[number]) > 1 else "")
         yield own, f"{model}, {_machine(own)}", end
 
 
 def draw_merged(merged: BenchMergedResult, folder: Path) -> list[Path]:
-    """Throughput over batch size of all machines, one PNG a model."""
+    """Throughput over batch size of all runs, one PNG a model."""
     require_matplotlib("--charts")
     written = []
     models = list(dict.fromkeys(row.model for row in merged.rows))
     for number, model in enumerate(models):
         cases = list(_cases_by_machine(merged, model))
         suite = BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=cases)
-        figure = Chart(suite, f"{model}, {len(merged.runs)} machines")
+        figure = Chart(suite, f"{model}, {side_by_side(merged)}")
         if throughput(figure):
             end = "" if len(models) == 1 else f"_{number}"
             written.append(figure.save(folder / f"bench_merged_throughput{end}.png"))
@@ -66,7 +67,7 @@ def draw_merged(merged: BenchMergedResult, folder: Path) -> list[Path]:
 
 
 def _cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
-    """With the machine's name before the backend's; a batch size that others have of its cells is one it has not."""
+    """With the run's name before the backend's; a batch size that others have of its cells is one it has not."""
     cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
     devices = {(cell.run, *_cell(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
     for row, cell in cells:
@@ -75,14 +76,14 @@ def _cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseRes
         case = BenchCase(
             case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
             precision=row.precision, device=cell.result.case.device if cell.result else device,
-            batch_size=row.batch_size,
+            batch_size=row.batch_size, variant=row.variant,
         )  # fmt: skip
         result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
         yield result.model_copy(update={"case": case})
 
 
-def _cell(row: MergedRow) -> tuple[str, str, str]:
-    return row.backend, row.mode, row.precision
+def _cell(row: MergedRow) -> tuple[str, ...]:
+    return row.backend, row.mode, row.precision, row.variant, row.device
 
 
 def throughput(chart: Chart) -> bool:
@@ -91,7 +92,7 @@ def throughput(chart: Chart) -> bool:
         return False
     chart.ax.set_ylabel("throughput (items/s)")
     chart.spread("y", (r.items_per_second.value for r in chart.suite.cases if r.items_per_second))
-    chart.notes.append("bars: 95 % interval of the mean")
+    chart.note_bars("the mean")
     return True
 
 
@@ -105,7 +106,7 @@ def latency(chart: Chart) -> bool:
     if target is not None:
         chart.limit(target, f"target: {which} at most {target:g} ms")
     chart.spread("y", [*values, *([target] if target is not None else [])])
-    chart.notes.append(f"bars: 95 % interval of the {which}")
+    chart.note_bars(f"the {which}")
     return True
 
 
@@ -171,7 +172,7 @@ def accuracy(chart: Chart) -> bool:
         chart.notes.append(f"the axis of the loss is logarithmic above {decade:g}")
     else:
         chart.ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
-    chart.ax.set_xlabel(f"speed-up against {short_cell(baseline or '?')} at the same batch size")
+    chart.ax.set_xlabel(f"speed-up against {short_cell(baseline or '?')} at the same batch size", parse_math=False)
     if metric is None:
         chart.ax.set_ylabel("accuracy loss (1 - cosine of the outputs)")
     else:

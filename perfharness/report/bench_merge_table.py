@@ -1,4 +1,4 @@
-"""Several machines' results side by side on the terminal."""
+"""Several runs' results side by side on the terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from perfharness.report.bench_words import (
     in_significant_digits,
     listed,
     short_cell,
+    side_by_side,
     speedup_in_words,
 )
 
 
 def print_merged(console: Console, merged: BenchMergedResult) -> None:
-    """One row a case, for each machine its median, items/s and speed-up against its own baseline."""
+    """One row a case, for each run its median, items/s and speed-up against its own baseline."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("model", "backend/mode", "precision", "batch"):
         table.add_column(name, justify="right" if name == "batch" else "left")
@@ -37,6 +38,7 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
         table.add_row(*map(escape, (row.model, _backend(row), row.precision, str(row.batch_size), *cells)))
     wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, WIDTH))
     wide.print(table)
+    console.print(side_by_side(merged), markup=False, highlight=False)
     for run in merged.runs:
         device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
         line = f"{run.name}: {device}, {run.created}, speed-up against {short_cell(run.baseline or '?')} ({run.path})"
@@ -65,7 +67,7 @@ def _missing(merged: BenchMergedResult) -> Iterator[str]:
 
 
 def _backend(row: MergedRow) -> str:
-    return f"{short_backend(row.backend)}/{row.mode}"
+    return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
 
 
 def _parts(cell: MergedCell) -> tuple[str, str, str]:

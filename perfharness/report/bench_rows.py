@@ -47,6 +47,7 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         "mode": (text, case.mode),
         "precision": (text, case.precision),
         "device": (text, case.device),
+        "variant": (text, case.variant),
         "batch_size": (whole, case.batch_size),
         "status": (text, result.status),
         "reason": (text, result.reason),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfharness.analysis.bench_figures import MUCH_DRIFT_PERCENT, apart_percent
 from perfharness.model.bench import CaseResult, Estimate, LatencyStats
+from perfharness.model.bench_suite import BenchMergedResult
 
 NOT_MEASURED = "-"
 WIDTH = 160
@@ -40,6 +41,12 @@ def speed_that_did_not_hold(result: CaseResult) -> str | None:
         f"its speed did not hold: {rates[0]} items/s in the timed rounds, {rates[1]} ({percent:+.0f} %) in the pass "
         "with the sampler"
     )
+
+
+def side_by_side(merged: BenchMergedResult) -> str:
+    """`2 runs on 1 machine`."""
+    machines = len({run.machine_number for run in merged.runs})
+    return f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}"
 
 
 def listed(cells: Sequence[str], indent: str = "  ") -> Iterator[str]:

@@ -211,8 +211,10 @@ def _few(names: list[str], share: Float64) -> tuple[list[str], Float64]:
 def _legend(ax: Any, handles: Any = None, labels: Any = None, title: str | None = None) -> None:
     if handles is None:
         handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.04), fontsize=8, frameon=False, title=title,
-              title_fontsize=8, borderaxespad=0.0)  # fmt: skip
+    legend = ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.005, 1.04), fontsize=8, frameon=False,
+                       title=title, title_fontsize=8, borderaxespad=0.0)  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _utc(unix_ns: int) -> str:

@@ -207,7 +207,7 @@ def draw_scaling(scaling: Scaling, folder: Path) -> Path:
     if any(value is not None for value in power):
         second = axes[1][1].twinx()
         _draw_lines(second, points, "power (W)", {"power": power}, color="tab:red")
-    figure.suptitle(f"{Path(scaling.script).name}: {scaling.num_gpus} GPU(s), processes per GPU")
+    figure.suptitle(f"{Path(scaling.script).name}: {scaling.num_gpus} GPU(s), processes per GPU", parse_math=False)
     path = folder / PICTURE_NAME
     figure.savefig(path, dpi=120)
     return path

@@ -7,14 +7,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from perfharness.analysis.bench_figures import memory_of
-from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.analysis.bench_names import CaseNames
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 from perfharness.report.bench_table import at_once_lines, unsteady_lines
 from perfharness.report.bench_words import NOT_MEASURED, WIDTH, bytes_in_words
 
-CELL = ("model", "backend", "mode", "precision", "device")
+CELL = ("model", "backend", "mode", "precision", "device", "variant")
 """What a cell is."""
 
 
@@ -33,28 +33,23 @@ def as_suite(found: SweepFile) -> BenchSuiteResult:
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:
-    """Whether the case was measured for that cell; a backend may be there with several settings."""
+    """Whether the case was measured for that cell."""
     if cell.case_ids or not cell.batch_sizes:
         return case.case_id in cell.case_ids
-    return all(
-        getattr(case, name) == getattr(cell, name) for name in ("model", "backend", "mode", "precision", "device")
-    )
+    return all(getattr(case, name) == getattr(cell, name) for name in CELL)
 
 
 def case_of(cell: CellSweep) -> BenchCase:
     """A case of the cell, for its name."""
     return BenchCase(
         case_id=cell.case_ids[0] if cell.case_ids else "", model=cell.model, backend=cell.backend, mode=cell.mode,
-        precision=cell.precision, device=cell.device, batch_size=1,
+        precision=cell.precision, device=cell.device, batch_size=1, variant=cell.variant,
     )  # fmt: skip
 
 
 def names_of(found: SweepFile) -> CaseNames:
     """Of all cells, those of which nothing was measured too; the model is told beside them."""
-    numbers = {}
-    for _, cells in in_groups((tuple(getattr(cell, name) for name in CELL), cell) for cell in found.cells):
-        numbers.update({case_id: number for number, cell in enumerate(cells, 1) for case_id in cell.case_ids})
-    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False, numbers=numbers)
+    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
 
 
 def end_in_words(cell: CellSweep) -> str:

@@ -269,4 +269,4 @@ def test_a_backend_with_several_settings_is_several_cells(tmp_path: Path) -> Non
     assert found is not None
     assert [cell.batch_sizes for cell in found.cells] == [[1, 2], [1, 2]]
     assert len({case_id for cell in found.cells for case_id in cell.case_ids}) == len(found.cases) == 4
-    assert "net, FakeBackend/plain #2 fp32" in done.stdout
+    assert "net, FakeBackend/plain threads=2 fp32" in done.stdout

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from perfharness.analysis.bench_names import CaseNames
+from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.merge import merge_suites
 from perfharness.bench.store import read_suite_result, write_suite, write_sweep
@@ -33,13 +36,20 @@ from perfharness.model.bench import (
 from perfharness.model.bench_search import CellSweep, LatencyTarget, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
 from perfharness.report import bench_chart, bench_charts
-from perfharness.report.bench_chart import MAX_NOTES, Chart, apart
+from perfharness.report.bench_chart import MAX_NOTES, Chart, apart, curves_of
 from perfharness.report.bench_charts import CHARTS, draw_charts, draw_merged
 from perfharness.report.bench_merge_table import print_merged
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_rows import bench_table
 from perfharness.report.bench_table import print_suite
-from perfharness.report.bench_words import LISTED_WIDTH, bytes_in_words, in_significant_digits, listed, speedup_in_words
+from perfharness.report.bench_words import (
+    LISTED_WIDTH,
+    bytes_in_words,
+    in_significant_digits,
+    listed,
+    side_by_side,
+    speedup_in_words,
+)
 from perfharness.report.sweep import print_sweep
 from perfharness.report.sweep_charts import draw_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
@@ -333,26 +343,6 @@ def test_no_two_curves_look_the_same() -> None:
     assert len(set(looks)) == len(looks)
 
 
-def test_several_settings_of_a_backend_are_curves_of_their_own() -> None:
-    def with_threads(threads: int, rate: float) -> list[CaseResult]:
-        cases = (made_up("torch", size, rate=rate * size) for size in (1, 2))
-        return [
-            one.model_copy(update={"case": one.case.model_copy(update={"case_id": f"{one.case.case_id}-{threads}"})})
-            for one in cases
-        ]
-
-    suite = suite_of(*with_threads(1, 10), *with_threads(2, 20))
-    pytest.importorskip("matplotlib")
-    curves = Chart(suite, "").curves
-    assert [curve.label for curve in curves] == ["torch/plain fp32", "torch/plain #2 fp32"]
-    assert [[one.items_per_second.value for one in curve.results if one.items_per_second] for curve in curves] == [
-        [10, 20],
-        [20, 40],
-    ]
-    assert len({(curve.color, curve.style, curve.marker) for curve in curves}) == 2
-    assert row_with(printed(suite), "torch/plain #2", "40")
-
-
 def test_ticks_that_would_run_into_each_other_are_left_out() -> None:
     sizes = [1, 2, 4, 8, 16, 32, 36, 38, 40, 64]
     assert apart(sizes, [math.log2(size) for size in sizes]) == [1, 2, 4, 8, 16, 32, 38, 64]
@@ -490,25 +480,88 @@ def test_versions_and_models_that_differ_are_told() -> None:
 
     same = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.4", 10))])
     assert same.differences == []
-    assert [run.name for run in same.runs] == ["rack1 #1", "rack1 #2"]
+    assert [run.name for run in same.runs] == ["rack1 a", "rack1 b"]
     other = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.5", 11))])
     assert other.differences == [
-        "version of torch (torch) differs: rack1 #1 2.4, rack1 #2 2.5",
-        "size of the file of net for torch, bytes, differs: rack1 #1 10, rack1 #2 11",
+        "version of torch (torch) differs: rack1 a 2.4, rack1 b 2.5",
+        "size of the file of net for torch, bytes, differs: rack1 a 10, rack1 b 11",
     ]
 
 
-def test_a_cell_with_several_settings_is_told() -> None:
-    """Its rows cannot be told apart by name: the first one stands, on the GPU too, and the reader is told."""
-    one = suite_of(made_up("torch", rate=100), made_up("torch", rate=300), made_up("torch", rate=9, device="cpu"))
-    two = suite_of(made_up("torch", rate=5, device="cpu"), made_up("torch", rate=7), hostname="laptop")
+def variant(name: str, size: int = 1, **how: Any) -> CaseResult:
+    result = made_up("torch", size, **how)
+    case_id = f"{result.case.case_id}-{name}"
+    return result.model_copy(update={"case": result.case.model_copy(update={"variant": name, "case_id": case_id})})
+
+
+def test_merge_keeps_settings_and_devices_and_orders_by_size() -> None:
+    one = suite_of(*(variant(f"threads={n}", size, rate=n * size) for n in (1, 2) for size in (1, 4, 16)))
+    two = suite_of(*(variant("threads=1", size, device=device) for size in (8,) for device in ("cpu", "cuda")))
     merged = merge_suites([("a", one), ("b", two)])
-    (row,) = merged.rows
-    rates = [cell.result.items_per_second for cell in row.cells if cell.result is not None]
-    assert [rate.value for rate in rates if rate is not None] == [100, 7]
-    assert merged.differences == [
-        "rack1 measured net torch/plain/fp32 at batch 1 with several settings; the first is shown"
+    assert [(row.variant, row.device, row.batch_size) for row in merged.rows] == [
+        ("threads=1", "cuda", 1), ("threads=1", "cuda", 4), ("threads=1", "cuda", 8), ("threads=1", "cuda", 16),
+        ("threads=2", "", 1), ("threads=2", "", 4), ("threads=2", "", 16), ("threads=1", "cpu", 8),
+    ]  # fmt: skip
+    rates = [row.cells[0].result and row.cells[0].result.items_per_second for row in merged.rows]
+    assert [rate and rate.value for rate in rates] == [1, 4, None, 16, 2, 8, 32, None]
+    text = io.StringIO()
+    print_merged(Console(file=text, width=160), merged)
+    assert "torch/plain threads=2" in text.getvalue()
+
+
+def test_runs_of_one_machine_are_of_one_machine() -> None:
+    def run(**machine: Any) -> BenchSuiteResult:
+        return suite_of(made_up("torch"), machine=MachineRecord(**{"hostname": "rack1", "cpu": "EPYC", **machine}))
+
+    suites = [run(machine_id="1"), run(machine_id="1", gpus=["H200"]), run(machine_id="2"), run(hostname="laptop")]
+    merged = merge_suites([(f"runs/{number}", suite) for number, suite in enumerate(suites)])
+    assert [one.machine_number for one in merged.runs] == [1, 1, 2, 3]
+    assert [one.name for one in merged.runs] == ["rack1 0", "rack1 1", "rack1 2", "laptop"]
+    assert side_by_side(merged) == "4 runs on 3 machines"
+
+
+def test_curves_of_two_settings_have_two_colours_and_names() -> None:
+    suite = suite_of(*(variant(f"threads={n}", size) for n in (1, 2) for size in (1, 4)))
+    curves = curves_of(suite, CaseNames.of((one.case for one in suite.cases), with_model=False))
+    assert [curve.label for curve in curves] == ["torch/plain threads=1 fp32", "torch/plain threads=2 fp32"]
+    assert len({curve.color for curve in curves}) == 2
+    assert [len(curve.results) for curve in curves] == [2, 2]
+    assert bench_table(suite).column("variant").to_pylist() == ["threads=1"] * 2 + ["threads=2"] * 2
+
+
+def bars_of(chart: Chart) -> list[float]:
+    """Lengths of the error bars of the first curve."""
+    (container,) = chart.ax.containers
+    (segments,) = [one.get_segments() for one in container.lines[2]]
+    return [float(abs(part[1][1] - part[0][1])) for part in segments]
+
+
+def test_a_chart_of_p50_has_its_bars(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cases = [made_up("torch", size, latency_ms=10.0 * size, spread=0.1) for size in (1, 4)]
+    chart = Chart(suite_of(*cases), "p50")
+    assert CHARTS["latency"](chart)
+    assert bars_of(chart) == pytest.approx([2.0, 8.0])
+    assert chart.without_bar == []
+    few = cases[1].model_copy(update={"latency": latency_stats(np.asarray([40.0, 41.0]), 0)})
+    chart = Chart(suite_of(cases[0], few), "p50")
+    assert CHARTS["latency"](chart)
+    assert chart.without_bar == [few.case]
+    assert len(chart.notes) == 2
+    assert chart.save(tmp_path / "p50.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["$x^$", "$\\frac{$", "_$b %"])
+def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    cases = [
+        made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)
+        for backend, top1 in (("torch", 0.7), (f"m:{name}", 0.6))
     ]
+    limits = Constraints(accuracy_metric="top1", max_accuracy_loss=0.2)
+    suite = suite_of(*cases, baseline=f"torch/{name}/fp32", hostname=name, constraints=limits)
+    assert len(draw_charts(suite, tmp_path)) == len(CHARTS)
+    assert len(draw_merged(merge_suites([("a", suite), (name, suite)]), tmp_path)) == 1
 
 
 def test_a_batch_size_that_one_machine_lacks_breaks_its_curve() -> None:
