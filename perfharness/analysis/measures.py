@@ -228,23 +228,33 @@ def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
         start_ns: start of each.
     """
     at = np.flatnonzero(stages.is_batch)
-    holder = _holders(stages, at, path[at])
-    order = np.lexsort((start_ns[at], holder))
     loop = np.full(len(stages), -1, dtype=_type_for(len(at)))
-    if not len(at):
-        return loop
-    holder, index = holder[order], stages.batch_index[at][order]
-    is_first = np.r_[True, holder[1:] != holder[:-1]]
-    begins = np.flatnonzero(is_first)
-    lengths = np.diff(np.r_[begins, len(at)])
-    is_lowest = index == np.repeat(np.minimum.reduceat(index, begins), lengths)
-    lowest_before = np.cumsum(is_lowest) - is_lowest
-    is_again = is_lowest & (lowest_before > np.repeat(lowest_before[begins], lengths)) & ~np.r_[False, is_lowest[:-1]]
-    loop[at[order]] = np.cumsum(is_first | is_again) - 1
+    holder = _holders(stages, at, path[at], start_ns[at])
+    order = np.lexsort((start_ns[at], holder))
+    loop[at[order]] = np.cumsum(_begins(holder[order], stages.batch_index[at][order])) - 1
     return loop
 
 
-def _holders(stages: StageTable, at: Integers, path: Integers) -> Integers:
+def _begins(holder: Integers, index: Integers) -> Bool:
+    """Which batches begin a loop: the first of each holder, and those where its lowest index comes again.
+
+    Args:
+        holder: of each batch; those of one stand together, in order of start.
+        index: of the batch. One that never changes says nothing.
+    """
+    if not len(holder):
+        return np.zeros(0, dtype=np.bool_)
+    is_first = np.r_[True, holder[1:] != holder[:-1]]
+    begins = np.flatnonzero(is_first)
+    lengths = np.diff(np.r_[begins, len(holder)])
+    is_lowest = index == np.repeat(np.minimum.reduceat(index, begins), lengths)
+    lowest_before = np.cumsum(is_lowest) - is_lowest
+    is_again = is_lowest & (lowest_before > np.repeat(lowest_before[begins], lengths)) & ~np.r_[False, is_lowest[:-1]]
+    found: Bool = is_first | is_again
+    return found
+
+
+def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) -> Integers:
     """For each batch a number of what runs its loop: a range, or where none does, a lane, a thread or the recorder.
 
     The innermost that holds two batches of the path or more on average. A range around each batch, a task or a thread
@@ -253,6 +263,7 @@ def _holders(stages: StageTable, at: Integers, path: Integers) -> Integers:
     Args:
         at: rows of the batches.
         path: of each, which has all ranges around it, so that those of one path are equally deep.
+        start_ns: of each.
     """
     groups = number_rows(path)
     path, count = groups.code, np.bincount(groups.code, minlength=len(groups))
@@ -279,10 +290,35 @@ def _holders(stages: StageTable, at: Integers, path: Integers) -> Integers:
         left = left[~taken_by(left, holder)]
         holder[left] = stages.parent[holder[left]]
     left = np.concatenate(at_root)
-    thread, lane = taken(stages.thread, at), taken(stages.lane, at)
+    thread = taken(stages.thread, at)
+    lane = _lanes_with_own_indices(path, thread, taken(stages.lane, at), stages.batch_index[at], start_ns, left)
     for keys in ((thread, lane), (thread,), ()):
         left = left[~taken_by(left, *keys)]
     return found
+
+
+def _lanes_with_own_indices(
+    path: Integers, thread: Integers, lane: Integers, index: Integers, start_ns: Int64, rows: Int64
+) -> Integers:
+    """The lane of each batch; 0 where the tasks of its thread share one numbering, as those of a server do.
+
+    Tasks that each count their own batches have indices in common; where a task takes the next one when it comes, which
+    lane it got says nothing.
+
+    Args:
+        rows: which batches are asked about.
+    """
+    if not lane.any():
+        return lane
+    own = lane.astype(np.int64)
+    rows = rows[np.lexsort((start_ns[rows], thread[rows], path[rows]))]
+    group = number_rows(path[rows], thread[rows]).code
+    loop = np.cumsum(_begins(group, index[rows]))
+    numbers = number_rows(loop.astype(np.int64), index[rows])
+    is_repeated = (np.bincount(numbers.code, minlength=len(numbers)) > 1)[numbers.code]
+    repeats = np.bincount(group, weights=is_repeated) > 0
+    own[rows[~repeats[group]]] = 0
+    return own
 
 
 def _type_for(count: int) -> type[np.signedinteger[Any]]:

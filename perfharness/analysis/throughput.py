@@ -29,6 +29,9 @@ DRAIN_THRESHOLD = 1.517
 """Of the largest excess of a cumulative sum, in standard deviations of it: exceeded by chance in 1 % of steady loops
 (exp(-2 x^2), the one-sided Kolmogorov distribution)."""
 
+MOSTLY = 0.9
+"""Of the batches that begin in a loop's window so many have to end in it, where they overlap: else it is filling up."""
+
 _Borders = tuple[Int64, Int64]
 
 
@@ -179,6 +182,14 @@ def _periods(loop: BatchLoop) -> _Periods:
         first, reason = _behind_the_drain(loop, int(np.argmax(counted)))
         counted[:first] = False
     owns = np.flatnonzero(counted[:-1])
+    if len(owns):
+        begin, end = start[owns[0]], start[owns[-1] + 1]
+        begun, ended = ((times >= begin) & (times < end) for times in (start, loop.end_ns - 1))
+        if ended.sum() < MOSTLY * begun.sum() - 1:
+            reason = (
+                f"of {begun.sum()} batches that began in its window only {ended.sum()} ended there; run more batches"
+            )
+            owns, counted = owns[:0], np.zeros_like(counted)
     return _Periods(
         path=loop.path,
         start_ns=start[owns],

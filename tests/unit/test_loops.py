@@ -111,6 +111,16 @@ def test_each_task_with_batches_has_its_warmup(tmp_path: Path) -> None:
     assert kept(builder, tmp_path) == {"batch": [1, 2, 1, 2]}
 
 
+def test_tasks_of_a_server_share_one_loop(tmp_path: Path) -> None:
+    """Twice 12 requests of 25 ms, one each 10 ms, on whichever lane is free; a peak takes a fourth lane."""
+    builder = Recorded()
+    for number in range(24):
+        lane = 4 if number in (5, 17) else 1 + number % 3
+        builder.batch(number % 12, 10 * number, 10 * number + 25, lane=lane)
+    assert sorted(kept(builder, tmp_path)["batch"]) == sorted([*range(1, 11)] * 2)
+    assert [loop.count for loop in tabulate_file(tmp_path, 1).loops] == [12, 12]
+
+
 def test_no_batch_left_is_an_error_and_none_of_some_name_a_warning(tmp_path: Path) -> None:
     builder = Recorded()
     for video in range(4):

@@ -82,6 +82,23 @@ def test_threads_count_while_all_are_steady() -> None:
     assert (found["items_per_second"], found["window_ms"]) == (200, 290)
 
 
+def test_batches_that_overlap_count_where_as_many_end_as_begin() -> None:
+    """Tasks of 20 ms, one every 5 ms; and 60 that all begin within 3 ms."""
+    assert rate(loop(every(5, 60), batch_ms=20, warmup=1)) == 200
+    assert rate(loop(every(0.05, 60), batch_ms=20, warmup=1)) is None
+
+
+@pytest.mark.parametrize("count", [20, 50, 100, 400])
+def test_a_server_that_fills_up_and_then_takes_what_it_can(count: int) -> None:
+    """16 at once of 40 ms each: 400 items/s, of which the first 16 begin in the same moment."""
+    start = np.sort(np.concatenate([every(40, count // 16 + 1, 2.5 * number) for number in range(16)]))[:count]
+    start[:16] = np.arange(16) * 0.001
+    found = rate(loop(start, batch_ms=40, warmup=1, traced_from_ns=-(10**9)))
+    assert found is None or found == pytest.approx(400, rel=0.06)
+    if count >= 400:
+        assert found is not None
+
+
 def test_the_shortest_process_decides() -> None:
     long, short = loop(every(10, 100), warmup=1), loop(every(10, 6, 205), warmup=1)
     found = throughput({"long": [long], "short": [short]}, clock_is_utc=True)
@@ -197,7 +214,7 @@ def test_a_constant_rate_comes_out_exactly_or_not_at_all(
 @pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 40.0])
 @pytest.mark.parametrize("count", [5, 50])
 def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> None:
-    """Jitter of 5 % and any phase, loaders of 0 to 40 batches' length; mean over 50 runs."""
+    """Jitter of 5 % and any phase, loaders of 0 to 40 times as long; mean over 50 runs."""
     rng = np.random.default_rng(1)
     found = []
     for _ in range(50):
@@ -205,7 +222,7 @@ def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> No
         for process in range(processes):
             period = 10 * (1 + loader) * rng.normal(1, 0.05, count + 2)
             start = np.r_[0, np.cumsum(period)[:-1]] + rng.uniform(0, 10 * (1 + loader))
-            run[str(process)] = [loop(start, 10, warmup=1)]
+            run[str(process)] = [loop(start, 5, warmup=1)]
         value = throughput(run, clock_is_utc=True)["items_per_second"]
         if value is not None:
             found.append(value / (processes * 100 / (1 + loader)))
