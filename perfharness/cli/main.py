@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -24,6 +25,18 @@ MEASURING = frozenset({"launch", "bench", "compare-engines", "compare-layers"})
 """They go on when nobody reads what they print; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
+
+
+EXIT_INTERRUPTED = 130
+"""What Typer makes of Ctrl-C."""
+
+CAUSED_BY_THE_SYSTEM = frozenset(
+    {
+        errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE,
+        errno.ENOMEM, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE,
+    }
+)  # fmt: skip
+"""Errors of file operations that no program can help."""
 
 
 def build_app() -> typer.Typer:
@@ -92,8 +105,17 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if error.errno not in CAUSED_BY_THE_SYSTEM:
+            _say_our_fault(error)
+        else:
+            _say(f"{error.filename or 'a file'}: {error.strerror}; check the disk, the permissions and TMPDIR")
+        return EXIT_FAILED
     except Exception as error:
         _say_our_fault(error)
+        return EXIT_FAILED
+    if code == EXIT_INTERRUPTED:
+        _say("interrupted")
         return EXIT_FAILED
     return code if isinstance(code, int) else EXIT_OK
 
