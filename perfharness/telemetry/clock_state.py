@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +20,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfharness.errors import ClockError
+from perfharness.files import read_regular
 from perfharness.model.clocks import Setting
 
 STATE_DIR = "PERFHARNESS_STATE_DIR"
 STATE_NAME = "clocks.json"
 LOCK_NAME = "clocks.lock"
-STATE_VERSION = 1
+STATE_VERSION = 2
 FOR_ALL_TO_READ = 0o644
 LOCK_PATIENCE_S = 30.0
 LOCK_PERIOD_S = 0.05
@@ -79,17 +81,26 @@ class Change(_Model):
 
 
 class ClocksState(_Model):
-    """The whole file."""
+    """What was changed by one machine: a boot id, or, after a restart, a host's name, tells which."""
 
-    version: int = STATE_VERSION
-    boot_id: str
+    boot_id: str = Field(default_factory=lambda: boot_id())
+    machine: str = Field(default_factory=lambda: machine_name())
+    written_unix_s: float = Field(default_factory=time.time)
     owners: list[Owner] = Field(default_factory=list)
     changes: list[Change] = Field(default_factory=list)
 
     @property
+    def is_of_this_machine(self) -> bool:
+        """False for a machine, or a container with a kernel of its own, that shares the folder."""
+        return self.boot_id == boot_id() or self.machine == machine_name()
+
+    @property
     def is_of_this_boot(self) -> bool:
-        """A restart has undone every change: none of these settings outlives it."""
-        return self.boot_id == boot_id()
+        """A restart has undone every change: none of these settings outlives it.
+
+        A boot id that differs is no proof, for some containers have their own; the machine must have started since.
+        """
+        return self.boot_id == boot_id() or not self.is_of_this_machine or self.written_unix_s >= boot_unix_s()
 
     @property
     def wanted_gpus(self) -> set[str]:
@@ -102,6 +113,27 @@ class ClocksState(_Model):
         return [
             change for change in self.changes if change.gpu_uuid not in self.wanted_gpus and change.phase != "planned"
         ]
+
+
+class _File(_Model):
+    """The whole file."""
+
+    version: int = STATE_VERSION
+    machines: list[ClocksState]
+
+
+def machine_name() -> str:
+    """The same before and after a restart; of no use to tell containers apart that were made of one image."""
+    try:
+        machine_id = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        machine_id = ""
+    return f"{socket.gethostname()}/{machine_id}"
+
+
+def boot_unix_s() -> float:
+    """When this machine started."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:
@@ -149,47 +181,64 @@ class StateStore:
         return self.folder / STATE_NAME
 
     def read(self) -> ClocksState | None:
-        """The state; None where there is none.
+        """What this machine has changed; None where that is nothing. Raises `ClockError`, as `machines` does."""
+        own = [state for state in self.machines() if state.is_of_this_machine]
+        return min(own, key=lambda state: state.boot_id != boot_id(), default=None)
+
+    def machines(self) -> list[ClocksState]:
+        """What each machine has changed that shares the folder.
 
         Raises:
-            ClockError: it is there and cannot be read.
+            ClockError: the file is there and cannot be read.
         """
         try:
-            data = self.path.read_bytes()
+            data = read_regular(self.path)
         except FileNotFoundError:
-            return None
+            return []
         except OSError as error:
             raise ClockError(
                 f"{self.path}, which says what was changed about the clocks, cannot be read: {error}"
             ) from error
         try:
-            state = ClocksState.model_validate_json(data)
+            file = _File.model_validate_json(data)
         except ValidationError as error:
             raise ClockError(
                 f"{self.path} is no state of clocks that this version can read ({error.error_count()} faults);"
                 " put the clocks right with nvidia-smi (-rgc, -rmc, -rac, -pl, -pm), then remove the file"
             ) from error
-        if state.version > STATE_VERSION:
+        if file.version > STATE_VERSION:
             raise ClockError(f"{self.path} was written by a newer perfharness; restore the clocks with that one")
-        return state
+        return file.machines
+
+    def _others(self, state: ClocksState) -> list[ClocksState]:
+        """What the file holds beside this, of machines that may still want it."""
+        key = (state.machine, state.boot_id)
+        return [one for one in self.machines() if (one.machine, one.boot_id) != key and one.is_of_this_boot]
 
     def write(self, state: ClocksState) -> None:
+        """Put what a machine has changed into the file, in place of what was there of it."""
+        self._replace([state.model_copy(update={"written_unix_s": time.time()}), *self._others(state)])
+
+    def remove(self, state: ClocksState) -> None:
+        """Nothing of this is changed any more. Without any other, the file goes."""
+        if others := self._others(state):
+            self._replace(others)
+            return
+        os.unlink(self.path)  # noqa: PTH108 - by the name that tests of kills look for
+        self._sync_folder()
+
+    def _replace(self, machines: list[ClocksState]) -> None:
         """Replace the file as a whole, and be sure that it is on the disk."""
         new = self.folder / f"{STATE_NAME}.new"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FOR_ALL_TO_READ)
         try:
             with os.fdopen(descriptor, "wb", closefd=False) as file:
-                file.write(state.model_dump_json(indent=1).encode())
+                file.write(_File(machines=machines).model_dump_json(indent=1).encode())
             os.fchmod(descriptor, FOR_ALL_TO_READ)  # whatever root's umask: anybody's next command is to find it
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(new, self.path)  # noqa: PTH105 - the same call, by the name that tests of kills look for
-        self._sync_folder()
-
-    def remove(self) -> None:
-        """Remove the file: nothing is changed any more."""
-        os.unlink(self.path)  # noqa: PTH108 - see `write`
+        os.replace(new, self.path)  # noqa: PTH105 - by the name that tests of kills look for
         self._sync_folder()
 
     def _sync_folder(self) -> None:

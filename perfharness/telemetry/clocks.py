@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Literal
@@ -21,7 +21,6 @@ from perfharness.telemetry.clock_state import (
     ClocksState,
     Owner,
     StateStore,
-    boot_id,
     pid_namespace,
     start_ticks,
 )
@@ -80,13 +79,14 @@ class ClockTaker:
     def _take(self, gpu_uuids: Sequence[str]) -> None:
         state = self.store.read()
         if state is None or not state.is_of_this_boot:
-            state = ClocksState(boot_id=boot_id())
+            state = ClocksState()
         self._forget_own(state)
         owner = self.owner.model_copy(update={"gpus": list(gpu_uuids)})
         planned = [step for uuid in gpu_uuids for step in self._plan(uuid, state)]
         if not any(change for _, _, change in planned):
             self.steps = [step for step, _, _ in planned]
-            if state.changes:  # of others, which this run relies on from now on
+            changed = {change.gpu_uuid for other in self.store.machines() for change in other.changes}
+            if state.changes or changed & {*gpu_uuids}:  # of others, which this run relies on from now on
                 state.owners.append(owner)
                 self._complete(owner, state)
             return
@@ -197,26 +197,51 @@ def restore(
     if not store.path.exists():
         return []
     with store.locked():
-        state = store.read()
-        if state is None:
-            return []
-        if not state.is_of_this_boot:
-            store.remove()
-            return [
-                Restored(change.gpu_uuid, change.setting, "gone_with_restart", change.before)
-                for change in reversed(state.changes)
-                if change.phase != "planned"
+        machines = store.machines()
+        for state in machines:
+            state.owners = [
+                owner
+                for owner in state.owners
+                if _still_wants(owner, state)
+                and not (_is_here(owner, state, nvml) and _goes(owner, leaving, holds_end, force))
             ]
-        state.owners = [owner for owner in state.owners if owner.lives and not _goes(owner, leaving, holds_end, force)]
-        _note(state, store)  # from here on the changes are nobody's, also if this process does not live to undo them
-        results = [
-            result for change in reversed([*state.changes]) for result in _undo_in_any_case(nvml, change, state, store)
+        wanted = {uuid for state in machines for owner in state.owners for uuid in owner.gpus}
+        return [result for state in machines for result in _restore_machine(nvml, state, store, wanted)]
+
+
+def _still_wants(owner: Owner, state: ClocksState) -> bool:
+    """Whether it lives; one of another machine, whose processes cannot be looked at, is taken to live."""
+    return not state.is_of_this_machine or (state.is_of_this_boot and owner.lives)
+
+
+def _is_here(owner: Owner, state: ClocksState, nvml: Nvml) -> bool:
+    """Whether it is for this machine to say that the owner goes: it is its own, or has only GPUs that are here."""
+    return state.is_of_this_machine or all(nvml.device(uuid) is not None for uuid in owner.gpus)
+
+
+def _restore_machine(nvml: Nvml, state: ClocksState, store: StateStore, wanted: Collection[str]) -> list[Restored]:
+    """Undo what one machine has changed; of another machine what it did to GPUs that are here."""
+    if not state.is_of_this_boot:
+        store.remove(state)
+        return [
+            Restored(change.gpu_uuid, change.setting, "gone_with_restart", change.before)
+            for change in reversed(state.changes)
+            if change.phase != "planned"
         ]
-        if state.owners or state.changes:
-            _note(state, store)
-        else:
-            store.remove()
-        return results
+    changes = [
+        change
+        for change in reversed(state.changes)
+        if state.is_of_this_machine or nvml.device(change.gpu_uuid) is not None
+    ]
+    if not changes and not state.is_of_this_machine:
+        return []
+    _note(state, store)  # from here on the changes are nobody's, also if this process does not live to undo them
+    results = [result for change in changes for result in _undo_in_any_case(nvml, change, state, store, wanted)]
+    if state.owners or state.changes:
+        _note(state, store)
+    else:
+        store.remove(state)
+    return results
 
 
 def _note(state: ClocksState, store: StateStore) -> None:
@@ -234,10 +259,12 @@ def _is_same(owner: Owner, other: Owner) -> bool:
     return (owner.pid, owner.start_ticks, owner.pid_namespace) == (other.pid, other.start_ticks, other.pid_namespace)
 
 
-def _undo_in_any_case(nvml: Nvml, change: Change, state: ClocksState, store: StateStore) -> list[Restored]:
+def _undo_in_any_case(
+    nvml: Nvml, change: Change, state: ClocksState, store: StateStore, wanted: Collection[str]
+) -> list[Restored]:
     """Undo one change; a fault with it, ours or the disk's, must not keep the others from being undone."""
     try:
-        return _undo(nvml, change, state, store)
+        return _undo(nvml, change, state, store, wanted)
     except Exception as error:
         if change not in state.changes:  # undone, only not noted on the disk: the next restore finds nothing to do
             return [Restored(change.gpu_uuid, change.setting, "restored", change.before)]
@@ -245,8 +272,8 @@ def _undo_in_any_case(nvml: Nvml, change: Change, state: ClocksState, store: Sta
         return [Restored(change.gpu_uuid, change.setting, "failed", change.before, reason)]
 
 
-def _undo(nvml: Nvml, change: Change, state: ClocksState, store: StateStore) -> list[Restored]:
-    if change.gpu_uuid in state.wanted_gpus:
+def _undo(nvml: Nvml, change: Change, state: ClocksState, store: StateStore, wanted: Collection[str]) -> list[Restored]:
+    if change.gpu_uuid in wanted:
         return [Restored(change.gpu_uuid, change.setting, "left_to_others", change.before)]
     if change.phase == "planned":
         state.changes.remove(change)

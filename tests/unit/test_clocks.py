@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
+from perfharness.telemetry import clock_state
 from perfharness.telemetry.clock_state import ClocksState, Owner, StateStore, start_ticks
 from perfharness.telemetry.clock_words import left_behind_in_words, restored_in_words, steps_in_words
 from perfharness.telemetry.clocks import MIG_REASON, ClockTaker, process_as_owner, restore
@@ -355,19 +357,76 @@ def test_an_owner_in_another_pid_namespace_is_taken_to_live(store: StateStore) -
     assert machine.settings() == BEFORE
 
 
-def test_after_a_restart_there_is_nothing_to_restore(store: StateStore) -> None:
+def test_after_a_restart_there_is_nothing_to_restore(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     with machine.open() as nvml:
         ClockTaker(nvml, store, owner("hold")).take([GPU])
-        state = store.read()
-        assert state is not None
-        store.write(state.model_copy(update={"boot_id": "an earlier one"}))
-        machine = Machine()  # restarted
+    monkeypatch.setattr(clock_state, "boot_id", lambda: "a later one")
+    monkeypatch.setattr(clock_state, "boot_unix_s", lambda: time.time() + 60)
+    machine = Machine()  # restarted
     with machine.open() as nvml:
         results = restore(nvml, store, holds_end=True)
     assert [item.outcome for item in results] == ["gone_with_restart"] * 5
     assert machine.settings() == BEFORE
     assert not store.path.exists()
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From here on this is another machine, or a container with a kernel of its own."""
+    monkeypatch.setattr(clock_state, "boot_id", lambda: f"boot of {name}")
+    monkeypatch.setattr(clock_state, "machine_name", lambda: name)
+
+
+@pytest.mark.parametrize("kind", ["launch", "hold"])
+def test_machines_that_share_a_folder_keep_their_records(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    one, two = Machine(h100_machine(1)), Machine(h100_machine(2))  # the second has OTHER, which the first has not
+    elsewhere(monkeypatch, "two")
+    with two.open() as nvml:
+        second = ClockTaker(nvml, store, owner("hold"))
+        second.take([OTHER])
+    elsewhere(monkeypatch, "one")
+    with one.open() as nvml:
+        first = ClockTaker(nvml, store, owner(kind))
+        first.take([GPU])
+        assert len(store.machines()) == 2
+        assert {item.outcome for item in restore(nvml, store, leaving=first.owner, holds_end=True)} == {"restored"}
+    assert one.settings() == BEFORE
+    assert two.settings(OTHER) == AT_MAXIMUM
+    elsewhere(monkeypatch, "two")
+    with two.open() as nvml:
+        assert {item.outcome for item in restore(nvml, store, holds_end=True)} == {"restored"}
+    assert two.settings(OTHER) == BEFORE
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize("same_name", [True, False])
+def test_a_container_with_a_boot_id_of_its_own_restores_the_gpu(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, same_name: bool
+) -> None:
+    """The GPU is one, so what another container left is restored, and what it still wants is left."""
+    machine = Machine()
+    with machine.open() as nvml:
+        ClockTaker(nvml, store, owner("hold")).take([GPU])
+        if same_name:
+            monkeypatch.setattr(clock_state, "boot_id", lambda: "another")
+        else:
+            elsewhere(monkeypatch, "container")
+        launch = ClockTaker(nvml, store, owner("launch", os.getppid()))
+        assert set(answers(launch.take([GPU]))) <= {"set", "already"}
+        launch.give_back()
+        assert machine.settings() == AT_MAXIMUM
+        restore(nvml, store, holds_end=True)
+    assert machine.settings() == BEFORE
+    assert not store.path.exists()
+
+
+def test_a_state_that_is_a_fifo_is_not_waited_for(store: StateStore) -> None:
+    store.folder.mkdir()
+    os.mkfifo(store.path)
+    with pytest.raises(ClockError):
+        store.read()
 
 
 def test_a_gpu_that_is_not_there_is_kept_in_mind(store: StateStore) -> None:
