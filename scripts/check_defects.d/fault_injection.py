@@ -2,8 +2,8 @@
 
     fault_injection.py [FAULTS]     at most so many places per kind of operation and fault (120)
 
-Each fault is a process of its own that has the real run of a launch before it and fails, or is killed, at one operation.
-Afterwards the next command looks: the old run or the new one has to be there, whole. A compiler (cc) is needed.
+Each fault is a process of its own that has the real run of a launch before it and fails, or is killed, at one
+operation. Afterwards the next command looks: the old run or the new one has to be there, whole. A compiler (cc) is needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_ids(out: Path) -> set[str]:
         try:
             tree = json.loads((out / name).read_text())
             found.add(f"{tree.get('run_id') or tree['meta']['run_id']}/{tree.get('meta', {}).get('warmup_batches')}")
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError) as error:  # noqa: PERF203 - each file on its own
             found.add(f"missing {name} ({error})")
     return {one if one.startswith("missing") else one.split("/")[0] for one in found} | {
         f"-w {one.split('/')[1]}" for one in found if not one.endswith("/None") and not one.startswith("missing")
@@ -111,7 +111,7 @@ def in_a_process(act: Callable[[], object]) -> None:
             os.dup2(nowhere.fileno(), 2)
         try:
             act()
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             os._exit(1)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -155,7 +155,9 @@ def campaign(place: Path, most: int) -> int:
                 for at in places:
                     ground.reset()
 
-                    def struck(kind: int = kind, at: int = at, error: int = error) -> None:
+                    def struck(
+                        kind: int = kind, at: int = at, error: int = error, act: Callable[[], object] = act
+                    ) -> None:
                         shim.fault_arm(str(ground.out).encode(), kind, ctypes.c_long(at), error)
                         act()
 
@@ -166,7 +168,8 @@ def campaign(place: Path, most: int) -> int:
             bad += len(wrong)
             if places:
                 print(
-                    f"{'BAD' if wrong else 'ok'}  {name}: {KINDS[kind]}: {len(places) * len(FAULTS)} faults at {count} places  "
+                    f"{'BAD' if wrong else 'ok'}  {name}: {KINDS[kind]}: "
+                    f"{len(places) * len(FAULTS)} faults at {count} places  "
                     f"lost or partial: {len(wrong)} {wrong[:3] or ''}  (right: 0)",
                     flush=True,
                 )

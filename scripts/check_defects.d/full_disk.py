@@ -66,7 +66,7 @@ def main() -> int:
             finally:
                 subprocess.run(["umount", str(disk)], check=True)
     print(
-        f"{'BAD' if bad else 'ok'}  {sizes} full disks: the old run stayed {kept} times, a whole new one took its place "
+        f"{'BAD' if bad else 'ok'}  {sizes} full disks: the old run stayed {kept} times, a whole new one came "
         f"{replaced} times, lost or partial {bad}  (right: 0)"
     )
     return 1 if bad else 0
