@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -105,7 +104,7 @@ def _beside(target: Path, *, follow: bool) -> Iterator[Path]:
     before = target.stat() if follow and target.exists() else None
     if not follow and not is_plain(target) and not target.is_symlink() and os.path.lexists(target):
         raise OSError(errno.EINVAL, NOT_REGULAR)
-    temporary = target.parent / f".perfharness-{secrets.token_hex(8)}.new"
+    temporary = target.parent / f".perfharness-{os.urandom(8).hex()}.new"
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     try:
         yield temporary

@@ -11,7 +11,6 @@ import contextlib
 import mmap
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -87,7 +86,7 @@ def replace_names(folder: Path, new: Path, going: Sequence[str], coming: Sequenc
 
     Raises `OSError` where it cannot be done; all is as it was then.
     """
-    swap = _Swap(new=new.name, old=f"{REPLACED_PREFIX}{secrets.token_hex(8)}", going=[*going], coming=[*coming])
+    swap = _Swap(new=new.name, old=f"{REPLACED_PREFIX}{os.urandom(8).hex()}", going=[*going], coming=[*coming])
     record = new / SWAP_NAME
     try:
         record.write_text(swap.model_dump_json())

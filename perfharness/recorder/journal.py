@@ -10,7 +10,6 @@ import atexit
 import json
 import os
 import sys
-import tempfile
 import threading
 import warnings
 from pathlib import Path
@@ -209,11 +208,11 @@ def _nvtx_version() -> str | None:
 
 
 def _temporary(target: Path, text: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    """A new file beside the target, with the mode that the umask leaves."""
+    path = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
-    path = Path(name)
-    path.chmod(0o644)
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ class ResultFiles:
 
         self._run_dir = run_dir
         self._folders = list(folders)
-        self._new = run_dir / f"{RESULTS_PREFIX}{secrets.token_hex(8)}"
+        self._new = run_dir / f"{RESULTS_PREFIX}{os.urandom(8).hex()}"
         self._written: list[str] = []
         try:
             self._new.mkdir()

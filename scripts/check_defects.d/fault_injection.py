@@ -3,7 +3,7 @@
     fault_injection.py [FAULTS]     at most so many places per kind of operation and fault (120)
 
 Each fault is a process of its own that has the real run of a launch before it and fails, or is killed, at one
-operation. Afterwards the next command looks: the old run or the new one has to be there, whole. A compiler (cc) is needed.
+operation. Afterwards the next command looks: the old run or the new one has to be there, whole. Needs a compiler (cc).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TOY = HERE / "scripts" / "toy.py"
+Act = Callable[[], object]
 KINDS = ("open", "write", "rename", "unlink", "mkdir", "rmdir", "fsync", "chmod", "link", "truncate")
 FAULTS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES, "killed": 0}
 

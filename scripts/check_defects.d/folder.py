@@ -124,7 +124,7 @@ class Rows:
         named = str(hidden) in again.stdout + again.stderr
         self.say(
             "killed launch", done.returncode == 3 and batches and named,
-            f"analyze of what it left: exit code {done.returncode}, its batches: {batches}; the next launch names it: {named}",
+            f"analyze: exit code {done.returncode}, its batches: {batches}; the next launch names it: {named}",
             "3, True, True",
         )  # fmt: skip
 
