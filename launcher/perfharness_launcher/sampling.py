@@ -32,6 +32,9 @@ from perfharness_launcher.orphans import RUN_ID_VARIABLE
 
 READY_S = 60.0
 DONE_S = 60.0
+FINISHED_BYTES_PER_S = 5e6
+"""How fast a sampler makes its file of what it has written, at least; that much longer is waited for it."""
+
 END_S = 2.0
 POLL_S = 0.1
 
@@ -119,8 +122,9 @@ class TelemetryCompanion:
         done = self._wait_until_done()
         code = self._end(END_S)
         findings: list[Finding] = []
-        if done is None:
+        if done is None or not done.asked:
             findings.append(self._cut_off(code))
+        if done is None:
             done = _finish(self._options, findings)
         if done is None:
             return CompanionReport(findings)
@@ -139,10 +143,17 @@ class TelemetryCompanion:
 
     def _wait_until_done(self) -> Done | None:
         with contextlib.suppress(LaunchError):
-            for answer in self._answers_within(self._done_s):
+            for answer in self._answers_within(self._done_s + self._spool_bytes() / FINISHED_BYTES_PER_S):
                 if answer is not None and answer.done is not None:
                     return answer.done
         return None
+
+    def _spool_bytes(self) -> int:
+        assert self._options is not None
+        try:
+            return self._options.spool.stat().st_size
+        except OSError:
+            return 0
 
     def _answers_within(self, seconds: float) -> Iterator[Answer | None]:
         """Answers as they come, None now and then in between. Raises `LaunchError` where the sampler has ended."""
@@ -193,7 +204,7 @@ class TelemetryCompanion:
         return f": {lines[-1]}" if lines else ""
 
     def _cut_off(self, code: int | None) -> Finding:
-        how = "was killed" if code is not None and code < 0 else f"ended with {code}"
+        how = "was killed" if code is not None and code < 0 else "was ended" if code == 0 else f"ended with {code}"
         return Finding(
             "telemetry-cut-off",
             Severity.WARNING,

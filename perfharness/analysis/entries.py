@@ -13,17 +13,11 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
-from perfharness.analysis.measures import NS_PER_MS, TIMES, Measures, by_level, rows_of_level
+from perfharness.analysis.measures import NS_PER_MS, Measures
+from perfharness.analysis.paths import by_level, rows_of_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
-from perfharness.model.result import EntryTable, Float64, NumberColumn, NumberKind
+from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64, Integers
-
-RESERVED_KEYS = frozenset(
-    {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
-    | {"start_barrier_wait"}
-    | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
-)
-"""A range with such a name is written as `name (range)`, for its entry would be taken for a number."""
 
 
 def number(value: float) -> float | None:
@@ -36,16 +30,15 @@ def whole(items: float) -> int | None:
     return None if np.isnan(items) else int(items)
 
 
+PER_ITEM = "_per_item"
+"""In the keys of times per item, behind the time's own."""
+
+
 def divide(times: Float64, items: Float64) -> Float64:
     """Times per item; NaN where there are no items, or they were not counted."""
     per_item = np.full(len(times), np.nan)
     np.divide(times, items, out=per_item, where=items > 0)
     return per_item
-
-
-def entry_key(name: str) -> str:
-    """The key of a range in a tree."""
-    return f"{name} (range)" if name in RESERVED_KEYS else name
 
 
 KINDS: Final[Mapping[str, NumberKind]] = {
@@ -128,7 +121,8 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
         reasons = _reasons([measures.throttled[word] for word in words], node, count)
         groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
         groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
-    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures))
+    per_item = np.where(is_inside, items, np.where(around.applies, around.values["total_items"], np.nan))
+    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures), per_item)
 
 
 def _table(
@@ -139,6 +133,7 @@ def _table(
     groups: list[Columns],
     words: tuple[str, ...],
     rootless: dict[str, tuple[Int64, Float64]],
+    items: Float64,
 ) -> EntryTable:
     """Entries below their recorders, in order of start."""
     owners, owner = np.unique(stages.owner[first], return_inverse=True)
@@ -152,12 +147,17 @@ def _table(
     row_of[order] = np.arange(len(order))
     row_of_entry, row_of_owner = row_of[len(owners) :], row_of[: len(owners)]
     is_batch = stages.is_batch[first]
-    # Names of ranges, then those of batches, which never look like a number's key, then those of recorders.
-    names = [*(entry_key(name) for name in stages.names), *stages.names, *stages.owners]
-    name = np.concatenate([owners + 2 * len(stages.names), stages.name[first] + len(stages.names) * is_batch])
-    index = np.concatenate(
-        [np.full(len(owners), -1, dtype=np.int64), np.where(is_batch, stages.batch_index[first], -1)]
-    )
+    # Keys of stages, names of batches, which their index makes keys, recorders, and keys of batches below 0.
+    paths = stages.paths
+    batch_index = np.where(is_batch, stages.batch_index[first].astype(np.int64), 0)
+    below_zero = np.flatnonzero(batch_index < 0)
+    names = [*paths.keys, *stages.names, *stages.owners]
+    name = np.where(is_batch, len(paths) + stages.name[first], paths.code[first])
+    name[below_zero] = len(names) + np.arange(len(below_zero))
+    names += [f"{stages.names[stages.name[first[at]]]}_{batch_index[at]}" for at in below_zero.tolist()]
+    name = np.concatenate([owners + len(paths) + len(stages.names), name])
+    index = np.where(is_batch & (batch_index >= 0), batch_index, NO_INDEX)
+    index = np.concatenate([np.full(len(owners), NO_INDEX, dtype=np.int64), index])
     numbers: list[NumberColumn] = []
     for group in groups:
         at = np.flatnonzero(group.applies)
@@ -169,7 +169,9 @@ def _table(
         rows = row_of_owner[np.searchsorted(owners, owner_numbers)]
         by_row = np.argsort(rows)
         numbers.append(number_column(key, rows[by_row], totals[by_row]))
-    return EntryTable(names, name[order], index[order], depth, numbers)
+    items_by_row = np.full(len(order), np.nan)
+    items_by_row[row_of_entry] = items
+    return EntryTable(names, name[order], index[order], depth, numbers, items_by_row)
 
 
 def number_column(key: str, rows: Int64, values: Float64, words: tuple[str, ...] = ()) -> NumberColumn:

@@ -9,8 +9,12 @@ import numpy as np
 from perfharness.analysis.keys import number_rows
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, pid_of
+
+MUCH_OF_A_RANGE = 0.01
+"""A wait of other threads that is less of a range does not change what its time says."""
 
 
 def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
@@ -125,6 +129,44 @@ def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
         " cpu_time there, while gpu_time, from the first GPU operation to the last, spans them.",
         "--no-barrier starts the processes' measured batches as they come.",
     )
+
+
+def judge_waits_of_other_threads(
+    stages: StageTable, measures: Measures, start_ns: Int64, end_ns: Int64
+) -> list[Finding]:
+    """A warning about ranges around no batch of their own that were open while other threads waited at the barrier.
+
+    Whether such a range waited for those threads (`join`) or worked meanwhile is not in a trace, so that the wait stays
+    in its time.
+
+    Args:
+        stages, measures: the ranges that results are made of.
+        start_ns, end_ns: their times.
+    """
+    waits = stages.barrier_waits
+    longest: dict[str, int] = {}
+    around = np.flatnonzero((measures.batch < 0) & (stages.barrier_wait_ns == 0))
+    for thread in np.unique(stages.thread[around]).tolist() if len(waits) else []:
+        others = (waits.thread != thread) & (pid_of(waits.thread) == pid_of(np.asarray([thread])))
+        rows = around[stages.thread[around] == thread]
+        waited_ns = BusyLine(waits.start_ns[others], waits.end_ns[others]).within(start_ns[rows], end_ns[rows])
+        is_much = waited_ns > MUCH_OF_A_RANGE * (end_ns - start_ns)[rows]
+        for row, waited in zip(rows[is_much].tolist(), waited_ns[is_much].tolist(), strict=True):
+            name = stages.names[stages.name[row]]
+            longest[name] = max(longest.get(name, 0), waited)
+    if not longest:
+        return []
+    shown = ", ".join(f"'{name}' ({waited_ns / 1e6:.1f} ms)" for name, waited_ns in longest.items())
+    return [
+        Finding(
+            "start-barrier-wait-of-other-threads",
+            Severity.WARNING,
+            f"While {shown} lasted, other threads of the process waited at the start barrier; where it waited for these"
+            " threads, that time is in its cpu_time.",
+            "Read the ranges on the threads that waited: their times are without it. --no-barrier starts the processes'"
+            " measured batches as they come.",
+        )
+    ]
 
 
 def negative_without_warmup(names: list[str]) -> Finding:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from perfharness.analysis.entries import preorder, rounded
+from perfharness.analysis.entries import PER_ITEM, divide, preorder, rounded
 from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
 from perfharness.model.result import EntryTable, Float64, NumberColumn
 from perfharness.model.trace import Int64
@@ -15,8 +16,9 @@ from perfharness.model.trace import Int64
 def mean_of_entries(tables: Sequence[EntryTable]) -> EntryTable:
     """Each number the mean over the tables whose entry has it; null where one of them could not measure it.
 
-    Entries are the same where their keys and those of all entries around them are. They stand in the order of the
-    first table that has them. A flag is true where it is true in all.
+    Times per item are ratios of the means, that is, of totals. Entries are the same where their keys and those of all
+    entries around them are. They stand in the order of the first table that has them. A flag is true where it is true
+    in all.
     """
     if len(tables) == 1:
         return tables[0]
@@ -29,7 +31,12 @@ def mean_of_entries(tables: Sequence[EntryTable]) -> EntryTable:
     row_of = np.empty(len(order), dtype=np.int64)
     row_of[order] = np.arange(len(order))
     at = first[order]
-    return EntryTable(names, name[at], index[at], new_depth, _mean_numbers(tables, row_of[merged], len(first)))
+    row = row_of[merged]
+    every = [np.full(len(table), np.nan) if table.items is None else table.items for table in tables]
+    items = sum_by_code(row, np.concatenate([np.empty(0), *every]), len(first))
+    items /= count_by_code(row, len(first))
+    numbers = _ratios_of_totals(_mean_numbers(tables, row, len(first)), items)
+    return EntryTable(names, name[at], index[at], new_depth, numbers, items)
 
 
 def _one_list_of_names(tables: Sequence[EntryTable]) -> tuple[list[str], Int64]:
@@ -79,6 +86,22 @@ def _mean_numbers(tables: Sequence[EntryTable], row: Int64, count: int) -> list[
         for column in table.numbers:
             columns.setdefault(column.key, []).append((column, row[column.rows + begin]))
     return [_mean_column(parts, count) for parts in columns.values()]
+
+
+def _ratios_of_totals(numbers: list[NumberColumn], items: Float64) -> list[NumberColumn]:
+    """Times per item made anew from times and items; `items` are those of each row."""
+    dense: dict[str, Float64] = {}
+    for column in numbers:
+        dense[column.key] = np.full(len(items), np.nan)
+        dense[column.key][column.rows] = column.values
+    found = []
+    for column in numbers:
+        time, per_item, rest = column.key.partition(PER_ITEM)
+        if per_item:
+            over = dense[f"total_items{rest}"] if rest else items
+            column = replace(column, values=rounded(divide(dense[time + rest][column.rows], over[column.rows])))
+        found.append(column)
+    return found
 
 
 def _mean_column(parts: list[tuple[NumberColumn, Int64]], count: int) -> NumberColumn:

@@ -10,12 +10,12 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.keys import number_rows, parts_of, taken
+from perfharness.analysis.paths import rows_of_level
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64, Integers
 
-TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
 NS_PER_MS = 1e6
 
 
@@ -65,7 +65,7 @@ class Measures:
     """Which batches follow one another in one loop; -1 for what is in no batch."""
 
     path: Integers
-    """`name_paths` of the stages."""
+    """Codes of `StageTable.paths`."""
 
     throttled: Mapping[str, Bool] | None = None
     """By reason, batches during which the GPU's clocks were kept down; None where that is not known."""
@@ -105,7 +105,7 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     at = stages.places(len(ranges))
     batch = nearest_batch(stages)
     outer = outermost_batch(stages, batch)
-    path = name_paths(stages)
+    path = stages.paths.code
     start_ns = ranges.start_ns[at]
     loop = loops(stages, path, start_ns)
     warm_batch = _warmup(stages, loop, start_ns, warmup_batches)
@@ -203,18 +203,6 @@ def _inside(stages: StageTable) -> Iterator[Integers]:
         yield from rows_of_level(stages, depth)
 
 
-def by_level(stages: StageTable) -> Iterator[Iterator[Integers]]:
-    """Rows of each level, the outermost first, in parts."""
-    for depth in range(int(stages.level.max(initial=-1)) + 1):
-        yield rows_of_level(stages, depth)
-
-
-def rows_of_level(stages: StageTable, depth: int) -> Iterator[Integers]:
-    """Rows of one level in parts, for a column in between for all of them is felt in big traces."""
-    for part in parts_of(len(stages)):
-        yield (np.flatnonzero(stages.level[part] == depth) + part.start).astype(np.int32)
-
-
 def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
     """A number for each loop of batches, -1 for what is no batch.
 
@@ -224,7 +212,7 @@ def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
 
     Args:
         stages: the ranges that results are made of.
-        path: `name_paths` of them.
+        path: of each, as `StageTable.paths` numbers them.
         start_ns: start of each.
     """
     at = np.flatnonzero(stages.is_batch)
@@ -324,30 +312,6 @@ def _lanes_with_own_indices(
 def _type_for(count: int) -> type[np.signedinteger[Any]]:
     """Of so many numbers from 0 on, and -1."""
     return np.int16 if count <= 1 << 15 else np.int32
-
-
-def name_paths(stages: StageTable) -> Integers:
-    """One number per chain of names from the outermost range down, batch indices left out, owners told apart."""
-    path = np.zeros(len(stages), dtype=np.int16)
-    next_number = 0
-    for level in by_level(stages):
-        known: list[Integers] = []  # the keys of the level's groups so far
-        for at in level:
-            if not len(at):
-                continue
-            parent = stages.parent[at]
-            above = np.where(parent >= 0, path[parent], -1)
-            keys = [taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int8)]
-            groups = number_rows(*keys)
-            firsts = [taken(key, groups.first) for key in keys]
-            together = [np.concatenate([old, new]) for old, new in zip(known, firsts, strict=True)] if known else firsts
-            numbers = number_rows(*together)
-            known = [key[numbers.first] for key in together]
-            if next_number + len(numbers) > np.iinfo(path.dtype).max:
-                path = path.astype(np.int32)
-            path[at] = (numbers.code[-len(groups) :] + next_number)[groups.code]
-        next_number += len(known[0]) if known else 0
-    return path
 
 
 def _warmup(stages: StageTable, loop: Integers, start_ns: Int64, warmup_batches: int) -> Bool:

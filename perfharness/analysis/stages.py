@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest
 from perfharness.analysis.keys import distinct, group_rows, taken
+from perfharness.analysis.paths import StagePaths, find_paths
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Events, Int64, Integers, NvtxMarks, NvtxRanges
@@ -73,6 +75,11 @@ class StageTable:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @cached_property
+    def paths(self) -> StagePaths:
+        """Where the stages stand in results: their paths, and the keys of these."""
+        return find_paths(self)
 
     def places(self, ranges: int) -> Integers | slice:
         """`index`; a slice, which copies nothing, where all of so many ranges are in the table, in their order."""

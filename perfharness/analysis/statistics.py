@@ -23,14 +23,20 @@ def min_count(percentile: int) -> int:
     return 1 if percentile <= 50 else -(-100 // (100 - percentile))
 
 
-def summarise(values: Float64) -> Statistics:
+def summarise(values: Float64, mean: float | None = None) -> Statistics:
     """Statistics of the values; all null where one of them is NaN, that is, could not be measured.
 
     Percentiles interpolate linearly between the closest ranks (NumPy's default, type 7 of Hyndman and Fan 1996).
+
+    Args:
+        values: one a batch.
+        mean: a mean that is not that of the values (per item it is a ratio of totals), NaN where it is not known; None:
+            that of the values.
     """
     count = len(values)
+    own_mean = _figure(mean) if mean is not None and not np.isnan(mean) else None
     if count == 0 or np.isnan(values).any():
-        return Statistics(count, None, None, None, None, None, None, None, None)
+        return Statistics(count, own_mean, None, None, None, None, None, None, None)
     found = np.percentile(values, list(PERCENTILES.values()))
     percentiles = {
         name: _figure(value) if count >= min_count(q) else None
@@ -38,12 +44,18 @@ def summarise(values: Float64) -> Statistics:
     }
     return Statistics(
         count=count,
-        mean=_figure(values.mean()),
+        mean=_figure(values.mean()) if mean is None else own_mean,
         std=_figure(values.std(ddof=1)) if count >= MIN_FOR_DEVIATION else None,
         min=_figure(values.min()),
         max=_figure(values.max()),
         **percentiles,
     )
+
+
+def ratio_of_totals(values: Float64, items: Float64) -> float:
+    """Sum of the values over the sum of the items; NaN where there are none, or one of either is not known."""
+    total = float(items.sum())
+    return float(values.sum()) / total if total > 0 else float("nan")
 
 
 def student_t(freedom: int) -> float:

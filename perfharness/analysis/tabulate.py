@@ -12,19 +12,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.entries import divide, entry_key, make_entries, names_of_negative, number
-from perfharness.analysis.judgement import judge_rejected, judge_stages, negative_without_warmup
+from perfharness.analysis.entries import PER_ITEM, divide, make_entries, names_of_negative, number
+from perfharness.analysis.judgement import (
+    judge_rejected,
+    judge_stages,
+    judge_waits_of_other_threads,
+    negative_without_warmup,
+)
 from perfharness.analysis.keys import count_by_code, distinct, number_rows, rows_by_code, sum_by_code, taken
-from perfharness.analysis.measures import TIMES, Measures, measure, with_throttled
+from perfharness.analysis.measures import Measures, measure, with_throttled
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.statistics import summarise
+from perfharness.analysis.statistics import ratio_of_totals, summarise
 from perfharness.model.findings import Finding
-from perfharness.model.result import BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
-from perfharness.model.trace import Events, Int64, NvtxRanges
+from perfharness.model.result import TIMES, BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
+from perfharness.model.trace import Bool, Events, Int64, NvtxRanges
 
 if TYPE_CHECKING:
     from perfharness.analysis.metrics.clocks import Throttling
+
+
+ITEMS = "items"
+"""Key of the items of the batch, among the values of what is in it: what times per item are made of. Not written."""
 
 
 def tabulate(
@@ -76,17 +85,20 @@ def tabulate_measured(
     values = _ValuesPerBatch(stages, measures)
     negative = names_of_negative(stages, measures)
     findings = [*range_findings, *stages.findings, *judge_stages(stages, measures, warmup_batches)]
+    at = stages.places(len(ranges))
+    findings += judge_waits_of_other_threads(stages, measures, ranges.start_ns[at], ranges.end_ns[at])
     findings += judge_rejected(stages, measures.warmup, measures.rejected)
     if negative:
         findings.append(negative_without_warmup(negative))
     utc = trace.meta.session_start_unix_ns
-    mean_data, stats_minus_warmup = _trees(values)
+    mean_data, stats_minus_warmup, items = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
         make_entries=lambda: make_entries(stages, measures, ranges.start_ns[stages.places(len(ranges))]),
         mean_data=mean_data,
         stats_minus_warmup=stats_minus_warmup,
         values_minus_warmup=_WithoutWarmup(values),
+        items=items,
         loops=_loops(stages, measures, ranges, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
@@ -106,7 +118,7 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
         self._slices: dict[Path, slice] = {}
         for code in np.flatnonzero(counts):
             part = slice(int(stops[code] - counts[code]), int(stops[code]))
-            self._slices[path_names(stages, int(self._rows[part.start]))] = part
+            self._slices[stages.paths.names(int(code))] = part
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -133,7 +145,8 @@ class _ValuesPerBatch(Mapping[Path, BatchValues]):
         if self._stages.is_batch[rows[0]]:
             columns["total_items"] = lambda: items
         for time in TIMES:
-            columns[f"{time}_per_item"] = partial(_per_item, columns[time], items)
+            columns[f"{time}{PER_ITEM}"] = partial(_per_item, columns[time], items)
+        columns[ITEMS] = lambda: items
         return BatchValues(_MadeWhenAsked(columns), measures.warmup[measures.batch[first]])
 
 
@@ -175,16 +188,6 @@ class _WithoutWarmup(Mapping[Path, dict[str, Float64]]):
         return self._values[path].without_warmup()
 
 
-def path_names(stages: StageTable, row: int) -> Path:
-    """Recorder and names from the outermost range down to this one, batch indices left out."""
-    names: list[str] = []
-    at = row
-    while at >= 0:
-        names.append(entry_key(stages.names[stages.name[at]]))
-        at = int(stages.parent[at])
-    return (stages.owners[stages.owner[row]], *reversed(names))
-
-
 def place_at(tree: Tree, path: Path) -> Tree:
     """The sub-tree at this path, made where it is missing."""
     for name in path:
@@ -192,28 +195,42 @@ def place_at(tree: Tree, path: Path) -> Tree:
     return tree
 
 
-def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree]:
-    """Means over all batches in which an entry occurs, `batches` says in how many; statistics without warm-up."""
+def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree, dict[Path, float]]:
+    """Means over all batches in which an entry occurs (`batches`: how many); statistics without warm-up; items."""
     means: Tree = {}
     statistics: Tree = {}
+    items: dict[Path, float] = {}
     for path, entry in values.items():
-        mean: Tree = {}
-        summaries: Tree = {}
+        columns = dict(entry.values)
         kept = ~entry.warmup
-        for key, column in entry.values.items():
-            mean[key] = number(column.mean())
-            summaries[key] = summarise(column[kept]).to_json()
-        place_at(means, path).update(mean, batches=len(entry.warmup))
-        place_at(statistics, path).update(summaries)
-    return means, statistics
+        mean = {key: number(_mean(columns, key, slice(None))) for key in columns if key != ITEMS}
+        place_at(means, path).update(mean, batches=len(kept))
+        place_at(statistics, path).update(_statistics(columns, kept))
+        items[path] = float(columns[ITEMS].sum())
+    return means, statistics, items
 
 
 def statistics_tree(values: Iterable[tuple[Path, dict[str, Float64]]]) -> Tree:
     """A tree with each number as statistics over the batches."""
     tree: Tree = {}
     for path, columns in values:
-        place_at(tree, path).update({key: summarise(column).to_json() for key, column in columns.items()})
+        place_at(tree, path).update(_statistics(columns))
     return tree
+
+
+def _statistics(columns: Mapping[str, Float64], kept: Bool | slice = slice(None)) -> Tree:
+    """Of each number over batches. Per item, the mean is a ratio of totals; the others are of the batches' ratios."""
+    return {
+        key: summarise(column[kept], _mean(columns, key, kept) if key.endswith(PER_ITEM) else None).to_json()
+        for key, column in columns.items()
+        if key != ITEMS
+    }
+
+
+def _mean(columns: Mapping[str, Float64], key: str, kept: Bool | slice) -> float:
+    if key.endswith(PER_ITEM):
+        return ratio_of_totals(columns[key.removesuffix(PER_ITEM)][kept], columns[ITEMS][kept])
+    return float(columns[key][kept].mean())
 
 
 def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns: int) -> list[BatchLoop]:
@@ -227,7 +244,7 @@ def _loops(stages: StageTable, measures: Measures, ranges: NvtxRanges, origin_ns
     waited = _waits_by_loop(stages, measures, start)
     return [
         BatchLoop(
-            path=path_names(stages, int(rows[0])),
+            path=stages.paths.of_row(int(rows[0])),
             start_ns=origin_ns + start[rows],
             end_ns=origin_ns + end[rows],
             items=measures.items[rows],

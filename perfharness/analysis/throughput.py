@@ -14,7 +14,7 @@ import numpy as np
 
 from perfharness.analysis.concurrency import concurrency
 from perfharness.analysis.timeline import BusyLine, merge
-from perfharness.model.result import BatchLoop, Float64, Path
+from perfharness.model.result import BatchLoop, Float64, Path, path_text
 from perfharness.model.trace import Int64
 
 NS_PER_S = 1e9
@@ -154,7 +154,7 @@ def _steady(loops: Sequence[BatchLoop]) -> _Steady | str:
     if not loops:
         return "there are no batches"
     if len({loop.path for loop in loops}) > 1:
-        names = ", ".join(sorted({"/".join(loop.path) for loop in loops}))
+        names = ", ".join(sorted({path_text(loop.path) for loop in loops}))
         return f"there are several loops of batches ({names}), and which of them counts is not known"
     found = [_periods(loop) for loop in loops]
     counted = [periods for periods in found if len(periods.start_ns)]
@@ -289,7 +289,7 @@ def _rate(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
         "window_ms": round(window.length / 1e6, 6),
         "items": round(items, 6) if items is not None else None,
         "periods": round(sum(found.periods(window) for found in processes), 6),
-        "loop": "/".join(processes[0].loops[0].path),
+        "loop": path_text(processes[0].loops[0].path),
         "reason": None if items is not None else "a batch counted no items",
     }
 

@@ -111,15 +111,12 @@ class Runtime:
                 from perfharness.model.conventions import DEFAULT_DOMAIN
                 from perfharness.recorder import journal
                 from perfharness.recorder.claims import claims
-                from perfharness.recorder.core import RecorderCore
+                from perfharness.recorder.core import core_named
 
                 name = self.annotations.recorder or claims.get(DEFAULT_DOMAIN) or DEFAULT_RECORDER
-                core = journal.core_named(name)
-                if core is None:
-                    core = RecorderCore(name, DEFAULT_DOMAIN)
-                    self._entry = journal.register(core, None)
-                    # After the journal's own, so before it at the end.
-                    atexit.register(self._finalize)
+                core = core_named(name, DEFAULT_DOMAIN)
+                journal.register(core, None)
+                atexit.register(self._finalize)  # after the journal's own, so before it at the end
                 self._range_of_call, self._batch_of_call = RangeOfCall, BatchOfCall
                 self._range_around_all = RangeAroundAll
                 self._core = core  # last, for other threads look at it without the lock
@@ -131,7 +128,7 @@ class Runtime:
             return  # the journal names what is open
         from perfharness.recorder import journal
 
-        self._entry.finalized = True
+        core.users -= 1
         journal.write()
 
     # ---- what became of it ----

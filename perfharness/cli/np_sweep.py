@@ -13,6 +13,7 @@ from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.cli.output import Output
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model.plan import LaunchOptions, LaunchPlan
+from perfharness.model.result import path_text
 from perfharness.model.scaling import Scaling, ScalingRow
 from perfharness.report.console import say
 
@@ -104,7 +105,7 @@ def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: 
         script_arguments=list(plan.options.script_arguments),
         num_gpus=max(1, len(plan.gpus)),
         warmup_batches=plan.options.warmup_batches,
-        loop="/".join(loop) if loop else None,
+        loop=path_text(loop) if loop else None,
         base_num_processes=min(measured, default=None),
         points=points,
         knee=find_knee(points),

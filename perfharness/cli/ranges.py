@@ -49,8 +49,8 @@ def ranges(
     """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
 
     A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
-    count is null too. Of a run, and of several, a first column `process` names the process. Findings go to stderr;
-    exits with 3 where a trace is incomplete.
+    count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Of a run, and of several, a
+    first column `process` names the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
     from perfharness.cli.output import Output
     from perfharness.files import write_text

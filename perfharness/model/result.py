@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -26,6 +27,30 @@ Tree = dict[str, Any]
 """Names to sub-trees and keys to numbers, nested as the ranges are; times in ms."""
 
 Path = tuple[str, ...]
+"""Recorder and keys of the entries around and of one, the outermost first."""
+
+TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
+
+RESERVED_KEYS = frozenset(
+    {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
+    | {"start_barrier_wait"}
+    | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
+)
+"""Keys of numbers in an entry; no entry inside it has one of them as its key."""
+
+NO_INDEX = -1
+"""Index of an entry whose key has none behind its name."""
+
+
+def path_text(path: Path) -> str:
+    """A path in one text: its keys joined by slashes, with a backslash before slashes and backslashes in them."""
+    return "/".join(key.replace("\\", "\\\\").replace("/", "\\/") for key in path)
+
+
+def last_key(text: str) -> str:
+    """The last key of a path that `path_text` wrote."""
+    found = re.fullmatch(r"(?:(?:[^/\\]|\\.)*/)*((?:[^/\\]|\\.)*)", text, re.DOTALL)
+    return re.sub(r"\\(.)", r"\1", found[1] if found else text, flags=re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -134,7 +159,7 @@ class EntryTable:
     """A tree of ranges with their numbers, in columns; one row an entry, in the order in which they are written.
 
     An entry stands before those inside it; `depth` is 0 for recorders. Its key is `names[name]`, followed by `_index`
-    where that is not -1. Numbers of an entry come before the entries inside it, in the order of `numbers`.
+    where that is not `NO_INDEX`. Numbers of an entry come before the entries inside it, in the order of `numbers`.
     """
 
     names: list[str]
@@ -142,6 +167,8 @@ class EntryTable:
     index: Int64
     depth: Int64
     numbers: list[NumberColumn]
+    items: Float64 | None = None
+    """What the times per item of each row are the row's times over, NaN where there are none; None: there are none."""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -157,7 +184,7 @@ class EntryTable:
             entries, self.name.tolist(), self.index.tolist(), self.depth.tolist(), strict=True
         ):
             del around[depth + 1 :]
-            around[depth][self.names[name] if index < 0 else f"{self.names[name]}_{index}"] = entry
+            around[depth][self.names[name] if index == NO_INDEX else f"{self.names[name]}_{index}"] = entry
             around.append(entry)
         return around[0]
 
@@ -187,6 +214,9 @@ class ProcessResult:
     mean_data: Tree
     stats_minus_warmup: Tree
     values_minus_warmup: Mapping[Path, dict[str, Float64]]
+    items: Mapping[Path, float]
+    """Of all batches in which a path occurs: what `mean_data` per item is the total time over. NaN: not counted."""
+
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]

@@ -16,13 +16,9 @@ _LIKE_A_LANE = re.compile(f"{LANE_SEPARATOR}[0-9]+\\Z")
 
 
 def check_name(what: str, name: object) -> None:
-    """A name that NVTX can carry."""
+    """A name: a string that is not empty. What NVTX cannot carry in it is escaped."""
     if not isinstance(name, str) or not name:
         raise RecorderError(f"a {what} needs a name, a string that is not empty; got {name!r}")
-    if "\0" in name:
-        raise RecorderError(
-            f"the {what} {name!r} has a NUL character in its name, which NVTX cannot carry; take it out"
-        )
 
 
 def check_category_part(what: str, name: str) -> None:

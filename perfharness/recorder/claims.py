@@ -15,6 +15,6 @@ _lock = threading.Lock()
 def claim_domain(domain: str | None, recorder: str) -> str | None:
     """The domain asked for, or `domain:recorder` where a recorder of another name has it already."""
     with _lock:
-        if claims.setdefault(domain, recorder) == recorder:
-            return domain
-    return recorder if domain is None else f"{domain}:{recorder}"
+        while claims.setdefault(domain, recorder) != recorder:
+            domain = recorder if domain is None else f"{domain}:{recorder}"
+        return domain

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from collections.abc import Callable
 
 from perfharness.errors import RecorderError
-from perfharness.model import conventions
+from perfharness.model import conventions, range_log
 from perfharness.recorder import barrier, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
@@ -28,22 +30,48 @@ class _Token:
     __slots__ = ("__weakref__",)
 
 
+def core_named(name: str, domain: str | None) -> RecorderCore:
+    """The recorder of that name in this process: the one that there is, or a new one.
+
+    Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same stack of
+    NVTX, and the trace could not tell whose they are.
+    """
+    with _naming:
+        core = recorders.get(name)
+        if core is None or core.log is not range_log.active():
+            core = recorders[name] = RecorderCore(name, domain)
+        core.users += 1
+        return core
+
+
+recorders: weakref.WeakValueDictionary[str, RecorderCore] = weakref.WeakValueDictionary()
+_naming = threading.RLock()
+
+
 class RecorderCore:
     """The stacks of a recorder and where they write."""
 
     def __init__(self, name: str, domain: str | None) -> None:
         check_category_part("recorder", name)
+        name = conventions.printable(name)
         startup.note_recorder()
         self.name = name
-        self.domain = domain = claim_domain(domain, name)
+        self.domain = domain = claim_domain(None if domain is None else conventions.printable(domain), name)
         tasks.follow_asyncio()
         self.sink = choose_sink()
+        self.log = range_log.active()
         self.registry = StackRegistry()
         self.barrier = barrier.active()
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         self._lock = threading.Lock()
         self._announced: set[str | None] = set()
+        self.users = 0
+        """How many `PerfRecorder` objects of this name there are that have not been finalized."""
+
+        self.write_counts: Callable[[], None] | None = None
+        """Called now and then, where the counts have to be on disk before the process ends."""
+
         self._channel(self.add_thread(), domain)  # tells the trace of the recorder, even if no range follows
 
     # ---- stacks ----
@@ -106,16 +134,21 @@ class RecorderCore:
         self.registry.reset(stack.thread if stack is not None else None)
         if self.barrier is not None:
             self.barrier.forget_waits()
-        if forget_definitions(self.sink):
-            self._announced = set()
-            for inherited in stack.thread.stacks() if stack is not None else ():
-                inherited.forget_channels()
+        forget_definitions(self.sink)
+        self._announced = set()
+        for inherited in stack.thread.stacks() if stack is not None else ():
+            inherited.forget_channels()
 
     # ---- nodes ----
 
     def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
         """Prepare a range that was not yet pushed here, or a batch that has to come by the start barrier."""
         spec = RangeSpec.of(key)
+        stack.prepared += 1
+        if stack.prepared > stack.prune_at:
+            stack.prune()
+        if self.write_counts is not None:
+            self.write_counts()
         siblings = stack.node.batch_children if is_batch else stack.node.children
         if is_batch:
             startup.note_batch()
@@ -146,7 +179,7 @@ class RecorderCore:
             siblings[held_key] = node
         path = [outer.message for outer in reversed(stack.open_nodes())]
         loop = "/".join([self.name, *path, spec.message])
-        if start_barrier.is_first_measured(loop) and not start_barrier.is_open:
+        if not start_barrier.is_open and start_barrier.is_first_measured(loop):
             with_workers = barrier.has_background_workers()
             waited_ns = start_barrier.wait(loop)
             if waited_ns:
@@ -174,19 +207,20 @@ class RecorderCore:
 
     def _prepare(self, stack: RangeStack, spec: RangeSpec, *, is_batch: bool) -> Node:
         check_name("range", spec.message)
-        category = None if spec.category is None else str(spec.category)
+        message = conventions.printable(spec.message)
+        category = None if spec.category is None else conventions.printable(str(spec.category))
         if category is not None:
             check_category_part(f"category of range {spec.message!r},", category)
         color = color_to_argb(spec.color, spec.message)
         guarded = is_batch or spec.domain is not None or (stack.lane > 0 and stack.node is stack.root)
-        node = Node(stack.node, spec.message, spec.domain, is_batch=is_batch, always_guarded=guarded)
+        node = Node(stack.node, message, spec.domain, is_batch=is_batch, always_guarded=guarded)
         channel = self._channel(stack, self.domain if spec.domain is None else spec.domain)
         if channel is not None:
             node.channel, node.push, node.pop = channel, channel.push, channel.pop
             node.color = color
             node.category = conventions.category_name(self.name, category, stack.lane)
             prepare = channel.attributes_with_value if is_batch else channel.attributes
-            node.attributes = prepare(spec.message, color, node.category)
+            node.attributes = prepare(message, color, node.category)
         return node
 
     def _channel(self, stack: RangeStack, domain: str | None) -> Channel | None:
@@ -194,7 +228,9 @@ class RecorderCore:
             return stack.channels[domain]
         except KeyError:
             pass
-        channel = self.sink.channel(domain)
+        # A domain that is another recorder's has a stack of its own, on which this one's ranges must not lie.
+        claimed = claim_domain(None if domain is None else conventions.printable(domain), self.name)
+        channel = self.sink.channel(claimed)
         if channel is not None:
             with self._lock:
                 new = domain not in self._announced
@@ -296,6 +332,8 @@ class RecorderCore:
         node.guard = node.always_guarded
         if stack.lane:
             _give_back_if_empty(stack)
+        if self.write_counts is not None:
+            self.write_counts()
 
     def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
         """Close the range of `owner`, and those inside that nobody closed.

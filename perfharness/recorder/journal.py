@@ -7,13 +7,16 @@ the process ends, so that one which never finalizes, raises or is killed leaves 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import itertools
 import json
 import os
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from perfharness.model import environment
 from perfharness.recorder import startup
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
 
 FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
+OPEN_RANGES_NAMED = 1000
+COUNTS_EVERY_S = 1.0
+"""How old the counts of a forked child may be on disk, while it closes batches or `with` blocks."""
+
+
+_numbers = itertools.count()
 
 
 class Entry:
@@ -34,7 +43,11 @@ class Entry:
     def __init__(self, core: RecorderCore, args: dict[str, Any]) -> None:
         self.core = core
         self.args = args
-        self.finalized = False
+
+    @property
+    def finalized(self) -> bool:
+        """Whether all objects of the recorder were."""
+        return self.core.users == 0
 
     def to_json(self) -> dict[str, Any]:
         """The recorder as it stands in the file."""
@@ -49,7 +62,7 @@ class Entry:
             "deleted_ranges": totals.deleted_ranges,
             "threads": self.core.registry.threads,
             "finalized": self.finalized,
-            "open_ranges": self.core.open_ranges(),
+            "open_ranges": self.core.open_ranges()[:OPEN_RANGES_NAMED],
         }
 
 
@@ -66,23 +79,26 @@ class Journal:
         self._broken = False
         self._hooked_multiprocessing = False
         self._previous_hook = sys.excepthook
+        self._os_exit = os._exit
+        self._has_begun = True  # in a forked child: whether it has recorded anything
+        self._due_s = 0.0
 
     def install(self) -> None:
         """Follow the process to its end."""
         sys.excepthook = self._on_exception
+        os._exit = self._exit_at_once
         atexit.register(self.write_at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
-    def add(self, entry: Entry) -> None:
-        """Tell of this recorder too."""
+    def add(self, core: RecorderCore, args: dict[str, Any]) -> None:
+        """Tell of this recorder too; further objects of one that is there add their arguments."""
         with self._lock:
-            self._entries.append(entry)
+            known = next((entry for entry in self._entries if entry.core is core), None)
+            if known is None:
+                self._entries.append(Entry(core, args))
+            else:
+                known.args = {**known.args, **args}
         self.write()
-
-    def core_named(self, name: str) -> RecorderCore | None:
-        """The first recorder of that name, or None."""
-        with self._lock:
-            return next((entry.core for entry in self._entries if entry.core.name == name), None)
 
     def write(self) -> None:
         """Write the file as things stand."""
@@ -100,9 +116,7 @@ class Journal:
 
     def _write(self, ended: str) -> None:
         with self._lock:
-            if self._broken or (
-                self.forked and not any(entry.core.registry.totals().ranges for entry in self._entries)
-            ):
+            if self._broken or not self._has_begun:
                 return
             text = json.dumps(self._content(ended), indent=2) + "\n"
             try:
@@ -165,11 +179,28 @@ class Journal:
     def _after_fork(self) -> None:
         """In a forked child: the parent's file is not ours, and what it counted it will tell itself."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._broken = False
         self.forked = True
         self._path = None
         self._exception = None
+        self._has_begun, self._due_s = False, 0.0
         for entry in self._entries:
             entry.core.forget_counts()
+            entry.core.write_counts = self._write_counts
+
+    def _write_counts(self) -> None:
+        """In a forked child: with its first range, and at times after it. A signal may end it without another word."""
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + COUNTS_EVERY_S
+            self._has_begun = True
+            self.write()
+
+    def _exit_at_once(self, status: int) -> NoReturn:
+        """`os._exit`, which calls no exit function."""
+        with contextlib.suppress(Exception):
+            self.write_at_exit()
+        self._os_exit(status)
 
     def _before_fork(self) -> None:
         # The children of multiprocessing leave by os._exit, past atexit, and begin by forgetting all finalizers but
@@ -208,8 +239,8 @@ def _nvtx_version() -> str | None:
 
 
 def _temporary(target: Path, text: str) -> Path:
-    """A new file beside the target, with the mode that the umask leaves."""
-    path = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    """A new file beside the target, as readable as the umask lets it be."""
+    path = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
@@ -245,14 +276,11 @@ def _alive(pid: int) -> bool:
 _journal: Journal | None = None
 
 
-def register(core: RecorderCore, args: object) -> Entry:
+def register(core: RecorderCore, args: object) -> None:
     """Take the recorder into the journal, where this process is part of a launch."""
     journal = open_journal()
-    if journal is None:
-        return Entry(core, {})
-    entry = Entry(core, arguments_to_json(args))
-    journal.add(entry)
-    return entry
+    if journal is not None:
+        journal.add(core, arguments_to_json(args))
 
 
 def open_journal() -> Journal | None:
@@ -271,8 +299,3 @@ def write() -> None:
     """Write the journal as things stand, where there is one."""
     if _journal is not None:
         _journal.write()
-
-
-def core_named(name: str) -> RecorderCore | None:
-    """The recorder of that name in this process, the first one; None outside a launch."""
-    return None if _journal is None else _journal.core_named(name)

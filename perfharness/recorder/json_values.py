@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from perfharness.model.secrets import MASK, is_secret, mask_text
+from perfharness.model.conventions import printable
+from perfharness.model.secrets import MASK, is_secret, mask_arguments, mask_text
 
 _LONGEST_REPR = 1000
 _DEEPEST = 8
@@ -26,7 +27,7 @@ def arguments_to_json(args: object) -> dict[str, Any]:
 
 def _mapping(values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     return {
-        str(key): MASK if value is not None and is_secret(str(key)) else _value(value, depth)
+        printable(str(key)): MASK if value is not None and is_secret(str(key)) else _value(value, depth)
         for key, value in values.items()
     }
 
@@ -36,16 +37,20 @@ def _value(value: Any, depth: int) -> Any:
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is str:
-        return mask_text(value)
+        return mask_text(printable(value))
     if type(value) is float:
         return value if math.isfinite(value) else repr(value)  # JSON has no NaN and no infinity
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
             return _mapping(value, depth + 1)
         if isinstance(value, (list, tuple)):
+            if len(value) == 2 and type(value[0]) is type(value[1]) is str and is_secret(value[0]):
+                return [printable(value[0]), MASK]  # a header
+            if all(type(element) is str for element in value):
+                return mask_arguments([printable(element) for element in value])
             return [_value(element, depth + 1) for element in value]
     try:
-        text = mask_text(repr(value))
+        text = mask_text(printable(repr(value)))
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_REPR else text[:_LONGEST_REPR] + "…"

@@ -79,7 +79,7 @@ def forget_definitions(sink: Sink) -> bool:
 def _warn_once(message: str, *, frames_above: int = 0) -> None:
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=5 + frames_above)  # the line that makes the recorder
+        warnings.warn(message, RuntimeWarning, stacklevel=6 + frames_above)  # the line that makes the recorder
 
 
 class NvtxSink:

@@ -10,9 +10,14 @@ from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
 from perfharness.recorder.checks import USUAL_END, check_items
 from perfharness.recorder.colors import Color
-from perfharness.recorder.core import RecorderCore
+from perfharness.recorder.core import core_named
 from perfharness.recorder.keys import RangeKey, range_key
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
+
+LABELS_SHOWN = 20
+"""So many open ranges a message names."""
+
+SCOPES_KEPT = 4096
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +34,8 @@ class PerfRecorder:
         args: the arguments of the pipeline (a namespace or a mapping), noted in the results. Values whose names look
             like secrets are masked.
         domain: NVTX domain of the ranges. A second recorder of another name gets `domain:name`, for two recorders on
-            one NVTX stack would end each other's ranges.
+            one NVTX stack would end each other's ranges. A second object of the same name is the same recorder, in
+            the domain of the first, and is finalized with the last of them.
         default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
     """
 
@@ -41,11 +47,12 @@ class PerfRecorder:
         domain: str | None = DEFAULT_DOMAIN,
         default_args: object = None,
     ) -> None:
-        self._core = RecorderCore(name, domain)
+        self._core = core_named(name, domain)
+        self._is_finalized = False
         self._local = self._core.local
         self._running = tasks.running
         self._scopes: dict[object, RangeScope] = {}
-        self._entry = journal.register(self._core, args if args is not None else default_args)
+        journal.register(self._core, args if args is not None else default_args)
 
     @property
     def name(self) -> str:
@@ -143,14 +150,18 @@ class PerfRecorder:
         Raises:
             RecorderError: a range is still open, on this thread or another.
         """
-        still_open = self._core.open_ranges()
-        if still_open:
+        core = self._core
+        still_open = core.open_ranges()
+        if still_open and (self._is_finalized or core.users <= 1):  # else they may be those of another object
+            more = f" and {len(still_open) - LABELS_SHOWN} more" if len(still_open) > LABELS_SHOWN else ""
             raise RecorderError(
-                f"recorder {self.name!r} cannot be finalized, for these are still open: {', '.join(still_open)}; "
-                "pop them first"
+                f"recorder {self.name!r} cannot be finalized, for these are still open: "
+                f"{', '.join(still_open[:LABELS_SHOWN])}{more}; pop them first"
             )
-        self._core.mark_clock()
-        self._entry.finalized = True
+        core.mark_clock()
+        if not self._is_finalized:
+            self._is_finalized = True
+            core.users -= 1
         journal.write()
 
     # ---- the same as blocks, loops and decorators ----
@@ -167,6 +178,8 @@ class PerfRecorder:
         try:
             return self._scopes[key]
         except KeyError:
+            if len(self._scopes) >= SCOPES_KEPT:
+                self._scopes.clear()
             return self._scopes.setdefault(key, RangeScope(self._core, key))
 
     def batch(

@@ -92,13 +92,17 @@ class Node:
             pending.extend(list(node.batch_children.values()))
 
 
+NODES_KEPT = 4096
+"""So many prepared ranges a stack keeps; beyond, it drops those that are not open. Names may be without number."""
+
+
 class RangeStack:
     """A stack: the innermost open node of its tree, or the root.
 
     `lane` is 0 for the thread's own stack and otherwise the lane that a task holds while it has open ranges.
     """
 
-    __slots__ = ("channels", "deleted", "lane", "node", "root", "task", "thread")
+    __slots__ = ("channels", "deleted", "lane", "node", "prepared", "prune_at", "pruned", "root", "task", "thread")
 
     def __init__(self, thread: ThreadStacks, lane: int) -> None:
         self.thread = thread
@@ -108,6 +112,21 @@ class RangeStack:
         self.node = self.root
         self.channels: dict[str | None, Channel | None] = {}
         self.deleted = 0
+        self.prepared = 0  # nodes made since the tree was last pruned
+        self.prune_at = NODES_KEPT
+        self.pruned = Totals()  # counts of nodes that are in the tree no more
+
+    def prune(self) -> None:
+        """Drop all nodes but the open ones; they are made again when they are pushed again. Their counts are kept."""
+        nodes = [self.root, *reversed(self.open_nodes())]
+        kept = set(nodes)
+        for node in self.root.walk():
+            if node not in kept:
+                self.pruned.add_node(node)
+        for node in nodes:
+            node.children = {key: child for key, child in node.children.items() if child in kept}
+            node.batch_children = {key: child for key, child in node.batch_children.items() if child in kept}
+        self.prepared, self.prune_at = 0, max(NODES_KEPT, len(nodes))
 
     def open_nodes(self) -> list[Node]:
         """The open ranges, innermost first."""
@@ -181,10 +200,17 @@ class Totals:
         """Add the stacks of a thread."""
         for stack in thread.stacks():
             self.deleted_ranges += stack.deleted
+            self.ranges += stack.pruned.ranges
+            self.batches += stack.pruned.batches
+            self.items += stack.pruned.items
             for node in stack.root.walk():
-                self.ranges += node.count
-                self.batches += node.batches
-                self.items += node.items
+                self.add_node(node)
+
+    def add_node(self, node: Node) -> None:
+        """Add what one node counts."""
+        self.ranges += node.count
+        self.batches += node.batches
+        self.items += node.items
 
 
 class StackRegistry:
@@ -213,6 +239,7 @@ class StackRegistry:
         self.threads = len(self._alive)
         for stack in survivor.stacks() if survivor else ():
             stack.deleted = 0
+            stack.pruned = Totals()
             for node in stack.root.walk():
                 node.count = node.batches = node.items = 0
 

@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from perfharness.analysis.measures import name_paths
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.tabulate import path_names
+from perfharness.model.result import path_text
 from perfharness.model.trace import Bool, Int64, pid_of, tid_of
 from perfharness.report.columns import constant, names_of, nullable, unix_times, whole
 from perfharness.report.opened import OpenedTrace
 
-PATH_SEPARATOR = "/"
 TIME_COLUMNS = ("duration_ns", "gpu_duration_ns", "gpu_busy_ns")
 
 
@@ -30,12 +28,9 @@ class StagePaths:
     @classmethod
     def of(cls, stages: StageTable) -> StagePaths:
         """Paths as benchmark.json has them: names from the outermost range down, batch indices left out."""
-        used, first, code = np.unique(name_paths(stages), return_index=True, return_inverse=True)
-        paths = [path_names(stages, int(row))[1:] for row in first]
-        del used
-        return cls(
-            code.ravel().astype(np.int64), [PATH_SEPARATOR.join(path) for path in paths], [path[-1] for path in paths]
-        )
+        paths = stages.paths
+        texts = [path_text(paths.names(path)[1:]) for path in range(len(paths))]
+        return cls(paths.code.astype(np.int64), texts, paths.keys)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,10 @@ from perfharness.model.diagnosis import (
     Verdict,
 )
 from perfharness.model.pooled_diagnosis import PooledDiagnosis, PooledStage
+from perfharness.model.result import path_text
 from perfharness.report.console import Column, Row, print_table, say, styled
-from perfharness.report.terminal import NOT_MEASURED, nested_names, print_findings
+from perfharness.report.stage_names import row_names
+from perfharness.report.terminal import NOT_MEASURED, print_findings
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
@@ -28,7 +30,7 @@ TOLD_SHARE = 0.01
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
     """Stages whose own name, or whole path, is `name`; all of them for None."""
-    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
 
 
 def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None, *, details: bool = False) -> None:
@@ -44,16 +46,16 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         _print_table(console, stages)
     if name is not None or details:
         for stage in stages:
-            say(console, styled("/".join(stage.path), "bold"), f": {_verdict(stage)}")
+            say(console, styled(path_text(stage.path), "bold"), f": {_verdict(stage)}")
             for line in [*_reasons(stage), *(_figures(stage) if name is not None else [])]:
                 say(console, f"  {line}")
     else:
-        told = [(stage.cost.saving_share, stage.cpu_ms, "/".join(stage.path), _sentence(stage)) for stage in stages]
+        told = [(stage.cost.saving_share, stage.cpu_ms, path_text(stage.path), _sentence(stage)) for stage in stages]
         _print_sentences(console, told)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
-            say(console, f"Warm-up of {'/'.join(loop.loop)}: -w {loop.warmup_batches}, {loop.state} ({said})")
+            say(console, f"Warm-up of {path_text(loop.loop)}: -w {loop.warmup_batches}, {loop.state} ({said})")
     for missing in diagnosis.missing:
         say(console, styled("not known", "dim"), f": {missing}")
     print_findings(console, diagnosis.findings)
@@ -63,10 +65,10 @@ def print_pooled(
     console: Console, pooled: PooledDiagnosis, name: str | None = None, *, sentences: bool = False
 ) -> None:
     """All processes in one table: means over all their batches, how far their verdicts agree, a sentence on each."""
-    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], "/".join(stage.path))]
+    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
     headings = ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs")
     rows = []
-    for path, stage in zip(nested_names([stage.path for stage in stages]), stages, strict=True):
+    for path, stage in zip(row_names([stage.path for stage in stages]), stages, strict=True):
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in stage.verdicts.items())
         mean, saving = stage.per_batch, stage.saving_share
         times = (mean.cpu_ms, mean.gpu_busy_ms, mean.copy_ms, mean.blocking_ms)
@@ -80,7 +82,7 @@ def print_pooled(
     if sentences:
         told = [
             (max(stage.saving_share or (None,), key=lambda share: share or 0), stage.per_batch.cpu_ms,
-             "/".join(stage.path), _pooled_sentence(stage))
+             path_text(stage.path), _pooled_sentence(stage))
             for stage in stages
         ]  # fmt: skip
         _print_sentences(console, told)
@@ -118,7 +120,7 @@ GPU_HEADINGS = frozenset({"GPU", "copies", "waiting"})
 
 def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
     rows: list[Row] = []
-    for name, stage in zip(nested_names([stage.path for stage in stages]), stages, strict=True):
+    for name, stage in zip(row_names([stage.path for stage in stages]), stages, strict=True):
         verdict = stage.verdict.verdict.value
         rows.append([name, styled(verdict, VERDICT_STYLE.get(verdict, DEFAULT_STYLE)), *_cells(stage)])
     _print_known(console, ("stage", "verdict"), NUMBERS, rows)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfharness.analysis.keys import group_rows
-from perfharness.model.result import EntryTable, Float64, NumberColumn
+from perfharness.model.result import NO_INDEX, EntryTable, Float64, NumberColumn
 from perfharness.model.trace import Bool, Int64
 
 ROWS_A_PIECE = 1 << 15
@@ -56,10 +56,11 @@ class _Keys:
     def of(self, rows: Int64) -> pa.Array:
         names = self._names.take(pa.array(self._code[rows]))
         index = self._table.index[rows]
-        if (index < 0).all():
+        is_plain = index == NO_INDEX
+        if is_plain.all():
             return names
         numbered = pc.binary_join_element_wise(names, pa.array(index).cast(pa.string()), "_")
-        return pc.if_else(pa.array(index < 0), names, numbered)
+        return pc.if_else(pa.array(is_plain), names, numbered)
 
 
 def _piece(table: EntryTable, keys: _Keys, has_numbers: Bool, begin: int, stop: int, level: int) -> bytes:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfharness.analysis.energy.attribution import WAITING
-from perfharness.analysis.energy.work import PATH_SEPARATOR as SEPARATOR
-from perfharness.model.result import Tree
+from perfharness.model.result import Tree, last_key
 from perfharness.report.console import Column, print_table, say
 
 METHODS = {
@@ -100,8 +99,8 @@ def _interval(one: Tree) -> str:
 
 def _short_names(paths: list[str]) -> dict[str, str]:
     """Each stage by the last part of its path where no other has that, else by all of it."""
-    last = Counter(path.rsplit(SEPARATOR, 1)[-1] for path in paths)
-    short = {path: path.rsplit(SEPARATOR, 1)[-1] for path in paths}
+    short = {path: last_key(path) for path in paths}
+    last = Counter(short[path] for path in paths)
     return {path: name if last[name] == 1 else path for path, name in short.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree
+from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree, path_text
 from perfharness.model.trace import TraceMeta
 from perfharness.model.version import VERSION
 
@@ -87,7 +87,7 @@ def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[
     """Sums over the loops of one path: each thread, task and pass over the data is a loop of its own."""
     total: dict[str, int] = {}
     for loop in loops:
-        name = "/".join(loop.path)
+        name = path_text(loop.path)
         total[name] = total.get(name, 0) + count(loop)
     return total
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import EntryTable, Tree
+from perfharness.model.result import RESERVED_KEYS, EntryTable, Tree
 from perfharness.report.console import Column, print_table, say, styled
 from perfharness.report.machine_lines import print_machine
+from perfharness.report.stage_names import row_names
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
@@ -33,6 +34,10 @@ nothing else is said. A column without any value is left out."""
 GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
 
+MAX_ROWS = 200
+"""More stages than this are no help on a terminal."""
+
+
 @dataclass(frozen=True)
 class StageRow:
     """One stage of a batch: statistics by key, as in `stats_minus_warmup`."""
@@ -43,16 +48,11 @@ class StageRow:
 
 def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator[StageRow]:
     """All stages of a statistics tree, a parent before its children."""
-    if _is_statistics(stats_minus_warmup.get("cpu_time")):
+    if path and "cpu_time" in stats_minus_warmup:
         yield StageRow(path, stats_minus_warmup)
     for name, below in stats_minus_warmup.items():
-        if isinstance(below, dict) and not _is_statistics(below):
+        if not path or name not in RESERVED_KEYS:
             yield from stage_rows(below, (*path, name))
-
-
-def _is_statistics(below: object) -> bool:
-    """Whether it is the statistics of one number, which hold numbers only, and no stage, whatever it is called."""
-    return isinstance(below, dict) and "count" in below and not any(isinstance(one, dict) for one in below.values())
 
 
 def print_result(
@@ -68,7 +68,9 @@ def print_result(
     if has_gpu is None:
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
     if rows:
-        _print_stages(console, rows, has_gpu=has_gpu)
+        _print_stages(console, rows[:MAX_ROWS], has_gpu=has_gpu)
+        if len(rows) > MAX_ROWS:
+            say(console, f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files")
     else:
         _print_ranges(console, entries, has_gpu=has_gpu)
     if "throughput" in tree:
@@ -113,21 +115,6 @@ def listed_processes(processes: Iterable[str]) -> str:
     return f"{', '.join(distinct[:LISTED_PROCESSES])} and {more} more processes"
 
 
-def nested_names(paths: Collection[tuple[str, ...]]) -> list[str]:
-    """The name of each row: indented below the nearest row that is around it, with what of the path lies between.
-
-    The first part, the recorder, is named where there are several.
-    """
-    first = 0 if len({path[:1] for path in paths}) > 1 else 1
-    known = set(paths)
-    names = []
-    for path in paths:
-        around = [path[:length] for length in range(1, len(path)) if path[:length] in known]
-        below = len(around[-1]) if around else first if len(path) > first else 0
-        names.append("  " * len(around) + "/".join(path[below:]))
-    return names
-
-
 def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> None:
     figures = [[row.statistics[key][figure] for key, figure, _ in COLUMNS.values()] for row in rows]
     shown = [
@@ -141,7 +128,7 @@ def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> N
     say(console, f"ms per batch, without warm-up{gpu}")
     headings = list(COLUMNS.items())
     columns = [Column("stage", is_text=True), *(Column(headings[at][0], drop=headings[at][1][2]) for at in shown)]
-    names = nested_names([row.path for row in rows])
+    names = row_names([row.path for row in rows])
     print_table(
         console,
         columns,
@@ -174,7 +161,7 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
             Column(f"{heading} mean", drop=heading != "CPU"),
         ]
     rows = []
-    for name, sums in zip(nested_names(list(ranges)), ranges.values(), strict=True):
+    for name, sums in zip(row_names(list(ranges)), ranges.values(), strict=True):
         count = sums["count"] or 0
         cells = [name, f"{count:.0f}"]
         for heading in shown:

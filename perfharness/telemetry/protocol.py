@@ -68,6 +68,9 @@ class Done(BaseModel):
     unread: list[FailureRecord] = Field(default_factory=list)
     """Metrics that were never read."""
 
+    asked: bool = False
+    """Whether the sampler ended because it was told to."""
+
 
 class Answer(BaseModel):
     """From the sampler: `ready` first, `done` last."""

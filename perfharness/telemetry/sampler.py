@@ -174,7 +174,7 @@ class Sampler:
     def _write(self, ended: Ended) -> None:
         parts = [player.take() for player in self._players]
         keys = list(self._keys.names)  # after the columns: it holds all that they use
-        self._spool.append(parts, SpoolState(keys=keys, meta=self._meta(ended)))
+        self._spool.append(parts, SpoolState(keys=keys, meta=self._meta(ended)), last=ended != "cut_off")
 
     def _meta(self, ended: Ended) -> TelemetryMeta:
         clock = self._clock.record()
@@ -218,11 +218,12 @@ def main(arguments: Sequence[str]) -> int:
         sampler = Sampler(options, _sources(options, nvml, clock), clock, _driver(nvml))
         sampler.start()
         _tell(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=_nvml_problem(nvml))))
-        ended = _obey(sampler, sys.stdin.fileno(), terminated)
-        if options.gpu_uuids and ended == "stopped":
+        why = _obey(sampler, sys.stdin.fileno(), terminated)
+        if options.gpu_uuids and why == "stopped":
             time.sleep(GPU_TAIL_S)
-        sampler.stop(ended)
-    _tell(answers, Answer(done=finish_spool(options.spool, options.target)))
+        sampler.stop("parent_died" if why == "parent_died" else "stopped")
+    done = finish_spool(options.spool, options.target)
+    _tell(answers, Answer(done=done.model_copy(update={"asked": why == "stopped"})))
     return 0
 
 
@@ -253,13 +254,13 @@ def _sources(options: SamplerOptions, nvml: Nvml | None, clock: ClockTie) -> lis
     return sources
 
 
-def _obey(sampler: Sampler, commands: int, terminated: int) -> Ended:
-    """Do what the parent says until it says stop, or dies."""
+def _obey(sampler: Sampler, commands: int, terminated: int) -> Literal["stopped", "terminated", "parent_died"]:
+    """Do what the parent says until it says stop or dies, or SIGTERM comes."""
     pending = b""
     while True:
         readable, _, _ = select.select([commands, terminated], [], [], FLUSH_S)
         if terminated in readable:
-            return "stopped"
+            return "terminated"
         if commands in readable:
             read = os.read(commands, 65536)
             if not read:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from perfharness.model.trace import Int64
 
 META_KEY = b"perfharness.telemetry"
 """Key of the metadata: a `TelemetryMeta` as JSON."""
+
+ROW_GROUP = 1 << 20
+"""Readings in a row group, at least; a series is never divided."""
+
+Key = tuple[str, str]
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -33,8 +39,27 @@ SCHEMA = pa.schema(
 
 def write_sample_log(path: Path, log: SampleLog) -> None:
     """Write the file, sorted by subject, metric and time; a reading that failed is a null. Raises `OSError`."""
-    metadata = {META_KEY: log.meta.model_dump_json().encode()}
-    pq.write_table(_to_table(log).replace_schema_metadata(metadata), path, compression="zstd")
+    keys = sorted(log.series)
+    write_series(path, log.meta, keys, (log.series[key] for key in keys))
+
+
+def write_series(path: Path, meta: TelemetryMeta, keys: Sequence[Key], series: Iterable[Series]) -> None:
+    """The same, of series that are made one after the other: there is never more than a row group of them in memory.
+
+    Args:
+        keys: subject and metric of each series, sorted.
+    """
+    schema = SCHEMA.with_metadata({META_KEY: meta.model_dump_json().encode()})
+    subjects, metrics = (_codes(key[place] for key in keys) for place in (0, 1))
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        group: list[tuple[Key, Series]] = []
+        for key, one in zip(keys, series, strict=True):
+            group.append((key, one))
+            if sum(len(part) for _, part in group) >= ROW_GROUP:
+                writer.write_table(_to_table(group, subjects, metrics, schema))
+                group = []
+        if group or not keys:
+            writer.write_table(_to_table(group, subjects, metrics, schema))
 
 
 def read_sample_log(path: Path) -> SampleLog:
@@ -58,22 +83,27 @@ def read_sample_log(path: Path) -> SampleLog:
         ) from error
 
 
-def _to_table(log: SampleLog) -> pa.Table:
-    keys = sorted(log.series)
-    columns = [log.series[key] for key in keys]
+def _to_table(
+    group: Sequence[tuple[Key, Series]], subjects: Mapping[str, int], metrics: Mapping[str, int], schema: pa.Schema
+) -> pa.Table:
+    columns = [series for _, series in group]
     lengths = np.asarray([len(series) for series in columns], dtype=np.int64)
     return pa.table(
         [
             _joined([series.time_unix_ns for series in columns], np.int64),
             _joined([series.time_monotonic_ns for series in columns], np.int64),
-            _names([subject for subject, _ in keys], lengths),
-            _names([metric for _, metric in keys], lengths),
+            _names([subject for (subject, _), _ in group], lengths, subjects),
+            _names([metric for (_, metric), _ in group], lengths, metrics),
             pa.array(_concatenated([series.value for series in columns], np.float64), from_pandas=True),
             _joined([series.is_new for series in columns], np.bool_),
             _joined([series.read_ns for series in columns], np.int64),
         ],
-        schema=SCHEMA,
+        schema=schema,
     )
+
+
+def _codes(names: Iterable[str]) -> dict[str, int]:
+    return {name: code for code, name in enumerate(dict.fromkeys(names))}
 
 
 def _concatenated(parts: list[Any], kind: Any) -> Any:
@@ -84,11 +114,10 @@ def _joined(parts: list[Any], kind: Any) -> pa.Array:
     return pa.array(_concatenated(parts, kind))
 
 
-def _names(names: list[str], lengths: Int64) -> pa.DictionaryArray:
-    distinct = list(dict.fromkeys(names))
-    number = {name: code for code, name in enumerate(distinct)}
-    codes = np.repeat(np.asarray([number[name] for name in names], dtype=np.int32), lengths)
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(distinct, pa.string()))
+def _names(names: list[str], lengths: Int64, codes: Mapping[str, int]) -> pa.DictionaryArray:
+    """A column of names; all row groups have one dictionary."""
+    column = np.repeat(np.asarray([codes[name] for name in names], dtype=np.int32), lengths)
+    return pa.DictionaryArray.from_arrays(pa.array(column), pa.array(list(codes), pa.string()))
 
 
 def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:

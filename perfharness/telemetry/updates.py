@@ -6,7 +6,6 @@ a mean look surer than it is.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,16 +79,17 @@ def find_new(time_ns: Int64, value: Float64, update: UpdatePeriod) -> Bool:
 
 
 def _mark_silent_updates(changed: Bool, times: Int64, period_ns: int) -> None:
-    """Mark the readings that came first after each update without a change, one stretch of equal values at a time."""
+    """Mark the readings that came first after each update without a change, in each stretch of equal values."""
     polling = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
-    marks = np.flatnonzero(changed)
-    for first, after in zip(marks, np.append(marks[1:], len(changed)), strict=True):
-        if after < len(changed):
-            # Either change was seen up to one polling period late: as few updates as the times allow.
-            updates = math.ceil((times[after] - times[first] - polling) / period_ns - SLACK) - 1
-        else:
-            updates = math.floor((times[-1] - times[first]) / period_ns + SLACK)
-        if updates > 0:
-            due = times[first] + np.arange(1, updates + 1) * period_ns - polling / 2
-            places = first + np.searchsorted(times[first:after], due)
-            changed[places[places < after]] = True
+    first = np.flatnonzero(changed)
+    after = np.append(first[1:], len(changed))
+    # Either change was seen up to one polling period late: as few updates as the times allow. The last one has none.
+    end = times[np.minimum(after, len(times) - 1)]
+    updates = np.ceil((end - times[first] - polling) / period_ns - SLACK).astype(np.int64) - 1
+    updates[-1:] = np.floor((end[-1:] - times[first[-1:]]) / period_ns + SLACK).astype(np.int64)
+    updates = np.maximum(updates, 0)
+    stretch = np.repeat(np.arange(len(first)), updates)
+    number = np.arange(len(stretch)) - np.repeat(np.cumsum(updates) - updates, updates) + 1
+    due = times[first[stretch]] + number * period_ns - polling / 2
+    places = np.clip(np.searchsorted(times, due), first[stretch], after[stretch])
+    changed[places[places < after[stretch]]] = True

@@ -177,6 +177,15 @@ def test_a_killed_sampler_leaves_what_it_had_read(tmp_path: Path, replayed_gpu: 
     assert names(beside.run_dir) == [TELEMETRY_NAME]
 
 
+def test_a_sampler_that_is_terminated_is_reported_though_it_ended_in_order(tmp_path: Path) -> None:
+    beside, companion = Beside(tmp_path), TelemetryCompanion()
+    companion.start(beside.context)
+    os.kill(sampler_of(companion), signal.SIGTERM)
+    wait_for(lambda: (beside.run_dir / TELEMETRY_NAME).exists(), "the file is not written")
+    assert "telemetry-cut-off" in {finding.code for finding in companion.stop().findings}
+    assert read_sample_log(beside.run_dir / TELEMETRY_NAME).get(HOST, "memory_used_bytes") is not None
+
+
 def test_the_mark_of_the_run_is_not_on_the_sampler(tmp_path: Path) -> None:
     companion = TelemetryCompanion(environ={**os.environ, "PERFHARNESS_RUN_ID": "run"})
     companion.start(Beside(tmp_path).context)

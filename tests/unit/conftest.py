@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from perfharness.recorder import claims
+from perfharness.recorder import claims, core
 
 
 @pytest.fixture(autouse=True)
-def unclaimed_domains() -> None:
-    """Each test is a process of its own as far as recorders go: none has a domain yet."""
+def no_recorders() -> None:
+    """Each test is a process of its own as far as recorders go: there is none, and none has a domain yet."""
     claims.claims.clear()
+    core.recorders.clear()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.measures import Measures, measure, name_paths
+from perfharness.analysis.measures import Measures, measure
 from perfharness.analysis.measures import loops as find_loops
+from perfharness.analysis.paths import name_paths
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.analysis.tabulate import tabulate

@@ -11,7 +11,9 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
+from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import RangeLog
+from perfharness.tracer.ranges import decode, joined, of_memory
 from tests.unit.recorder_events import Event, drawn, events, recording
 
 
@@ -278,3 +280,30 @@ def test_batches_inside_tasks(perf: PerfRecorder) -> None:
     perf.finalize()
     totals = perf._core.registry.totals()
     assert (totals.ranges, totals.batches, totals.items) == (9, 9, 9)
+
+
+def test_ranges_of_two_recorders_have_numbers_of_their_own(log: RangeLog) -> None:
+    """Two recorders in one loop, and two objects of one name: each range ends at its own end."""
+    import asyncio
+
+    fast, slow, again = PerfRecorder("fast"), PerfRecorder("slow"), PerfRecorder("fast")
+
+    async def one(perf: PerfRecorder, name: str, turns: int) -> None:
+        with perf.range(name):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(one(fast, "f", 2), one(slow, "s", 5), one(again, "a", 3))
+
+    asyncio.run(main())
+    decoded = joined(list(decode(of_memory(log))))
+    attributes = of_memory(log).attributes
+    found = {
+        attributes[key].message: (attributes[key].category, end)
+        for key, end, kind in zip(decoded.key, decoded.end, decoded.event_type, strict=True)
+        if kind == schema.NVTX_START_END_RANGE
+    }
+    assert len({end for _, end in found.values()}) == 3
+    assert found["f"][1] < found["a"][1] < found["s"][1]
+    assert {name: category for name, (category, _) in found.items()} == {"f": "fast#1", "s": "slow#1", "a": "fast#2"}

@@ -168,6 +168,58 @@ def test_forked_child_leaves_the_parents_file_alone(tmp_path: Path) -> None:
     assert of_child["open_ranges"] == ["pipeline"]
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "import signal; os.kill(os.getpid(), signal.SIGKILL)"])
+def test_forked_child_that_calls_no_exit_function(tmp_path: Path, end: str) -> None:
+    """By os._exit it still tells its counts; killed, those that it wrote with its last range but one."""
+    code = PIPELINE + (
+        "import time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    with perf.range('first'): pass\n"
+        "    time.sleep(1.1)\n"
+        "    with perf.range('second'): pass\n"
+        "    with perf.range('third'): pass\n"
+        f"    {end}\n"
+        "os.waitpid(child, 0)\n"
+        "perf.pop_range(); perf.finalize(); print(child)"
+    )
+    child = run(code, tmp_path).stdout.strip()
+    of_child = journal(tmp_path, f"recorder_{child}.json")
+    was_killed = "kill" in end
+    assert of_child["recorders"][0]["ranges"] == (1 if was_killed else 3)
+    assert of_child["ended"] == ("running" if was_killed else "exit")
+
+
+def test_two_objects_of_one_name_are_one_entry(tmp_path: Path) -> None:
+    code = PIPELINE + (
+        "other = PerfRecorder('rec', {'second': 2})\nwith other.range('x'): pass\nother.finalize(); perf.pop_range()\n"
+    )
+    run(code + "perf.finalize()", tmp_path / "all")
+    run(code, tmp_path / "one")
+    (recorder,) = journal(tmp_path / "all")["recorders"]
+    assert (recorder["ranges"], recorder["finalized"]) == (8, True)
+    assert recorder["args"] == {"batch_size": 4, "second": 2}
+    assert journal(tmp_path / "one")["recorders"][0]["finalized"] is False
+
+
+def test_the_file_respects_the_umask(tmp_path: Path) -> None:
+    run("import os; os.umask(0o077)\n" + PIPELINE, tmp_path)
+    assert (tmp_path / "recorder.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+    code = "import os\nfrom perfharness import PerfRecorder\n"
+    run(code + "name = os.fsdecode(b'r\\xe9')\nPerfRecorder(name, {'a': name})", tmp_path)
+    assert journal(tmp_path)["recorders"][0]["name"] == "r\\udce9"
+    json.dumps(journal(tmp_path), ensure_ascii=False).encode()
+
+
+def test_many_open_ranges_are_not_all_named(tmp_path: Path) -> None:
+    run(PIPELINE + "for i in range(20000): perf.push_range(f'r{i}')", tmp_path)
+    assert journal(tmp_path)["recorders"][0]["ranges"] == 20_007
+    assert (tmp_path / "recorder.json").stat().st_size < 50_000
+
+
 def test_multiprocessing_children_tell_their_own(tmp_path: Path) -> None:
     code = PIPELINE + (
         "import multiprocessing\n"

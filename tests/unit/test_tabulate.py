@@ -339,6 +339,61 @@ def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:
     assert mean["mean_all_batches"].to_tree()["toy"]["batch_2"]["cpu_time"] == 2.0
 
 
+def test_per_item_over_several_batches_is_a_ratio_of_totals(tmp_path: Path) -> None:
+    """Batches of 10 ms and of 1 or 64 items, each with a stage of 4 ms: 20 ms a pair of batches, 65 items."""
+    builder = Recorded()
+    for index in range(6):
+        builder.batch(index, 20 * index, 20 * index + 10, items=64 if index % 2 else 1)
+        builder.stage("infer", 20 * index, 20 * index + 4)
+    result = result_of(builder, tmp_path, warmup=1)
+    for tree in (result, combine({"a": result, "b": result})):
+        mean = tree.mean_data if isinstance(tree, ProcessResult) else tree["mean_data"]
+        stats = tree.stats_minus_warmup if isinstance(tree, ProcessResult) else tree["stats_minus_warmup"]
+        for key, time in (("batch", 10), ("infer", 4)):
+            numbers, figures = mean["toy"]["batch"], stats["toy"]["batch"]
+            if key == "infer":
+                numbers, figures = numbers["infer"], figures["infer"]
+            per_item = figures["cpu_time_per_item"]
+            assert numbers["cpu_time_per_item"] == pytest.approx(2 * time / 65, abs=1e-6)
+            assert per_item["mean"] == pytest.approx(2 * time / 65, abs=1e-6)
+            assert (per_item["min"], per_item["max"]) == (time / 64, time)
+            assert per_item["p50"] == pytest.approx((time / 64 + time) / 2), "over the batches"
+        assert "items" not in stats["toy"]["batch"]["infer"]
+
+
+def test_per_item_over_several_processes_is_a_ratio_of_totals(tmp_path: Path) -> None:
+    """One process: 2 batches of 10 ms and 1 item. Other: a batch of 10 ms and 98 items, in which the stage is not."""
+    one, other = Recorded(), Recorded()
+    for builder, counts in ((one, (1, 1)), (other, (98,))):
+        builder.stage("run", 0, 100)
+        for index, items in enumerate(counts):
+            builder.batch(index, 20 * index, 20 * index + 10, items=items)
+    one.stage("infer", 0, 4)
+    mean = combine({"a": result_of(one, tmp_path), "b": result_of(other, tmp_path)})
+    batch = mean["mean_data"]["toy"]["run"]["batch"]
+    assert (batch["cpu_time"], batch["cpu_time_per_item"]) == (10, 0.3)
+    assert batch["infer"]["cpu_time_per_item"] == 4
+    run = mean["mean_all_batches"].to_tree()["toy"]["run"]
+    assert (run["cpu_time_per_item"], run["cpu_time_per_item_minus_warmup"]) == (2, 2)
+    assert run["batch_0"]["cpu_time_per_item"] == pytest.approx(20 / 99, abs=1e-6)
+    assert run["batch_1"]["cpu_time_per_item"] == 10
+    assert run["batch_0"]["infer"]["cpu_time_per_item"] == 4
+    assert mean["stats_minus_warmup"]["toy"]["run"]["batch"]["cpu_time_per_item"]["mean"] == 0.3
+
+
+def test_a_batch_of_no_items_counts_in_the_ratio(tmp_path: Path) -> None:
+    builder = Recorded()
+    for index, items in enumerate((0, 4, 4, None)):
+        builder.batch(index, 20 * index, 20 * index + 10, items=items)
+    batch = result_of(builder, tmp_path).stats_minus_warmup["toy"]["batch"]["cpu_time_per_item"]
+    assert batch["mean"] is None, "one batch counted none"
+    builder = Recorded()
+    for index, items in enumerate((0, 4, 4)):
+        builder.batch(index, 20 * index, 20 * index + 10, items=items)
+    batch = result_of(builder, tmp_path).stats_minus_warmup["toy"]["batch"]["cpu_time_per_item"]
+    assert (batch["mean"], batch["p50"]) == (3.75, None)
+
+
 def test_a_mean_with_something_unmeasured_is_null() -> None:
     def tree(gpu_time: float | None) -> dict[str, Any]:
         return {"x": {"gpu_time": gpu_time, "count": 1, "warmup": True}}
@@ -374,6 +429,32 @@ def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_p
     assert "'pipeline'" in note.message
     assert "'around'" in note.message
     assert "'elsewhere'" not in note.message
+
+
+def test_a_wait_of_other_threads_is_reported_for_what_may_have_waited_for_them(tmp_path: Path) -> None:
+    """Two workers wait from 100 to 600 ms and from 200 to 600 ms inside `pipeline` of the main thread."""
+    builder = Recorded()
+    builder.stage("pipeline", 0, 1000)
+    builder.stage("before", 0, 90, tid=103)
+    for tid, began in ((101, 100), (102, 200)):
+        builder.stage("worker", 10, 900, tid=tid)
+        for index, begin in enumerate((20, 600, 700, 800)):
+            builder.batch(index, begin, begin + 50, tid=tid)
+        builder.mark(
+            conventions.MARK_BARRIER,
+            600 * MS,
+            domain="perfharness",
+            category="toy",
+            payload=(600 - began) * MS,
+            tid=tid,
+        )
+    result = result_of(builder, tmp_path, warmup=1)
+    assert result.data["toy"]["worker"]["start_barrier_wait"] == 900
+    (finding,) = [one for one in result.findings if one.code == "start-barrier-wait-of-other-threads"]
+    assert finding.severity.value == "warning"
+    assert "'pipeline' (500.0 ms)" in finding.message
+    assert "'before'" not in finding.message
+    assert "'worker'" not in finding.message
 
 
 def test_a_holder_whose_warmup_batches_overlap_has_no_time_without_them(tmp_path: Path) -> None:

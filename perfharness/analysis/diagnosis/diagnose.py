@@ -23,7 +23,6 @@ from perfharness.analysis.diagnosis.workload import (
 )
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.tabulate import path_names
 from perfharness.model.diagnosis import (
     Diagnosis,
     GpuWork,
@@ -77,7 +76,7 @@ def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
     stages, measures = workload.stages, workload.measures
     found = []
     for rows in measures.rows_of_loops(workload.trace.ranges.start_ns[stages.index]):
-        warmup = judge_warmup(path_names(stages, int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
+        warmup = judge_warmup(stages.paths.of_row(int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
         kept = rows[~measures.warmup[rows]]
         found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))
     return found

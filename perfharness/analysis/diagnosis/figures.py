@@ -11,7 +11,6 @@ from perfharness.analysis.diagnosis.host_side import awaited_operation, launchin
 from perfharness.analysis.diagnosis.host_waits import at_work_meanwhile, find_handover
 from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
-from perfharness.analysis.tabulate import path_names
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
@@ -80,7 +79,7 @@ def _other_thread(
 
 
 def _last_name(workload: Workload, path: int) -> str:
-    return path_names(workload.stages, int(np.flatnonzero(workload.paths == path)[0]))[-1]
+    return workload.stages.paths.keys[path]
 
 
 def _gpu_shares(workload: Workload, events: StageEvents) -> dict[str, float]:

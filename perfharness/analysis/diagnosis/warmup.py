@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.result import path_text
 
 Float64 = npt.NDArray[np.float64]
 
@@ -100,5 +101,5 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
 def _by_name(judged: list[WarmupDiagnosis]) -> dict[str, list[WarmupDiagnosis]]:
     found: dict[str, list[WarmupDiagnosis]] = {}
     for loop in judged:
-        found.setdefault("/".join(loop.loop), []).append(loop)
+        found.setdefault(path_text(loop.loop), []).append(loop)
     return found

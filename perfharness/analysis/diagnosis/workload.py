@@ -11,11 +11,10 @@ from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.keys import group_rows
-from perfharness.analysis.measures import Measures, measure, name_paths
+from perfharness.analysis.measures import Measures, measure
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.tabulate import path_names
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import Path
 from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, Trace
@@ -98,7 +97,7 @@ def build_workload(
     previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
         trace=trace, details=trace.details.operations, table=table, stages=stages,
-        measures=measure(stages, table, warmup_batches), paths=name_paths(stages), launches=launches,
+        measures=measure(stages, table, warmup_batches), paths=stages.paths.code, launches=launches,
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=calls, busy=busy,
@@ -154,11 +153,11 @@ def stage_rows(workload: Workload) -> list[StageRows]:
     for number, first in _in_order(workload.paths, eligible):
         rows = rows_of[bounds[number] : bounds[number + 1]]
         rows = rows[kept[rows]]
-        batches = _distinct(measures.batch[rows], len(stages)) if has_batches else rows
+        batches = np.unique(measures.batch[rows]) if has_batches else rows
         items = measures.items[batches] if has_batches else np.full(len(rows), np.nan)
         total = float(items.sum())
         counted = None if np.isnan(total) else int(total)
-        found.append(StageRows(path_names(stages, first), number, rows, len(batches), counted))
+        found.append(StageRows(stages.paths.of_row(first), number, rows, len(batches), counted))
     return found
 
 
@@ -169,8 +168,3 @@ def _in_order(paths: Int64, eligible: Bool) -> list[tuple[int, int]]:
     rows = np.flatnonzero(eligible)
     groups = group_rows(paths[rows])
     return [(int(paths[row]), int(row)) for row in rows[groups.first]]
-
-
-def _distinct(values: Int64, count: int) -> Int64:
-    """Which of the numbers below `count` occur, in order."""
-    return np.flatnonzero(np.bincount(values, minlength=count))

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.attribution import stage_of_calls
-from perfharness.analysis.measures import name_paths
 from perfharness.analysis.projection import find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.tabulate import path_names
 from perfharness.analysis.timeline import merge
 from perfharness.model.gpu_work import GpuWork
-from perfharness.model.result import BatchLoop, Float64
+from perfharness.model.result import BatchLoop, Float64, path_text
 from perfharness.model.trace import Bool, Int64, Trace
 
 OUTSIDE = "outside of stages"
@@ -22,8 +20,6 @@ OUTSIDE = "outside of stages"
 
 MAX_CLOCK_ERROR_NS = 25_000_000
 """A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
-
-PATH_SEPARATOR = "/"
 
 
 def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
@@ -40,16 +36,18 @@ def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
         return GpuWork(reason=trace.meta.gpu_coverage_reason)
     if len(stages) and not table.gpu_known[stages.index].all():
         return GpuWork(reason="the trace lost GPU work of some ranges (see the findings)")
-    paths, first, code = np.unique(name_paths(stages), return_index=True, return_inverse=True)
-    names = [PATH_SEPARATOR.join(path_names(stages, int(row))) for row in first]
+    paths = stages.paths
+    names = [path_text(paths.names(path)) for path in range(len(paths))]
     launches = find_launches(trace.api, trace.operations)
     row = stage_of_calls(stages, trace.ranges, trace.api, launches.call)
     group = np.full(len(trace.operations), len(paths), dtype=np.int64)
     inside = row >= 0
-    group[launches.operation[inside]] = code.ravel()[row[inside]]
+    group[launches.operation[inside]] = paths.code[row[inside]]
     busy = []
+    by_group = np.argsort(group, kind="stable")
+    bounds = np.r_[0, np.cumsum(np.bincount(group, minlength=len(paths) + 1))]
     for number in range(len(paths) + 1):
-        mine = group == number
+        mine = by_group[bounds[number] : bounds[number + 1]]
         start, end = merge(trace.operations.start_ns[mine], trace.operations.end_ns[mine])
         busy.append((start + utc, end + utc))
     return GpuWork((*names, OUTSIDE), tuple(busy))
