@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +49,7 @@ from perfharness.model.plan import (
     LaunchPlan,
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.model.text import safe
 from perfharness.report.console import Console, say
 from perfharness.report.pictures import require_matplotlib
 from perfharness_launcher.beside import companions_for
@@ -75,6 +78,7 @@ def register(app: typer.Typer) -> None:
 
 
 def launch_verb(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A .py file, or any program.", show_default=False)],
     script_arguments: Annotated[
         list[str] | None,
@@ -338,7 +342,26 @@ def launch_verb(
             dry_run=dry_run,
             np_sweep=parse_np_sweep(np_sweep),
             cold_start=cold_start,
+            behind=options_behind_script(options.script_arguments, context),
         )
+    )
+
+
+def options_behind_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
+    """Arguments of the script that have the name of an option of ours; `--` in front of them says that it is meant."""
+    own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
+    told = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    names = [argument.partition("=")[0] for argument in told if argument.startswith("-")]
+    return [name for name in names if (name.replace("_", "-") if name.startswith("--") else name) in own]
+
+
+def _behind_finding(behind: Sequence[str], script: str) -> Finding:
+    what = ", ".join(dict.fromkeys(behind))
+    return Finding(
+        "options-behind-script",
+        Severity.NOTE,
+        f"{what}: behind {script}, so passed to it; perfharness launch did not take them as its own",
+        f"options of perfharness launch go in front of the script; `{script} -- …` if they are the script's",
     )
 
 
@@ -350,6 +373,7 @@ def run_launch(
     dry_run: bool,
     np_sweep: Sequence[int] = (),
     cold_start: int | None = None,
+    behind: Sequence[str] = (),
 ) -> int:
     """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
     gpu_facts = find_gpus()
@@ -362,6 +386,10 @@ def run_launch(
     elif np_sweep:
         launches = sweep_options(options, np_sweep)
     plans = [make_plan(each, facts) for each in launches]
+    if behind:
+        finding = _behind_finding(behind, options.script)
+        plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
+        print(f"perfharness: {safe(finding.message)}; {safe(finding.cure)}", file=sys.stderr)
     if dry_run:
         for plan in plans:
             print_plan(plan, output.results)

@@ -185,3 +185,19 @@ def test_doctor_says_what_can_measure(
     printed = capsys.readouterr().out
     assert "--python /no/python: no such program" in printed
     assert "Nothing here can measure" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-np", "2", "--output_dir=x", "--mine"], "-np, --output_dir"),
+        (["--mine", "np"], None),
+        (["--", "-np", "2"], None),
+    ],
+)
+def test_options_of_ours_after_the_script_are_pointed_out(
+    script: str, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str | None
+) -> None:
+    assert run(["launch", "--dry-run", "--tracer", "none", script, *arguments]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(f"perfharness: {named}: ") if named else said == ""
