@@ -104,6 +104,10 @@ def _script_problem(options: LaunchOptions) -> str | None:
 
 def _output_problem(output_dir: Path) -> str | None:
     """Why results could not be put there; looks at the nearest folder that exists, and makes none."""
+    try:
+        str(output_dir.absolute()).encode()
+    except UnicodeEncodeError:
+        return f"-o {output_dir.absolute()} is not UTF-8, which the files of the results have to be named in"
     if output_dir.exists() and not output_dir.is_dir():
         return f"-o {output_dir} is a file, not a folder"
     nearest = next(folder for folder in (output_dir.absolute(), *output_dir.absolute().parents) if folder.exists())

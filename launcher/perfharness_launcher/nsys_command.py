@@ -31,7 +31,8 @@ def profile_command(
     """
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
     trace = ("cuda,nvtx" if cuda else "nvtx") + (",osrt" if os_calls else "")
-    return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={folder / REPORT_STEM}", *command]
+    output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
+    return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
 
 
 def import_command(nsys: NsysInstall, recording: Path, report: Path) -> list[str]:

@@ -83,9 +83,22 @@ def choose_tracer(options: LaunchOptions, facts: MachineFacts) -> TracerDecision
     usable = [install for install in facts.nsys if install.usable]
     if options.nsys is not None and not usable:
         return _refused(UsageError(f"--nsys {options.nsys} cannot be used: {'; '.join(unusable)}"))
+    if not _is_utf8(options):
+        why = "nsys records no command line with bytes that are no UTF-8"
+        if options.tracer == "nsys":
+            return _refused(UsageError(f"--tracer nsys: {why}; rename the script, or take --tracer embedded"))
+        usable, unusable = [], [*unusable, why]
     if options.tracer == "nsys":
         return _nsys_asked_for(options, facts, usable, unusable)
     return _automatic(options, facts, usable, unusable)
+
+
+def _is_utf8(options: LaunchOptions) -> bool:
+    try:
+        "".join((options.script, *options.script_arguments)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _nsys_asked_for(

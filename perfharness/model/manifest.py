@@ -6,9 +6,9 @@ out, not refused; names never lead out of the run folder, numbers are finite.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.model.checks import (
@@ -21,6 +21,7 @@ from perfharness.model.checks import (
     Seconds,
     UnixNs,
 )
+from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 
 MANIFEST_NAME = "manifest.json"
@@ -33,6 +34,16 @@ TracerKind = Literal["nsys", "embedded", "none"]
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _can_be_written(cls, value: Any) -> Any:
+        """Paths and arguments may have bytes that are no UTF-8, which JSON has no room for."""
+        if isinstance(value, str):
+            return printable(value)
+        if isinstance(value, list):
+            return [printable(item) if isinstance(item, str) else item for item in value]
+        return value
 
 
 class FindingRecord(_Model):

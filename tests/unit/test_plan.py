@@ -102,6 +102,11 @@ def test_the_operating_systems_calls_are_recorded_only_where_asked_for() -> None
     assert "only nsys records the operating system's calls" in refusal({}, tracer="embedded", trace_os=True)
 
 
+def test_what_nsys_would_replace_in_the_name_of_its_report_is_kept() -> None:
+    command = profile_command(NsysInstall(Path("/nsys")), Path("/out%p%%"), ["ls"], cuda=False)
+    assert command[-2:] == ["--output=/out%%p%%%%/trace", "ls"]
+
+
 def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
     old = NsysInstall(Path("/old/nsys"), profile_options=frozenset({"trace", "sample"}))
     assert profile_command(old, Path("/run/p"), ["ls"], cuda=False) == [

@@ -118,3 +118,10 @@ def test_embedded_needs_a_python_script_and_perfharness_in_its_interpreter() -> 
 def test_none_is_plain() -> None:
     decision = decide(NEW, tracer="none")
     assert (decision.record.kind, decision.nsys, decision.findings) == ("none", None, ())
+
+
+def test_a_command_line_that_is_no_utf_8_is_nothing_for_nsys() -> None:
+    name = "caf\udce9.py"  # a byte 0xE9, as Python has it in a name
+    assert decide(OLD, script=name).record.kind == "embedded"
+    assert decide(OLD, script_arguments=(name,)).record.kind == "embedded"
+    assert isinstance(decide(OLD, script=name, tracer="nsys").problem, UsageError)
