@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 
 from perfharness.tracer import cupti, native
 from perfharness.tracer.cupti import Cupti, CuptiError
+from perfharness.tracer.gpu_spool import GpuSpool
 from perfharness.tracer.layouts import is_known
 
 BUFFER_BYTES = 1 << 20
 MIN_POOL_BYTES = 256 << 20
 MAX_POOL_BYTES = 32 << 30
 POOL_SHARE_OF_MEMORY = 4
-"""The pool may grow to this fraction (1/4) of the memory that the process may use."""
+"""What is not on disk yet may take this fraction (1/4) of the memory that the process may use."""
+
+ADDRESSES = 1 << 40
+"""So many bytes of addresses are reserved: records of 4 billion launches."""
 
 OPERATION_KINDS = (
     cupti.KIND_CONCURRENT_KERNEL,
@@ -40,13 +44,13 @@ class GpuRecords:
     """What CUPTI gave back, still raw.
 
     Args:
-        buffers: `(address, valid bytes)`.
+        spool: has the buffers.
         api_names: function names by `(domain, cbid)`; filled for what was asked for.
         taken_over: another user of CUPTI took the records during the run.
     """
 
     cupti: Cupti
-    buffers: list[tuple[int, int]]
+    spool: GpuSpool
     api_names: dict[tuple[int, int], str]
     dropped: int
     taken_over: bool
@@ -57,20 +61,21 @@ class GpuTrace:
     """A running trace."""
 
     cupti: Cupti
-    pool: native.BufferPool
+    spool: GpuSpool
     driver: ctypes.CDLL
     api_names: dict[tuple[int, int], str] = field(default_factory=dict)
     canary: int | None = None
 
     def stop(self) -> GpuRecords:
-        """Have CUPTI give back everything; the records stay where they are until the process ends."""
+        """Have CUPTI give back everything; what is in memory stays where it is until the process ends."""
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
         for kind in OPERATION_KINDS:
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
+        self.spool.stop()
         return GpuRecords(
             cupti=self.cupti,
-            buffers=self.pool.completed(),
+            spool=self.spool,
             api_names=self.api_names,
             dropped=self.cupti.dropped_records(),
             taken_over=taken_over,
@@ -80,14 +85,18 @@ class GpuTrace:
         """Whether a call that must leave a record leaves none: then the records went to someone else."""
         if self.canary is None or not cuda_was_initialised(self.driver):
             return False
-        before = sum(size for _, size in self.pool.completed())
+        before = self.spool.total_bytes()
         self.driver.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
-        return sum(size for _, size in self.pool.completed()) == before
+        return self.spool.total_bytes() == before
 
 
-def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
-    """The running trace, or None and a sentence that says why the GPU is not traced."""
+def start_gpu_trace(folder: str) -> tuple[GpuTrace | None, str | None]:
+    """The running trace, or None and a sentence that says why the GPU is not traced.
+
+    Args:
+        folder: where records go that do not fit into memory.
+    """
     tool = _other_tool()
     if tool is not None:
         return None, f"another tool listens to CUDA in this process ({tool} is set), and CUPTI admits one"
@@ -102,7 +111,7 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
         for path in cupti.find_libraries(major):
             library = Cupti(path)
             if is_known(library.version):
-                return _start_with(library, driver)
+                return _start_with(library, driver, folder)
             reason = (
                 f"the record layouts of {path} (CUPTI {library.version}) are not known to this version of perfharness; "
                 "update it, or use nsys"
@@ -120,8 +129,8 @@ def _other_tool() -> str | None:
     return None
 
 
-def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, str | None]:
-    pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES)
+def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTrace | None, str | None]:
+    pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES, ADDRESSES // BUFFER_BYTES)
     try:
         subscriber = ctypes.c_void_p()
         # Holds the one place there is; the function is never called, for no callback is enabled.
@@ -130,7 +139,7 @@ def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, s
         if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
             return None, "another CUPTI subscriber (nsys, ncu or a profiler) is active in this process"
         raise
-    trace = GpuTrace(library, pool, driver)
+    trace = GpuTrace(library, GpuSpool(pool, folder), driver)
     library.set_flag(cupti.ATTRIBUTE_ZEROED_OUT_BUFFER, 1)
     library.call("cuptiSetThreadIdType", ctypes.c_int(cupti.THREAD_ID_SYSTEM))
     library.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(pool.clock_address))
@@ -143,6 +152,7 @@ def _start_with(library: Cupti, driver: ctypes.CDLL) -> tuple[GpuTrace | None, s
         library.enable(kind)
     _enable_launching_functions(trace)
     _listen_to_nvtx(library)
+    trace.spool.start()
     return trace, None
 
 

@@ -29,23 +29,86 @@ OPERATION_NAMES = {
 }
 
 
-def write(
-    file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
-) -> list[str]:
-    """Write all GPU tables; sentences on what is not as it should be."""
-    diagnostics = []
-    operations: dict[int, Columns] = {}
-    for kind, name in OPERATION_NAMES.items():
-        if kind in records:
+class GpuTables:
+    """Writes the GPU tables, block by block.
+
+    Args:
+        api_names: names of API functions by domain and number.
+    """
+
+    def __init__(self, file: TraceFile, session: Session, api_names: dict[tuple[int, int], str]) -> None:
+        self._file = file
+        self._session = session
+        self._api_names = api_names
+        self._names = _KernelNames(file)
+        self._untimed: dict[str, int] = {}
+        self._operations = 0
+        self._calls = np.zeros(1, dtype=np.bool_)  # by correlation id: whether the call that has it was recorded
+        self._without_call = np.empty(0, dtype=np.int64)
+
+    def add(self, records: dict[int, Columns]) -> None:
+        """Write what is in a block of records."""
+        file = self._file
+        self._note_calls(_write_api(file, self._session, records, self._api_names))
+        for kind, name in OPERATION_NAMES.items():
+            if kind not in records:
+                continue
             columns, untimed = _timed(records[kind])
-            operations[kind] = columns
-            if untimed:
-                diagnostics.append(f"CUPTI gave no times for {untimed} {name}; they are missing in this trace.")
-    for kind, columns in operations.items():
-        _WRITERS[kind](file, _common(columns, session), columns)
-    correlations = _write_api(file, session, records, api_names)
-    diagnostics.extend(_unattributed(operations, correlations))
-    return diagnostics
+            self._untimed[name] = self._untimed.get(name, 0) + untimed
+            _WRITERS[kind](file, _common(columns, self._session), columns, self._names)
+            self._operations += len(columns["start"])
+            self._without_call = np.r_[self._without_call, columns["correlation"].astype(np.int64)]
+        known = self._without_call < len(self._calls)
+        known[known] = self._calls[self._without_call[known]]
+        self._without_call = self._without_call[~known]
+
+    def _note_calls(self, correlations: NDArray[Any]) -> None:
+        if len(correlations) == 0:
+            return
+        last = int(correlations.max())
+        if last >= len(self._calls):
+            grown = np.zeros(max(last + 1, 2 * len(self._calls)), dtype=np.bool_)
+            grown[: len(self._calls)] = self._calls
+            self._calls = grown
+        self._calls[correlations] = True
+
+    def finish(self) -> list[str]:
+        """Sentences on what is not as it should be."""
+        self._file.make(schema.TABLE_API)
+        diagnostics = [
+            f"CUPTI gave no times for {untimed} {name}; they are missing in this trace."
+            for name, untimed in self._untimed.items()
+            if untimed
+        ]
+        missing = len(self._without_call)
+        if missing:
+            diagnostics.append(
+                f"{missing} of {self._operations} GPU operations were started by calls that were not recorded; "
+                "no range counts them."
+            )
+        return diagnostics
+
+
+class _KernelNames:
+    """Ids of the three names of each kernel, by the pointer to its name."""
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._demangler = Demangler()
+        self._ids: dict[int, tuple[int, int, int]] = {}
+
+    def ids(self, pointers: NDArray[Any]) -> NDArray[np.int64]:
+        """Demangled, short and mangled, a column each."""
+        unique, which = np.unique(pointers, return_inverse=True)
+        return np.asarray([self._of(pointer) for pointer in unique.tolist()], dtype=np.int64)[which]
+
+    def _of(self, pointer: int) -> tuple[int, int, int]:
+        found = self._ids.get(pointer)
+        if found is None:
+            name = self._demangler.name(_text(pointer))
+            string_id = self._file.string_id
+            found = self._ids[pointer] = string_id(name.demangled), string_id(name.short), string_id(name.mangled)
+        return found
 
 
 def _timed(columns: Columns) -> tuple[Columns, int]:
@@ -67,15 +130,13 @@ def _common(columns: Columns, session: Session) -> dict[str, Any]:
     }
 
 
-def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
-    pointers, which = np.unique(columns["name"], return_inverse=True)
-    demangler = Demangler()
-    names = [demangler.name(_text(pointer)) for pointer in pointers.tolist()]
+def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns, kernel_names: _KernelNames) -> None:
+    names = kernel_names.ids(columns["name"]).reshape(-1, 3)
     values = {
         **common,
-        "demangledName": np.asarray([file.string_id(name.demangled) for name in names])[which],
-        "shortName": np.asarray([file.string_id(name.short) for name in names])[which],
-        "mangledName": np.asarray([file.string_id(name.mangled) for name in names])[which],
+        "demangledName": names[:, 0],
+        "shortName": names[:, 1],
+        "mangledName": names[:, 2],
         "launchType": columns["launch_type"] + 1,
         "registersPerThread": columns["registers"],
         "gridX": columns["grid_x"],
@@ -95,7 +156,7 @@ def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) ->
     file.insert_columns(schema.TABLE_KERNEL, values, len(columns["start"]))
 
 
-def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
     values = {
         **common,
         "bytes": columns["bytes"],
@@ -113,7 +174,7 @@ def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns) -> 
     file.insert_columns(schema.TABLE_MEMCPY, values, len(columns["start"]))
 
 
-def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
     values = {
         **common,
         "value": columns["value"],
@@ -124,7 +185,7 @@ def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns) ->
     file.insert_columns(schema.TABLE_MEMSET, values, len(columns["start"]))
 
 
-def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
     # CUPTI names the executable graph only; nsys's other id, of the graph it was made from, is not in the record.
     values = {**common, "graphId": columns["graph"], "graphExecId": columns["graph"]}
     file.insert_columns(schema.TABLE_GRAPH, values, len(columns["start"]))
@@ -166,20 +227,7 @@ def _write_api(
         }
         file.insert_columns(schema.TABLE_API, values, len(columns["start"]))
         found.append(columns["correlation"])
-    file.make(schema.TABLE_API)
     return np.concatenate(found) if found else np.empty(0, dtype=np.uint32)
-
-
-def _unattributed(operations: dict[int, Columns], correlations: NDArray[Any]) -> list[str]:
-    """A sentence where GPU work has no recorded call that started it: such work belongs to no range."""
-    total = sum(len(columns["start"]) for columns in operations.values())
-    missing = sum(
-        len(columns["start"]) - int(np.count_nonzero(np.isin(columns["correlation"], correlations)))
-        for columns in operations.values()
-    )
-    if missing == 0:
-        return []
-    return [f"{missing} of {total} GPU operations were started by calls that were not recorded; no range counts them."]
 
 
 def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:

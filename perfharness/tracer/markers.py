@@ -28,9 +28,26 @@ PAYLOAD_DOUBLE, PAYLOAD_UINT64, PAYLOAD_INT64 = 0, 1, 4
 DEFAULT_DOMAIN = "NVTX"
 
 
-def table(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int]) -> dict[str, Any]:
-    """Rows as `nvtx_table` has them; times are `perf_counter_ns`."""
+def ended(marker: Columns) -> Any:
+    """Which marker records are of something whole: an instantaneous one, or a range whose end is there too."""
+    begins = (marker["flags"] & FLAG_START) != 0
+    ends = (marker["flags"] & FLAG_END) != 0
+    whole = np.intersect1d(marker["id"][begins], marker["id"][ends])
+    return np.isin(marker["id"], whole) | ((marker["flags"] & FLAG_INSTANTANEOUS) != 0)
+
+
+def table(
+    file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int], wanted: Any = None
+) -> dict[str, Any]:
+    """Rows as `nvtx_table` has them; times are `perf_counter_ns`.
+
+    Args:
+        wanted: which of the marker records get rows; those of ranges that may still end tell only which ranges cross
+            them. None: all.
+    """
     marker = records[cupti.KIND_MARKER]
+    wanted = np.ones(len(marker["id"]), dtype=np.bool_) if wanted is None else wanted
+    is_final = bool(wanted.all())
     begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)
     ends = np.flatnonzero((marker["flags"] & FLAG_END) != 0)
     instantaneous = (marker["flags"][begins] & FLAG_INSTANTANEOUS) != 0
@@ -46,9 +63,12 @@ def table(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str
     end_thread[elsewhere] = threads[at[elsewhere]]
     start = marker["timestamp"][begins].astype(np.int64)
     of_thread = (marker["object_kind"][begins] == OBJECT_THREAD) & ~elsewhere
-    nested = of_thread & ~_crossing(start, end, threads[begins], marker["domain"][begins], of_thread & found)
+    # What is still open ends later than all there is, unless this is the end.
+    reach = end if is_final else np.where(found, end, np.iinfo(np.int64).max)
+    among = of_thread & (found if is_final else ~instantaneous)
+    nested = of_thread & ~_crossing(start, reach, threads[begins], marker["domain"][begins], among)
     ranges = np.where(nested, schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE)
-    return {
+    rows = {
         "event_type": np.where(instantaneous, schema.NVTX_MARK_EVENT, ranges).astype(np.int64),
         "start": start,
         "end": end,
@@ -58,6 +78,7 @@ def table(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str
         "text": _by_pointer(marker["name"][begins], lambda text: file.string_id(text or "")),
         **_data(marker["id"][begins], records.get(cupti.KIND_MARKER_DATA)),
     }
+    return {name: values[wanted[begins]] for name, values in rows.items()}
 
 
 def _domain_name(text: str | None) -> str | None:

@@ -205,27 +205,38 @@ def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
 
 
 class BufferPool:
-    """Buffers for CUPTI in one reserved stretch of memory, handed out one after another and kept until decoded.
+    """Buffers for CUPTI in one reserved stretch of addresses, handed out one after another, each once.
 
-    The stretch is zero and the kernel backs it page by page as it is written, so nothing stalls when a buffer begins.
+    The stretch is zero and the kernel backs it page by page as it is written, so nothing stalls when a buffer begins. A
+    buffer that was written elsewhere gives its memory back (`release`), but not its addresses, of which there are many.
 
     Args:
         buffer_bytes: size of one buffer.
-        capacity: how many there are; when they are used up, CUPTI drops records and counts them.
+        capacity: how many may be out or kept at a time; beyond, CUPTI drops records and counts them.
+        addresses: how many there are in all; fewer where the system does not reserve so much.
 
     Raises:
         OSError: the address space or the right to run code is refused.
         KeyError: no machine code for this processor (`supported`).
     """
 
-    def __init__(self, buffer_bytes: int, capacity: int) -> None:
+    def __init__(self, buffer_bytes: int, capacity: int, addresses: int | None = None) -> None:
         code = _CODE_BY_MACHINE[platform.machine()]
         libc = ctypes.CDLL(None, use_errno=True)
-        front = -(-(ctypes.sizeof(PoolHeader) + capacity * _RETURN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
-        start = _map(libc, front + buffer_bytes * capacity)
+        self._libc = libc
+        self._places = max(capacity, addresses or 0)
+        while True:
+            front = -(-(ctypes.sizeof(PoolHeader) + self._places * _RETURN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+            try:
+                start = _map(libc, front + buffer_bytes * self._places)
+                break
+            except OSError:
+                if self._places == capacity:
+                    raise
+                self._places = max(capacity, self._places // 2)
         self.base = start + front
         self.header = PoolHeader.from_address(start)
-        self._returns = (ctypes.c_uint64 * (2 * capacity)).from_address(start + ctypes.sizeof(PoolHeader))
+        self._returns = (ctypes.c_uint64 * (2 * self._places)).from_address(start + ctypes.sizeof(PoolHeader))
         self.header.base, self.header.buffer_bytes, self.header.capacity = self.base, buffer_bytes, capacity
         self.header.returns = ctypes.addressof(self._returns)
         clock_gettime = ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0
@@ -235,15 +246,31 @@ class BufferPool:
 
     @property
     def requested(self) -> int:
-        """How many buffers CUPTI has asked for; more than the capacity means that records were dropped."""
+        """How many buffers CUPTI has asked for; more than it was given means that records were dropped."""
         return int(self.header.requested)
 
-    def completed(self) -> list[tuple[int, int]]:
-        """`(address, valid bytes)` of each buffer that CUPTI has given back, in that order."""
-        count = min(int(self.header.completed), int(self.header.capacity))
-        return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(count)]
+    @property
+    def completed_count(self) -> int:
+        """How many buffers CUPTI has given back."""
+        return min(int(self.header.completed), int(self.header.capacity))
+
+    def completed(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        """`(address, valid bytes)` of each buffer that CUPTI has given back, in that order, or of some of them."""
+        count = self.completed_count if stop is None else stop
+        return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(first, count)]
+
+    def release(self, address: int) -> None:
+        """Give back the memory of a buffer whose records are elsewhere, and let CUPTI have another one for it."""
+        self._libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(self.header.buffer_bytes), mmap.MADV_DONTNEED)
+        # A request that was refused has used up a place of its own.
+        self.header.capacity = min(self._places, max(int(self.header.capacity), int(self.header.requested)) + 1)
 
 
 def view(address: int, length: int) -> memoryview:
     """The bytes of one returned buffer, not copied."""
     return memoryview((ctypes.c_char * length).from_address(address)).cast("B")
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Address of an anonymous mapping, good while that is open."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -11,7 +11,7 @@ from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import LogFacts
 from perfharness.tracer import cupti, markers, ranges
 from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents
-from perfharness.tracer.records import Columns
+from perfharness.tracer.records import Columns, joined_columns
 from perfharness.tracer.sqlite_file import TraceFile
 
 if TYPE_CHECKING:
@@ -64,15 +64,43 @@ def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> None:
         _write_events(file, log.facts.pid, columns.table(events), origin_ns)
 
 
-def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
-    """Write the events of NVTX in other libraries, which CUPTI recorded."""
-    if cupti.KIND_MARKER not in records:
-        return
-    # Ids of their own: those of the log's domains are given when it is written.
-    naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
-    table = markers.table(file, records, naming.domain)
-    _write_names(file, session.log.facts, naming, 0)
-    _write_events(file, session.pid, table, session.origin_ns)
+class MarkerTable:
+    """Writes the events of NVTX in other libraries, which CUPTI recorded, block by block.
+
+    A range is written once its end has come; until then its records are kept.
+    """
+
+    def __init__(self, file: TraceFile, session: Session) -> None:
+        self._file = file
+        self._session = session
+        # Ids of their own: those of the log's domains are given when it is written.
+        self._naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
+        self._kept: dict[int, Columns] = {}
+
+    def add(self, records: dict[int, Columns]) -> None:
+        """Write what is whole after this block."""
+        for kind in (cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
+            if kind in records:
+                self._kept[kind] = joined_columns([*([self._kept[kind]] if kind in self._kept else []), records[kind]])
+        if cupti.KIND_MARKER in self._kept:
+            self._write(markers.ended(self._kept[cupti.KIND_MARKER]))
+
+    def finish(self) -> None:
+        """Write what was never ended, and the names of the domains."""
+        if cupti.KIND_MARKER in self._kept:
+            self._write(np.ones(len(self._kept[cupti.KIND_MARKER]["id"]), dtype=np.bool_))
+        _write_names(self._file, self._session.log.facts, self._naming, 0)
+
+    def _write(self, wanted: Any) -> None:
+        table = markers.table(self._file, self._kept, self._naming.domain, wanted)
+        _write_events(self._file, self._session.pid, table, self._session.origin_ns)
+        marker = self._kept[cupti.KIND_MARKER]
+        self._kept[cupti.KIND_MARKER] = {name: values[~wanted] for name, values in marker.items()}
+        if cupti.KIND_MARKER_DATA in self._kept:
+            data = self._kept[cupti.KIND_MARKER_DATA]
+            # The data of what is not there yet may have come before it.
+            rest = ~np.isin(data["id"], marker["id"][wanted])
+            self._kept[cupti.KIND_MARKER_DATA] = {name: values[rest] for name, values in data.items()}
 
 
 def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
 from perfharness.tracer.ranges import read_log
-from perfharness.tracer.records import Columns, LayoutError, decode
+from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
 
@@ -45,6 +45,8 @@ def write_trace(session: Session) -> Path:
         _take_in(file, paths, session.origin_ns)
         file.write_strings()
     _remove(paths)
+    if session.gpu is not None:
+        session.gpu.spool.remove()
     return path
 
 
@@ -143,11 +145,14 @@ def _is_alive(path: Path) -> bool:
 
 
 def _fill(file: TraceFile, session: Session) -> None:
-    records, meta, api_names = gpu_records(session)
-    nvtx_table.write_markers(file, session, records)
-    if records:
-        unattributed = gpu_tables.write(file, session, records, api_names)
-        session.diagnostics.extend(unattributed)
+    blocks, meta, api_names = gpu_records(session)
+    if meta[schema.META_CUDA_TRACED] == "yes":
+        tables, markers = gpu_tables.GpuTables(file, session, api_names), nvtx_table.MarkerTable(file, session)
+        for records in blocks:
+            tables.add(records)
+            markers.add(records)
+        markers.finish()
+        session.diagnostics.extend(tables.finish())
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     _write_session(file, session.origin_unix_ns, session.end_ns - session.origin_ns, captured)
     process = schema.global_tid(session.pid, 0)
@@ -166,9 +171,9 @@ def _fill(file: TraceFile, session: Session) -> None:
     file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
 
 
-def gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str], dict[tuple[int, int], str]]:
-    """The decoded records by kind (none where the GPU was not traced), what the trace says of itself about that, and
-    the names of API functions by domain and number.
+def gpu_records(session: Session) -> tuple[Iterable[dict[int, Columns]], dict[str, str], dict[tuple[int, int], str]]:
+    """Blocks of decoded records by kind (none where the GPU was not traced), what the trace says of itself about that,
+    and the names of API functions by domain and number.
     """
     meta = {
         schema.META_CUDA_TRACED: "no",
@@ -184,16 +189,16 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns], dict[str, str], d
             if raw.taken_over:
                 reason = "another user of CUPTI (torch.profiler?) took the records while the script ran"
             else:
-                records = decode(raw.cupti, raw.buffers)
+                check_lengths(raw.cupti, raw.spool.buffers())
                 meta[schema.META_CUDA_TRACED] = "yes"
-                return records, meta, raw.api_names
-        except (cupti.CuptiError, LayoutError) as error:
+                return decode(raw.cupti, raw.spool.buffers()), meta, raw.api_names
+        except (cupti.CuptiError, LayoutError, OSError) as error:
             reason = f"CUPTI's records could not be read: {error}"
     if reason:
         meta[schema.META_CUDA_UNTRACED_REASON] = reason
         if session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
             session.diagnostics.append(f"GPU work is not in this trace: {reason}.")
-    return {}, meta, {}
+    return (), meta, {}
 
 
 def _cuda_was_used() -> bool:

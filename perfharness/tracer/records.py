@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ Columns = dict[str, NDArray[Any]]
 RECORDS_CHECKED = 4096
 """So many records of each run are walked with CUPTI itself, to see that their lengths are those of `layouts`."""
 
+BUFFERS_OF_BLOCK = 32
+
 _WORD_BYTES = 8
 
 
@@ -25,24 +27,34 @@ class LayoutError(Exception):
     """The records do not stand as `layouts` says; decoding them would give wrong numbers."""
 
 
-def decode(cupti: Cupti, buffers: list[tuple[int, int]]) -> dict[int, Columns]:
-    """Columns of each kind that occurs, records in the order of the buffers. Raises `LayoutError`."""
+def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> Iterator[dict[int, Columns]]:
+    """Columns of each kind that occurs, some buffers at a time, records in the order of the buffers."""
     lengths = record_lengths(cupti.version)
-    buffers = [(address, valid) for address, valid in buffers if valid > 0]
-    _check_lengths(cupti, buffers, lengths)
     parts: dict[int, list[Columns]] = {}
+    held = 0
     for address, valid in buffers:
+        if valid == 0:
+            continue
         for kind, offsets in _offsets(cupti, address, valid, lengths).items():
             records = _gather(address, valid, offsets, lengths[kind])
             parts.setdefault(kind, []).append(
                 {name: np.ascontiguousarray(records[name]) for name in LAYOUTS[kind].fields}
             )
-    return {kind: _concatenate(found) for kind, found in parts.items()}
+        held += 1
+        if held == BUFFERS_OF_BLOCK:
+            yield {kind: joined_columns(found) for kind, found in parts.items()}
+            parts, held = {}, 0
+    if parts:
+        yield {kind: joined_columns(found) for kind, found in parts.items()}
 
 
-def _check_lengths(cupti: Cupti, buffers: list[tuple[int, int]], lengths: dict[int, int]) -> None:
+def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
+    """See that the first records are as long as `layouts` says. Raises `LayoutError`."""
+    lengths = record_lengths(cupti.version)
     left = RECORDS_CHECKED
     for address, valid in buffers:
+        if valid == 0:
+            continue
         previous: tuple[int, int] | None = None
         for record, kind in _walk(cupti, address, valid):
             if previous is not None and previous[1] in lengths and record - previous[0] != lengths[previous[1]]:
@@ -107,5 +119,6 @@ def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArra
     return records
 
 
-def _concatenate(parts: list[Columns]) -> Columns:
+def joined_columns(parts: list[Columns]) -> Columns:
+    """Records of several blocks as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -65,7 +65,7 @@ class Session:
         if session.gpu_present:
             from perfharness.tracer.gpu import start_gpu_trace
 
-            session.gpu, session.gpu_reason = start_gpu_trace()
+            session.gpu, session.gpu_reason = start_gpu_trace(session.output_dir)
         else:
             session.gpu_reason = "there is no NVIDIA GPU on this machine"
         # Registered before anything of the script's, so it runs last: after its threads and its own exit functions.

@@ -106,7 +106,7 @@ def trace(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     }
     meta = {"cuda_traced": "yes", "cuda_used": "no", "gpu_present": "yes", "dropped_records": "0"}
-    monkeypatch.setattr(output, "gpu_records", lambda _: (records, dict(meta), API_NAMES))
+    monkeypatch.setattr(output, "gpu_records", lambda _: ([records], dict(meta), API_NAMES))
     return output.write_trace(session)
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti, gpu, markers, native
 from perfharness.tracer.cupti import CuptiError
+from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
+from perfharness.tracer.gpu_tables import GpuTables
 from perfharness.tracer.layouts import LAYOUTS
+from perfharness.tracer.nvtx_table import MarkerTable
 from perfharness.tracer.records import Columns
+from perfharness.tracer.session import Session
 from perfharness.tracer.sqlite_file import TraceFile
 
 FUNCTIONS = {
@@ -81,7 +92,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> type[FakeCupti]:
 
 
 def started() -> tuple[gpu.GpuTrace, FakeCupti]:
-    trace, reason = gpu.start_gpu_trace()
+    trace, reason = gpu.start_gpu_trace("/nowhere")
     assert trace is not None, reason
     return trace, cast(FakeCupti, trace.cupti)
 
@@ -134,7 +145,7 @@ def test_stands_back_and_says_why(
     words: str,
 ) -> None:
     change(monkeypatch, machine)
-    trace, reason = gpu.start_gpu_trace()
+    trace, reason = gpu.start_gpu_trace("/nowhere")
     assert trace is None
     assert reason is not None
     assert words in reason
@@ -212,3 +223,147 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
         "o": (push_pop, 15, -1),
     }
     assert table["end_thread"][list(found).index("c")] == 2
+
+
+@given(st.integers(1, 12), st.permutations(range(8)))
+def test_ranges_of_c_libraries_in_blocks(cut: int, order: list[int]) -> None:
+    """However the records fall into blocks, each range is there once, with its end, and of the same kind."""
+    begins = [(number, 10 + number, markers.FLAG_START) for number in range(8)]
+    ends = [(number, 100 + place, markers.FLAG_END) for place, number in enumerate(order)]
+    rows = [
+        {"flags": flags, "timestamp": at, "id": number + 1, "object_kind": markers.OBJECT_THREAD, "thread": 1}
+        for number, at, flags in begins + ends
+    ]
+    blocks = [marker_columns(rows[begin : begin + cut]) for begin in range(0, len(rows), cut)]
+    found = []
+    for parts in (blocks, [marker_columns(rows)]):
+        with TemporaryDirectory() as folder:
+            session = Session(folder)
+            session.origin_ns = 0
+            with TraceFile(Path(folder) / "t.sqlite") as file:
+                table = MarkerTable(file, session)
+                for part in parts:
+                    table.add({cupti.KIND_MARKER: part})
+                table.finish()
+            with closing(sqlite3.connect(Path(folder) / "t.sqlite")) as connection:
+                query = f"SELECT start, end, eventType FROM {schema.TABLE_NVTX} ORDER BY start"
+                found.append(connection.execute(query).fetchall())
+    assert found[0] == found[1]
+    assert [(start, end) for start, end, _ in found[0]] == [(10 + n, 100 + order.index(n)) for n in range(8)]
+
+
+BUFFER_BYTES = 4096
+Request = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
+Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+
+def fill(pool: native.BufferPool, byte: int, valid: int) -> int | None:
+    """One buffer as CUPTI takes it, fills it and gives it back; its address."""
+    made = [ctypes.c_void_p() for _ in range(3)]
+    Request(pool.request_address)(*map(ctypes.byref, made))
+    address = made[0].value
+    if address is not None:
+        ctypes.memset(address, byte, valid)
+        Complete(pool.complete_address)(0, 0, address, BUFFER_BYTES, valid)
+    return address
+
+
+def contents(spool: GpuSpool) -> list[bytes]:
+    return [bytes(native.view(address, valid)) if valid else b"" for address, valid in spool.buffers()]
+
+
+@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+def test_full_buffers_go_to_the_file_and_their_memory_comes_back(tmp_path: Path) -> None:
+    """Three may be held; 200 are filled one after another, each is read again, and the memory of those written is
+    zero."""
+    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
+    spool = GpuSpool(pool, str(tmp_path))
+    addresses = []
+    for number in range(200):
+        addresses.append(fill(pool, 1 + number % 250, 100 + number))
+        spool.write_full()
+        spool.write_full()
+    assert None not in addresses
+    assert pool.requested == 200
+    fill(pool, 255, 8)
+    assert contents(spool) == [bytes([1 + number % 250]) * (100 + number) for number in range(200)] + [b"\xff" * 8]
+    first = addresses[0]
+    assert first is not None
+    assert bytes(native.view(first, 100)) == bytes(100)
+    assert spool.total_bytes() == sum(100 + number for number in range(200)) + 8
+    spool.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+def test_buffers_stay_in_memory_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
+    spool = GpuSpool(pool, str(tmp_path))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for number in range(5):
+        assert (fill(pool, 1 + number, 10) is None) == (number >= 3)
+        spool.write_full()
+    assert contents(spool) == [bytes([1 + number]) * 10 for number in range(3)]
+
+
+@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+def test_buffers_are_handed_out_again_after_some_were_refused(tmp_path: Path) -> None:
+    pool = native.BufferPool(BUFFER_BYTES, 2, 1000)
+    spool = GpuSpool(pool, str(tmp_path))
+    assert [fill(pool, 1 + number, 10) is None for number in range(5)] == [False, False, True, True, True]
+    spool.write_full()
+    spool.write_full()
+    assert [fill(pool, 6 + number, 10) is None for number in range(2)] == [False, False]
+    assert contents(spool) == [bytes([byte]) * 10 for byte in (1, 2, 6, 7)]
+
+
+@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+def test_an_empty_buffer_holds_up_the_others_for_a_while_only(tmp_path: Path) -> None:
+    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
+    spool = GpuSpool(pool, str(tmp_path))
+    fill(pool, 1, 0)
+    fill(pool, 2, 10)
+    spool.write_full()
+    spool.write_full()
+    assert spool._places == []
+    for _ in range(POLLS_OF_EMPTY):
+        spool.write_full()
+    assert [place.valid_bytes for place in spool._places] == [0, 10]
+    assert contents(spool) == [b"", b"\2" * 10]
+
+
+@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+def test_the_thread_writes_by_itself_and_ends(tmp_path: Path) -> None:
+    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
+    spool = GpuSpool(pool, str(tmp_path))
+    spool.start()
+    fill(pool, 1, 10)
+    deadline = time.monotonic() + 30
+    while not spool._places and time.monotonic() < deadline:
+        time.sleep(0.01)
+    spool.stop()
+    assert contents(spool) == [b"\1" * 10]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_work_whose_call_is_in_a_later_block_is_attributed(tmp_path: Path) -> None:
+    """Kernels 1 to 3 come before the calls 1 and 3: 1 of 3 has none."""
+    session = Session(str(tmp_path))
+
+    def columns(kind: int, rows: list[dict[str, int]]) -> Columns:
+        fields = LAYOUTS[kind].fields
+        return {name: np.asarray([row.get(name, 0) for row in rows], dtype=fields[name][0]) for name in fields}
+
+    kernels = [{"start": 5, "end": 6, "correlation": number} for number in (1, 2, 3)]
+    calls = [{"start": 1, "end": 2, "correlation": number, "cbid": 211} for number in (1, 3)]
+    with TraceFile(tmp_path / "t.sqlite") as file:
+        tables = GpuTables(file, session, {(cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel"})
+        tables.add({cupti.KIND_CONCURRENT_KERNEL: columns(cupti.KIND_CONCURRENT_KERNEL, kernels)})
+        tables.add({cupti.KIND_RUNTIME: columns(cupti.KIND_RUNTIME, calls)})
+        diagnostics = tables.finish()
+    assert len(diagnostics) == 1
+    assert diagnostics[0].startswith("1 of 3 ")

@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from perfharness.tracer import cupti
+from perfharness.tracer import cupti, records
 from perfharness.tracer.cupti import Cupti, starts_gpu_work
 from perfharness.tracer.layouts import LAYOUTS, is_known, record_lengths
-from perfharness.tracer.records import LayoutError, decode
+from perfharness.tracer.records import Columns, LayoutError, check_lengths, joined_columns
 
 VERSIONS = [18, 21, 26, 28, 130001, 130101, 130301, 130401, 130500]
 FOREIGN_KIND = 38
@@ -37,6 +37,14 @@ def fake_cupti(version: int, lengths: dict[int, int] | None = None) -> Cupti:
 
     library = SimpleNamespace(cuptiActivityGetNextRecord=following)
     return cast(Cupti, SimpleNamespace(version=version, library=library, path=Path("libcupti.so")))
+
+
+def decode(library: Cupti, buffers: list[tuple[int, int]]) -> dict[int, Columns]:
+    check_lengths(library, buffers)
+    blocks = list(records.decode(library, buffers))
+    return {
+        kind: joined_columns([block[kind] for block in blocks if kind in block]) for block in blocks for kind in block
+    }
 
 
 def record(version: int, kind: int, **values: int) -> bytes:

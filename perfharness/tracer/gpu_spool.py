@@ -1,0 +1,135 @@
+"""CUPTI's full buffers to a file as they come, so that the process's memory does not grow with the run.
+
+A thread of the tracer's own looks for buffers that CUPTI gave back, writes them and gives their memory back. It is
+there only where CUPTI is at work, holds no lock, and lets go of the GIL while it writes. When it is late, or the disk
+is full, buffers stay in memory, up to the limit of the pool; from then on CUPTI drops records and counts them.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perfharness.tracer import native
+
+POLL_S = 0.1
+POLLS_OF_EMPTY = 10
+"""After so many a buffer without a length is an empty one."""
+
+FILE_PREFIX = ".gpu_"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a buffer is: its offset in the file, or its address in memory."""
+
+    offset: int | None
+    address: int
+    valid_bytes: int
+
+
+class GpuSpool:
+    """The file of a pool's buffers, in the order in which CUPTI gave them back.
+
+    Args:
+        pool: whose buffers are written.
+        folder: where the file is made, with the first full buffer.
+    """
+
+    def __init__(self, pool: native.BufferPool, folder: str) -> None:
+        self._pool = pool
+        self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}.records"
+        self._file: int | None = None
+        self._file_bytes = 0
+        self._places: list[_Place] = []
+        self._seen = 0
+        self._waited = 0
+        self._is_full = False
+        self._stop = _thread.allocate_lock()
+        self._stopped = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Start the thread; one that `threading` does not know, for scripts may wait for all that it knows."""
+        self._stop.acquire()
+        self._stopped.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """End the thread; what it has not written stays in memory."""
+        if self._stop.locked():
+            self._stop.release()
+            self._stopped.acquire()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.acquire(timeout=POLL_S):
+                self.write_full()
+        finally:
+            self._stopped.release()
+
+    def write_full(self) -> None:
+        """Write the buffers that had been given back when this was called last.
+
+        CUPTI's thread counts a buffer before it notes where it is, so those counted since then are left for the next
+        time; and so is one without a length, for it may not be noted yet.
+        """
+        ready, self._seen = self._seen, self._pool.completed_count
+        for address, valid_bytes in self._pool.completed(len(self._places), ready):
+            if self._is_full or not address:
+                return
+            if not valid_bytes:
+                self._waited += 1
+                if self._waited < POLLS_OF_EMPTY:
+                    return
+            self._waited = 0
+            try:
+                offset = self._append(address, valid_bytes)
+            except OSError:
+                self._is_full = True
+                return
+            self._places.append(_Place(offset, address, valid_bytes))
+            self._pool.release(address)
+
+    def _append(self, address: int, valid_bytes: int) -> int:
+        if self._file is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._file = os.open(self._path, flags, 0o666)
+        offset, written = self._file_bytes, 0
+        data = native.view(address, valid_bytes)
+        while written < valid_bytes:
+            written += os.pwrite(self._file, data[written:], offset + written)
+        self._file_bytes += valid_bytes
+        return offset
+
+    def total_bytes(self) -> int:
+        """Valid bytes of all buffers that CUPTI has given back, written or not."""
+        rest = self._pool.completed(len(self._places))
+        return sum(place.valid_bytes for place in self._places) + sum(size for _, size in rest)
+
+    def buffers(self) -> Iterator[tuple[int, int]]:
+        """`(address, valid bytes)` of every buffer, in order; an address is good until the next one is taken.
+
+        The thread must have ended.
+        """
+        held = mmap.mmap(-1, max((place.valid_bytes for place in self._places), default=1))
+        address = native.address_of(held)
+        with memoryview(held) as view:
+            for place in self._places:
+                assert self._file is not None
+                read = os.preadv(self._file, [view[: place.valid_bytes]], place.offset or 0)
+                if read < place.valid_bytes:
+                    raise OSError(f"{self._path} was cut short")
+                yield address, place.valid_bytes
+        yield from self._pool.completed(len(self._places))
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)  # noqa: PTH108 - no pathlib in what runs before the script
