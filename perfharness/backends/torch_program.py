@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -15,6 +17,9 @@ from perfharness.model.bench import Precision, TensorSpec
 
 NARROW: dict[Precision, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precisions that are a dtype of weights and activations."""
+
+SAFE_VARIABLE, UNSAFE_VARIABLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""PyTorch's own: what its `torch.load` unpickles whatever it is called with."""
 
 
 @dataclass
@@ -139,7 +144,8 @@ def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) 
 def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Program:
     """A file of `torch.export.save`, which describes itself."""
     try:
-        program = torch.export.load(str(model.path))
+        with weights_only():
+            program = torch.export.load(str(model.path))
     except Exception as error:
         why = " ".join(str(error).split())[:300]
         raise BackendError(f"{model.path} is no program of torch.export that this PyTorch can read: {why}") from error
@@ -163,6 +169,43 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         computes_in=NARROW.get(options.precision, "float32"),
         exported=True,
     )
+
+
+@contextmanager
+def weights_only() -> Iterator[None]:
+    """While open, PyTorch unpickles tensors and nothing else, unless the user's environment asks for more.
+
+    `torch.export.load` passes `weights_only=False`, and takes pickles of any objects that a program holds.
+    """
+    if os.environ.get(UNSAFE_VARIABLE):
+        yield
+        return
+    before = os.environ.get(SAFE_VARIABLE)
+    os.environ[SAFE_VARIABLE] = "1"
+    try:
+        package: Any = import_module("torch.export.pt2_archive._package")
+    except ImportError:  # before PyTorch 2.8, which has no such objects
+        package = None
+    unpickler = getattr(package, "pickle", None)
+    if unpickler is not None:
+        package.pickle = _NoPickle()
+    try:
+        yield
+    finally:
+        if unpickler is not None:
+            package.pickle = unpickler
+        if before is None:
+            del os.environ[SAFE_VARIABLE]
+        else:
+            os.environ[SAFE_VARIABLE] = before
+
+
+class _NoPickle:
+    """Stands for the module `pickle` while a file is read."""
+
+    def loads(self, _content: bytes) -> Any:
+        """Not done."""
+        raise BackendError(f"it holds pickled objects, which may run any code; {UNSAFE_VARIABLE}=1 allows them")
 
 
 def _on_gpu(torch: Any, program: Any) -> Any:

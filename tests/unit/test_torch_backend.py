@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,6 +253,37 @@ def test_an_exported_program_describes_itself(tmp_path: Path) -> None:
         BackendError, match=r"net is exported in float32, .* ask for fp32 or tf32, or export it in fp16"
     ):
         backend("torch").load(source, BackendOptions(precision="fp16"))
+
+
+class Evil:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.parametrize("entry", ["sample_inputs", "weights"])
+def test_a_crafted_program_runs_no_code(tmp_path: Path, entry: str) -> None:
+    """Every pickle of an exported program, replaced by one that makes a folder."""
+    source = export(tmp_path / "net.pt2", torch.nn.Conv2d(3, 2, 3), torch.float32)
+    assert source.path is not None
+    content = io.BytesIO()
+    torch.save({"x": Evil(tmp_path / "was_run")}, content)
+    crafted = tmp_path / "crafted.pt2"
+    with zipfile.ZipFile(source.path) as old, zipfile.ZipFile(crafted, "w") as new:
+        for name in old.namelist():
+            kept = old.read(name)
+            if entry in name and name.endswith("config.json"):
+                kept = kept.replace(b'"use_pickle": false', b'"use_pickle": true')
+            is_pickle = entry in name and not name.endswith(".json")
+            new.writestr(name, content.getvalue() if is_pickle else kept)
+    with suppress(BackendError), backend("torch").load(model_source(str(crafted)), BackendOptions()):
+        pass
+    assert not (tmp_path / "was_run").exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
 def test_a_program_exported_in_bf16(tmp_path: Path) -> None:
