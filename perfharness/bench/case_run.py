@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from perfharness.bench.matrix import PlannedCase
+from perfharness.bench.outcome import has_reported
 from perfharness.bench.process import CaseEnd, result_of, run_process
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.store import CASES, put_in_place, running_folder
@@ -82,6 +83,8 @@ class CaseRunner:
     def _put(
         self, planned: PlannedCase, result: CaseResult, end: CaseEnd, before: CaseResult | None, beside: Fields
     ) -> CaseResult:
+        folder = self.out / CASES / planned.case_id
+        running = folder.with_name(f".{folder.name}.running")
         attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
         result = result.model_copy(
             update={
@@ -94,12 +97,12 @@ class CaseRunner:
                     exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
                     signal=end.signal,
                     timed_out=end.timed_out,
+                    reported=end.return_code is None or has_reported(running),
                     attempts=attempts,
                 ),
             }
         )
-        folder = self.out / CASES / planned.case_id
-        put_in_place(folder.with_name(f".{folder.name}.running"), folder, result)
+        put_in_place(running, folder, result)
         return result
 
     def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:

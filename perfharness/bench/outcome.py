@@ -49,6 +49,12 @@ def case_outcome(
     return result.model_copy(update={"status": status, "reason": reason})
 
 
+def has_reported(folder: Path) -> bool:
+    """Whether the process of a case said what became of it."""
+    state = _state(folder)
+    return state is not None and state.status is not None
+
+
 def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     """Raw values of a case by name (`ARRAYS`); what was not measured is not there, nor what cannot be read."""
     found = {}

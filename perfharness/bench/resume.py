@@ -20,8 +20,11 @@ def why_again(case: PlannedCase, result: CaseResult, *, retry_failed: bool = Fal
 
 
 def is_passing(result: CaseResult) -> bool:
-    """Whether the same case may end otherwise when it is tried again: its process was killed, or the time ran out."""
+    """Whether the same case may end otherwise when it is tried again.
+
+    Its process was killed, or ended without a word (where the disk is full), or the time ran out.
+    """
     if result.status in PASSING:
         return True
-    killed = result.process is not None and result.process.signal is not None
-    return result.status == "failed" and killed
+    process = result.process
+    return result.status == "failed" and process is not None and (process.signal is not None or not process.reported)

@@ -29,6 +29,7 @@ from perfharness.cli.bench_options import (
     SuiteArgument,
     batch_sizes_of,
     check_retry,
+    check_utf8,
     shapes_of,
     words_of,
 )
@@ -60,6 +61,7 @@ class DefaultsToRun(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Put the name of the verb in where none is given."""
+        check_utf8(args)
         if not args or args[0] not in self.commands:
             args = [RUN, *args]
         return super().parse_args(ctx, args)

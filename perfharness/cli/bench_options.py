@@ -78,6 +78,13 @@ InputShape = Annotated[
 ]
 
 
+def check_utf8(arguments: Sequence[str]) -> None:
+    """Refuse what no JSON could name, before anything is measured. Raises `UsageError`."""
+    for what in (*arguments, str(Path.cwd())):
+        if (shown := what.encode("utf-8", "backslashreplace").decode()) != what:
+            raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
+
+
 def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
     """`image=batchx3x224x224`, or with commas: numbers, and names of dimensions. Raises `UsageError`."""
     found: dict[str, tuple[int | str, ...]] = {}

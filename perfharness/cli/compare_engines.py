@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
-from perfharness.cli.bench_options import OutputDir
+from perfharness.cli.bench_options import OutputDir, check_utf8
 from perfharness.cli.bench_setup import exit_code, machine_of, say
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
@@ -60,6 +60,7 @@ class ManyValues(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option's name before each of its values."""
+        check_utf8(args)
         parsed: list[str] = super().parse_args(ctx, repeated(args, self.many))
         return parsed
 

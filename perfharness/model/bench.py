@@ -226,6 +226,9 @@ class CaseProcess(_Model):
     signal: str | None = None
     timed_out: bool = False
     interrupted: bool = False
+    reported: bool = True
+    """Whether it said itself what became of it; one that did not may have found the disk full, say."""
+
     attempts: int = 1
 
 

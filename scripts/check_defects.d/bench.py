@@ -104,7 +104,108 @@ def accuracy() -> Iterator[Row]:
     yield told.best is None, "wer 0.035, limit 0.01", f"best {told.best}", "none meets it"
 
 
-CASES: list[Callable[[], Iterator[Row]]] = [intervals, proven, accuracy]
+def charts() -> Iterator[Row]:
+    """Bars of p50, names with `$`, two variants of a backend, merged runs."""
+    import tempfile
+
+    import test_bench_results as made
+
+    from perfharness.bench.merge import merge_suites
+    from perfharness.report.bench_chart import Chart
+    from perfharness.report.bench_charts import CHARTS, draw_charts
+
+    chart = Chart(made.suite_of(*(made.made_up("torch", n, latency_ms=10.0 * n, spread=0.1) for n in (1, 4))), "p50")
+    CHARTS["latency"](chart)
+    bars = made.bars_of(chart)
+    yield all(bar > 0 for bar in bars), "charts of p50", f"bars of {bars} ms", "bars"
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = len(draw_charts(made.suite_of(made.made_up("torch", model="$x^$"), hostname="$\\frac{$"), Path(folder)))
+    yield drawn > 0, "`$…$` in names", f"{drawn} charts", "charts"
+    one = made.suite_of(*(made.variant(f"threads={n}", size) for n in (1, 2) for size in (1, 4, 16)))
+    two = made.suite_of(made.variant("threads=1", 8))
+    merged = merge_suites([("a", one), ("b", two)])
+    order = [(row.variant, row.batch_size) for row in merged.rows]
+    numbers = [run.machine_number for run in merged.runs]
+    right = [("threads=1", n) for n in (1, 4, 8, 16)] + [("threads=2", n) for n in (1, 4, 16)]
+    yield (
+        order == right and numbers == [1, 1],
+        "bench merge",
+        f"{order}, machines {numbers}",
+        "all, in order, one machine",
+    )
+
+
+def commands() -> Iterator[Row]:
+    """Command lines and their exit codes."""
+    import subprocess
+    import tempfile
+
+    import test_bench_suite as suites
+    import test_compare_engines as engines
+    import test_torch_backend as torches
+    from bench_results import made_up, suite_of
+
+    from perfharness.bench.store import write_suite
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def run(*arguments: object) -> tuple[int, str]:
+            command = [sys.executable, "-m", "perfharness", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+
+        suites.open_shapes(folder / "open.onnx")
+        model = ("bench", "--backend", "onnxruntime", "--model", folder / "open.onnx", "--dry-run")
+        code, said = run(*model)
+        yield code == 2, "bench --model open_shapes.onnx --dry-run", f"exit {code}: {said}", "2, names --shape"
+        code, said = run(*model, "--shape", "image=batchx3x8x8")
+        yield code == 0, "the same with --shape", f"exit {code}", "0"
+        (folder / "shown").mkdir()
+        write_suite(folder / "shown", suite_of(made_up("torch", latency_ms=10)))
+        code, _ = run("bench", "show", folder / "shown", "--max-latency-ms", "1")
+        yield code == 3, "bench show, none meets the constraints", f"exit {code}", "3"
+        np.save(folder / "a.npy", np.ones((3, 8, 8), np.float32))
+        (folder / "gt.npy").write_bytes(b"no array")
+        given = ("--engines", engines.random_net(folder / "a.onnx"), "--image", folder / "a.npy")
+        code, _ = run("compare-engines", *given, "--gt", folder / "gt.npy", "-o", folder / "out")
+        ok = code == 3 and not (folder / "out").exists()
+        yield ok, "unreadable --gt", f"exit {code}, started: {(folder / 'out').exists()}", "3, nothing started"
+    for entry in ("sample_inputs", "weights"):
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                torches.test_a_crafted_program_runs_no_code(Path(name), entry)
+                came = "no code ran"
+            except AssertionError:
+                came = "code ran"
+            yield came == "no code ran", f"a crafted .pt2 ({entry})", came, "no code runs"
+
+
+def faults() -> Iterator[Row]:
+    """Kills, and two benches on one folder."""
+    import tempfile
+
+    sys.path.insert(0, str(ROOT))
+    from tests.integration import test_bench_faults as tests
+
+    for row, test in (
+        ("two bench --resume; SIGKILL of the helper", tests.test_two_benches_on_one_folder_and_a_killed_helper),
+        ("bench's parent killed", lambda folder: tests.test_the_case_ends_with_a_killed_parent(folder, "bench")),
+        (
+            "compare-engines' parent killed",
+            lambda folder: tests.test_the_case_ends_with_a_killed_parent(folder, "compare-engines"),
+        ),
+    ):
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                test(Path(name))
+                came = "ended, nobody left, results kept"
+            except AssertionError as error:
+                came = f"failed: {str(error).splitlines()[0] if str(error) else 'see the test'}"
+        yield came.startswith("ended"), row, came, "ends, nobody left, results kept"
+
+
+CASES: list[Callable[[], Iterator[Row]]] = [intervals, proven, accuracy, charts, commands, faults]
 
 
 def main() -> int:

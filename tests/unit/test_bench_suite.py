@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from perfharness.bench.suite import Suite, read_suite
 from perfharness.bench.suite_check import make_suite
 from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.bench_setup import suite_of as cli_suite
+from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
@@ -240,6 +242,13 @@ def test_shapes_on_the_command_line(folder: Path) -> None:
             shapes_of([wrong])
     flags = {"models": [f"{folder / 'net.py'}:create"], "backends": [FAKE_BACKEND], "shapes": {"x": ("batch", 3)}}
     assert cli_suite(None, flags, None).model[0].inputs == {"x": ("batch", 3)}
+
+
+def test_what_is_no_utf8_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    for arguments in (["bench", "-o", str(tmp_path / name)], ["compare-engines", "--engines", name]):
+        assert run(arguments) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_all_mistakes_at_once(folder: Path) -> None:
