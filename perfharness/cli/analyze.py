@@ -133,7 +133,9 @@ class _Options:
 def _alone_in(folder: Path) -> Iterator[None]:
     """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
     from perfharness.files import locked
+    from perfharness.run_swap import settle
 
+    settle(folder)
     try:
         with locked(folder):
             yield

@@ -113,7 +113,8 @@ def _conclude(
         cold_reason=cold_reason,
     )
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_cold_start(found, output_dir)
+    if not write_cold_start(found, output_dir):
+        output.message(f"{output_dir} keeps the results of an earlier launch: nothing was measured in this one")
     if output.is_json:
         output.json(found.model_dump(mode="json"))
     else:

@@ -94,7 +94,6 @@ def _row(plan: LaunchPlan, run: Run, output: Output) -> tuple[ScalingRow, RunSum
 
 def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: tuple[str, ...] | None) -> Scaling:
     from perfharness.analysis.scaling import find_knee, scaling_points
-    from perfharness.report.scaling import write_scaling
 
     points = scaling_points(rows)
     measured = [row.num_processes for row in rows if row.items_per_second]
@@ -111,17 +110,20 @@ def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: 
         knee=find_knee(points),
     )
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_scaling(scaling, output_dir)
     return scaling
 
 
 def _show(scaling: Scaling, output_dir: Path, output: Output) -> None:
-    from perfharness.report.scaling import draw_scaling, print_scaling
+    from perfharness.report.scaling import draw_scaling, print_scaling, write_scaling
 
+    written = write_scaling(scaling, output_dir)
     if output.is_json:
         output.json(scaling.model_dump(mode="json"))
     else:
         print_scaling(output.results, scaling)
+    if not written:
+        output.message(f"{output_dir} keeps the results of an earlier sweep: nothing was measured in this one")
+        return
     try:
         draw_scaling(scaling, output_dir)
     except PerfHarnessError as error:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from perfharness.analysis.startup import startup
-from perfharness.files import read_regular
+from perfharness.files import read_regular, write_text
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRow, Spread
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
@@ -57,11 +59,19 @@ def _spread(values: Sequence[float]) -> Spread:
     return Spread(count=len(values), median=statistics.median(values), min=min(values), max=max(values))
 
 
-def write_cold_start(found: ColdStart, folder: Path) -> Path:
-    """Write `cold_start.json`."""
+def write_cold_start(found: ColdStart, folder: Path) -> bool:
+    """Write `cold_start.json`; not where it has no number and an earlier one has. Raises `ResultError`."""
     path = folder / COLD_START_NAME
-    path.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    return path
+    if not _has_numbers(found):
+        with suppress(OSError, ValidationError):
+            if _has_numbers(ColdStart.model_validate_json(read_regular(path))):
+                return False
+    write_text(path, lambda file: print(found.model_dump_json(indent=2), file=file))
+    return True
+
+
+def _has_numbers(found: ColdStart) -> bool:
+    return any(row.startup is not None for row in found.rows)
 
 
 def print_cold_start(console: Console, found: ColdStart, figures: Mapping[str, str] = FIGURES) -> None:

@@ -65,6 +65,9 @@ class RunSummary:
     not_written: str | None = None
     """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
 
+    is_kept: bool = False
+    """Whether earlier results stayed, for they were made of more than is there now."""
+
 
 @dataclass(frozen=True)
 class _Analysed:
@@ -211,7 +214,7 @@ def analyze_run(
         )
     else:
         files.put_in_place()
-    return RunSummary(run_dir, mean, results, findings, files.problem)
+    return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

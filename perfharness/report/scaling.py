@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from perfharness.errors import ToolNotFoundError
+from perfharness.files import read_regular, write_text
 from perfharness.model.distribution import install_command
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
@@ -105,11 +108,19 @@ def _power(figures: dict[str, Any]) -> float | None:
     return next((value for value in means if value is not None), None)
 
 
-def write_scaling(scaling: Scaling, folder: Path) -> Path:
-    """Write `scaling.json`."""
+def write_scaling(scaling: Scaling, folder: Path) -> bool:
+    """Write `scaling.json`; not where it has no number and an earlier one has. Raises `ResultError`."""
     path = folder / SCALING_NAME
-    path.write_text(scaling.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    return path
+    if not _has_numbers(scaling):
+        with suppress(OSError, ValidationError):
+            if _has_numbers(Scaling.model_validate_json(read_regular(path))):
+                return False
+    write_text(path, lambda file: print(scaling.model_dump_json(indent=2), file=file))
+    return True
+
+
+def _has_numbers(scaling: Scaling) -> bool:
+    return any(point.row.items_per_second is not None for point in scaling.points)
 
 
 # ---- for people ----

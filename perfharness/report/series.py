@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfharness.analysis.scaling import find_knee, scaling_points
 from perfharness.errors import ResultError
+from perfharness.files import read_regular
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.scaling import SCALING_NAME, Scaling, ScalingRow
 from perfharness.report.cold_start import spreads, startup_of, write_cold_start
@@ -37,8 +38,9 @@ def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | No
             "base_num_processes": min((row.num_processes for row in rows if row.items_per_second), default=None),
         }
     )
-    with suppress(OSError):  # where nothing can be written, the analysis of the runs has said so
-        write_scaling(again, folder)
+    if not any(summary.is_kept for summary in summaries):
+        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has said so
+            write_scaling(again, folder)
     return again
 
 
@@ -62,15 +64,16 @@ def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStar
         for row in noted.rows
     ]
     again = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
-    with suppress(OSError):
-        write_cold_start(again, folder)
+    if not any(summary.is_kept for summary in summaries):
+        with suppress(ResultError):
+            write_cold_start(again, folder)
     return again
 
 
 def _read(path: Path, model: type[_Model]) -> _Model | None:
     try:
-        return model.model_validate_json(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(read_regular(path, follow=False))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
+    except (OSError, ValidationError) as error:
         raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged.") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfharness.errors import ClockError
-from perfharness.files import read_regular
+from perfharness.files import NOT_REGULAR
 from perfharness.model.clocks import Setting
 
 STATE_DIR = "PERFHARNESS_STATE_DIR"
@@ -192,7 +193,9 @@ class StateStore:
             ClockError: the file is there and cannot be read.
         """
         try:
-            data = read_regular(self.path)
+            if not stat.S_ISREG(self.path.stat().st_mode):  # opening a FIFO would wait for ever
+                raise OSError(NOT_REGULAR)
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return []
         except OSError as error:
