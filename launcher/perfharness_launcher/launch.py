@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,6 +32,10 @@ from perfharness_launcher.supervise import Observer, Patience, Supervisor
 
 Analyse = Callable[[Path, RunManifest], bool]
 """Writes the results of a run into its folder; whether all of it was written."""
+
+
+ALMOST_FULL_BYTES = 1 << 20
+"""Less space than this at the end of a run, and something was perhaps not written."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ def launch(
                 if plan.annotations is not None:
                     findings += annotation_findings(ending.process.folder, record, plan.annotations)
             findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
+            findings += _full_disk(stage.path)
             if not supervisor.has_measured:
                 _refuse(findings)
             manifest = make_manifest(plan, environment, command, run_id, created, records, findings).model_copy(
@@ -230,6 +236,21 @@ def _refuse(findings: Sequence[Finding]) -> NoReturn:
 def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> PerfHarnessError:
     """The same error; there is no manifest to take what the companions found, and it may matter more than the error."""
     return type(error)("\n".join([str(error), *(f"{finding.message}; {finding.cure}" for finding in findings)]))
+
+
+def _full_disk(folder: Path) -> list[Finding]:
+    """A tracer that cannot write any more may not be able to say so."""
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes >= ALMOST_FULL_BYTES:
+        return []
+    return [
+        Finding(
+            "disk-full",
+            Severity.WARNING,
+            f"The disk of {folder.parent} has {free_bytes >> 10} KiB left, so what was measured may not be whole",
+            "free some space, or name a folder on another disk with -o",
+        )
+    ]
 
 
 def _leftovers(command_lines: Sequence[str]) -> list[Finding]:

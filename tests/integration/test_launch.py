@@ -178,8 +178,15 @@ def test_even_a_killed_launcher_leaves_no_process(script: Path, tmp_path: Path) 
         wait_for(lambda: hanging(out, 2))
         launcher.kill()
     wait_for(lambda: processes_naming(str(tmp_path)) == [])
-    assert launch("--tracer", "none", "-o", out, script).returncode == 0
+    (hidden,) = out.glob(".perfharness-run-*")
+    begun = manifest(hidden)
+    assert begun["complete"] is False
+    assert [record["ended"] for record in begun["processes"]] == ["cut_off"] * 2
+    assert all(record["pid"] and record["start_unix_ns"] for record in begun["processes"])
+    done = launch("--tracer", "none", "-o", out, script)
+    assert done.returncode == 0
     assert [finding["code"] for finding in manifest(out)["findings"]] == ["unfinished-run"]
+    assert str(hidden) in done.stdout + done.stderr
 
 
 def test_a_daemon_left_behind_is_ended_and_told(script: Path, tmp_path: Path) -> None:

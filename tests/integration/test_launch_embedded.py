@@ -79,3 +79,28 @@ def test_a_killed_process_leaves_what_it_recorded(tmp_path: Path) -> None:
         assert names(folder / "trace.sqlite") == ["batch"]
         assert (folder / "benchmark.json").exists()
         assert not list(folder.glob(".ranges_*"))
+
+
+def test_a_run_without_a_number_does_not_replace_a_good_one(tmp_path: Path) -> None:
+    """And what lies beside is a whole run folder."""
+    out = tmp_path / "out"
+    code, before = launch(out, "well", "--batch-pattern", "batch", "--warmup-batches", "0")
+    assert code == 0
+    results = {path: path.read_bytes() for path in out.rglob("benchmark*.json")}
+    fails = tmp_path / "fails.py"
+    fails.write_text("import sys; sys.exit(7)")
+    command = [sys.executable, "-m", "perfharness"]
+    done = subprocess.run(
+        [*command, "launch", "--tracer", "embedded", "-o", str(out), str(fails), "-np", "2"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert json.loads((out / "manifest.json").read_text()) == before
+    (aside,) = out.glob("run-*")
+    assert str(aside) in done.stdout + done.stderr
+    assert json.loads((aside / "manifest.json").read_text())["processes"][0]["exit_code"] == 7
+    assert subprocess.run([*command, "analyze", str(aside)], timeout=120, check=False).returncode == 3
+    assert {path: path.read_bytes() for path in results} == results

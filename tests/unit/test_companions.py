@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -218,3 +219,9 @@ def test_stopping_twice_stops_once(tmp_path: Path) -> None:
     companions.stop()
     assert told.count("a stop") == 1
     assert len(companions.findings) == 1
+
+
+def test_a_disk_that_is_almost_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [finding.code for finding in run(plan_of(tmp_path), []).manifest.findings] == []
+    monkeypatch.setattr("perfharness_launcher.launch.shutil.disk_usage", lambda _: SimpleNamespace(free=5000))
+    assert [finding.code for finding in run(plan_of(tmp_path), []).manifest.findings] == ["disk-full"]
