@@ -14,6 +14,9 @@ NO_PARENT = -1
 CHUNK = 1 << 18
 """Intervals nested at a time, which bounds the memory."""
 
+LEVELS_AT_ONCE = 64
+"""So many levels are found one by one, each in all intervals together; what is deeper, interval by interval."""
+
 
 @dataclass(frozen=True)
 class Nesting:
@@ -119,7 +122,7 @@ def _nest_chunk(s: Int64, e: Int64, g: Int64) -> _Chunk:
     touching: set[int] = set()
     overlapping: set[int] = set()
     depth = 0
-    while len(remaining):
+    while len(remaining) and depth < LEVELS_AT_ONCE:
         # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
         before = running_maximum_before(e[remaining], partition)
         outermost = e[remaining] > before
@@ -137,7 +140,32 @@ def _nest_chunk(s: Int64, e: Int64, g: Int64) -> _Chunk:
         owner[remaining] = above
         partition = above
         depth += 1
+    _nest_deep(remaining, owner, depth, (s, e, g), _Chunk(parent, level, touching, overlapping))
     return _Chunk(parent, level, touching, overlapping)
+
+
+def _nest_deep(remaining: Int64, owner: Int64, depth: int, intervals: tuple[Int64, Int64, Int64], into: _Chunk) -> None:
+    """The same for what is left, one by one, so that the time does not grow with the depth.
+
+    The intervals around the one looked at are a stack; their ends do not rise from the outermost to the innermost.
+    """
+    starts, ends, groups = (column[remaining].tolist() for column in intervals)
+    owners, places = owner[remaining].tolist(), remaining.tolist()
+    stack: list[int] = []
+    base = NO_PARENT
+    for at, place in enumerate(places):
+        if owners[at] != base:
+            base, stack = owners[at], []
+        sibling = None
+        while stack and ends[stack[-1]] < ends[at]:
+            sibling = stack.pop()
+        if sibling is not None and starts[at] <= ends[sibling]:
+            into.touching.add(groups[at])
+            if starts[at] < ends[sibling]:
+                into.overlapping.add(groups[at])
+        into.parent[place] = places[stack[-1]] if stack else base
+        into.level[place] = depth + len(stack)
+        stack.append(at)
 
 
 def running_maximum_before(values: Int64, partition: Int64) -> Int64:

@@ -107,6 +107,13 @@ def rows_by_code(code: Integers, wanted: Bool) -> tuple[Integers, Integers]:
     return rows, counts
 
 
+def rows_of_levels(level: Integers) -> list[Integers]:
+    """The rows of each level, each level's in their order; one sort, however many levels there are."""
+    order = np.argsort(level, kind="stable").astype(np.int32)
+    bounds = np.cumsum(np.bincount(level))
+    return np.split(order, bounds[:-1]) if len(bounds) else []
+
+
 def _first_rows(code: Integers, count: int) -> Integers:
     first = np.zeros(count, dtype=np.int32)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1, dtype=np.int32)  # of several writes the last one stays

@@ -58,15 +58,16 @@ def build_range_table(events: Events) -> RangeTable:
 
 
 def _never_closed(events: Events) -> list[Finding]:
-    open_names = [events.names[code] for code in events.ranges.name[events.ranges.is_open]]
-    if not open_names:
+    codes, counts = np.unique(events.ranges.name[events.ranges.is_open], return_counts=True)
+    if not len(codes):
         return []
-    shown = ", ".join(f"'{name}'" for name in sorted(set(open_names))[:5])
+    most = np.argsort(-counts, kind="stable")[:5]
+    shown = ", ".join(f"'{events.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
     return [
         Finding(
             "range-never-closed",
             Severity.ERROR,
-            f"{len(open_names)} range(s) were never closed ({shown}); their times run to the end of the trace.",
+            f"{counts.sum()} range(s) were never closed ({shown}); their times run to the end of the trace.",
             "Pop every range, or use `with perf.range(...)`, which closes it on exceptions too.",
         )
     ]

@@ -7,13 +7,13 @@ tells which names are batches.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest
-from perfharness.analysis.keys import distinct, group_rows, taken
+from perfharness.analysis.keys import distinct, group_rows, rows_of_levels, taken
 from perfharness.analysis.paths import StagePaths, find_paths
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -22,10 +22,17 @@ from perfharness.model.trace import Bool, Events, Int64, Integers, NvtxMarks, Nv
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
 
+MAX_INDEX = re.compile(r"[0-9]{1,18}")
+"""What is an index fits in 64 bits."""
+
 DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
 """Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
 
 LISTED_NAMES = 8
+
+MAX_LEVELS = 100
+"""Results hold ranges inside of fewer others than this. Many readers of JSON refuse to go deeper (128 levels)."""
+
 PLAIN_DOMAIN_NAME = "nvtx"
 """Stands for the default NVTX domain, which has no name."""
 
@@ -199,8 +206,7 @@ def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str
     deleted = np.zeros(len(parent), dtype=np.bool_)
     deletes = (marks.name[mark_index] == _code(names, conventions.MARK_DELETE)) & (holder >= 0)
     deleted[holder[deletes]] = True
-    for depth in range(1, int(level.max(initial=0)) + 1):
-        at = np.flatnonzero(level == depth)
+    for at in rows_of_levels(level)[1:] if deletes.any() else ():
         deleted[at] |= deleted[parent[at]]
     return deleted
 
@@ -310,7 +316,9 @@ def _batches_by_name(
         if match is None:
             continue
         matches[code] = True
-        digits = next((place for place in range(1, len(match.groups()) + 1) if (match[place] or "").isdigit()), None)
+        digits = next(
+            (place for place in range(1, len(match.groups()) + 1) if MAX_INDEX.fullmatch(match[place] or "")), None
+        )
         if digits is not None:
             number[code] = int(match[digits])
             base = (names[code][: match.start(digits)] + names[code][match.end(digits) :]).strip(" _-#:")
@@ -334,7 +342,11 @@ def _batches_by_name(
 
 
 def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
-    """Rows that are kept, ordered by (owner, thread, lane, start), parents renumbered."""
+    """Rows that are kept, ordered by (owner, thread, lane, start), parents renumbered; no deeper than `MAX_LEVELS`."""
+    too_deep = keep & (table.level >= MAX_LEVELS)
+    if too_deep.any():
+        keep = keep & ~too_deep
+        table = replace(table, findings=[*table.findings, _nested_too_deep(table, too_deep)])
     if keep.all() and _is_ordered(table, ranges):
         return table
     start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
@@ -363,6 +375,20 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
         names=table.names, owners=table.owners, findings=table.findings,
         from_recorder=table.from_recorder, barrier_waits=table.barrier_waits,
     )  # fmt: skip
+
+
+def _nested_too_deep(table: StageTable, too_deep: Bool) -> Finding:
+    rows = np.flatnonzero(too_deep)
+    batches = int(table.is_batch[rows].sum())
+    codes, counts = np.unique(table.name[rows], return_counts=True)
+    most = table.names[codes[np.argmax(counts)]]
+    return Finding(
+        "nested-too-deep",
+        Severity.WARNING,
+        f"{len(rows)} ranges ({batches} batches, mostly '{most}') lie inside of {MAX_LEVELS} others or more; in the "
+        "results they are a part of the ranges around them only.",
+        "Pop every range: one that stays open holds all that follow. `perfharness ranges` has each range.",
+    )
 
 
 def _is_ordered(table: StageTable, ranges: NvtxRanges) -> bool:

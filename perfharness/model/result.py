@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -69,7 +69,7 @@ class Statistics:
 
     def to_json(self) -> dict[str, float | int | None]:
         """As it stands in the files."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,9 @@ TABLE_COLUMNS = [
     Column("payload", drop=7),
 ]  # fmt: skip
 
+MAX_INDENT = 40
+"""Levels that are indented; what is deeper stands below each other."""
+
 
 def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
     """A table for people: times in ms, names indented by level."""
@@ -149,7 +152,7 @@ def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
         domain = f"{row['domain']}:" if row["domain"] else ""
         times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
         cells = [
-            "  " * row["level"] + domain + row["name"],
+            "  " * min(row["level"], MAX_INDENT) + domain + row["name"],
             str(row["pid"]),
             str(row["tid"]),
             *(NOT_MEASURED if time is None else f"{time / 1e6:.3f}" for time in times),

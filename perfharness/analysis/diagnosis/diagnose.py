@@ -38,6 +38,10 @@ from perfharness.model.trace import Int64, OsWaitKind, Trace
 ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
 
 
+MAX_STAGES = 200
+"""Each stage's diagnosis takes milliseconds, and more of them are no help."""
+
+
 @dataclass(frozen=True)
 class _Loop:
     """One loop of outermost batches: its rows in order of start, the judgement of its warm-up, and what is replayed."""
@@ -62,14 +66,27 @@ def diagnose(
     workload = build_workload(trace, table, stages, warmup_batches, others)
     loops = _loops(workload, warmup_batches)
     judged = [loop.warmup for loop in loops]
-    diagnosed = [_diagnose_stage(workload, stage, loops) for stage in stage_rows(workload)]
+    rows, left_out = _the_longest(workload, stage_rows(workload))
+    diagnosed = [_diagnose_stage(workload, stage, loops) for stage in rows]
     return Diagnosis(
         stages=_without_costs_of_handovers(diagnosed, loops),
         warmup=judged,
-        missing=_missing(workload),
+        missing=[*_missing(workload), *left_out],
         findings=warmup_findings(judged),
         gpus=workload.gpus.facts,
     )
+
+
+def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[StageRows], list[str]]:
+    """The stages that take the most time, in their order, and what is said about the others."""
+    if len(stages) <= MAX_STAGES:
+        return stages, []
+    ranges, at = workload.trace.ranges, workload.stages.index
+    times = [int((ranges.end_ns[at[stage.rows]] - ranges.start_ns[at[stage.rows]]).sum()) for stage in stages]
+    longest = sorted(sorted(range(len(stages)), key=lambda place: -times[place])[:MAX_STAGES])
+    return [stages[place] for place in longest], [
+        f"a diagnosis of {len(stages) - MAX_STAGES} stages: only the {MAX_STAGES} that take the most time have one"
+    ]
 
 
 def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
