@@ -29,6 +29,10 @@ DRAIN_THRESHOLD = 1.517
 """Of the largest excess of a cumulative sum, in standard deviations of it: exceeded by chance in 1 % of steady loops
 (exp(-2 x^2), the one-sided Kolmogorov distribution)."""
 
+FASTER = {True: 1.1, False: 1.5}
+"""So many times faster than the rest is a beginning that lives on a full queue: where the process had threads or
+children to fill one while it waited at the start barrier, and where nothing says so. Less may be the machine."""
+
 MOSTLY = 0.9
 """Of the batches that begin in a loop's window so many have to end in it, where they overlap: else it is filling up."""
 
@@ -222,7 +226,9 @@ def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
         at = int(np.argmax(excess)) + 1
         rest = period[at:].mean()
         gained = at - period[:at].sum() / rest
-        if excess[at - 1] > DRAIN_THRESHOLD * spread * np.sqrt(count) and gained <= max(ahead, 0) / rest:
+        is_faster = rest > FASTER[loop.barrier_has_workers] * period[:at].mean()
+        is_change = excess[at - 1] > DRAIN_THRESHOLD * spread * np.sqrt(count)
+        if is_faster and is_change and gained <= max(ahead, 0) / rest:
             return first + at + 1, None  # the period in which the queue runs empty is of neither part
     if loop.barrier_has_workers and count and loop.barrier_wait_ns >= period.sum():
         waited = f"{loop.barrier_wait_ns / 1e6:.0f} ms at the start barrier"

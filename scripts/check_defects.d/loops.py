@@ -1,7 +1,7 @@
 """Rows of the defect tables that concern loops of batches: warm-up, throughput, times per item.
 
-With `--bias`, prints the whole table of the throughput's bias instead: loaders of 0 to 40 times a batch, 1 to 50 counted
-batches, 1 and 4 processes.
+With `--bias`, prints the whole table of the throughput's bias instead: loaders of 0 to 40 times a batch, 1 to 50
+counted batches, 1 and 4 processes.
 """
 
 from __future__ import annotations
