@@ -45,9 +45,10 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     assert (latency.iterations, latency.warmup_iterations) == (500, 20)
     assert latency.mean.value == pytest.approx(wall_ms.mean())
     assert latency.p99.value == pytest.approx(np.percentile(wall_ms, 99))
-    assert latency.median.low is not None
-    assert latency.median.high is not None
-    assert latency.min <= latency.median.low <= latency.median.value <= latency.median.high <= latency.max
+    if latency.median.low is None or latency.median.high is None:  # a busy machine's iterations are autocorrelated
+        assert latency.median.reason
+    else:
+        assert latency.min <= latency.median.low <= latency.median.value <= latency.median.high <= latency.max
     assert found.startup.first_inference_ms is not None
     assert found.startup.import_ms is not None
     assert found.layers

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.bench_figures import apart_percent
+from perfharness.analysis.bench_figures import apart_percent, speedup
 from perfharness.analysis.latency_statistics import (
     autocorrelation,
     drift_percent,
@@ -23,8 +23,9 @@ from perfharness.analysis.latency_statistics import (
     rate_estimate,
     relative_half_width_percent,
 )
-from perfharness.model.bench import Estimate
+from perfharness.model.bench import Estimate, LatencyStats
 from perfharness.model.result import Float64
+from tests.unit.bench_results import made_up
 
 RUNS = 100
 Make = Callable[[np.random.Generator, int], Float64]
@@ -255,6 +256,34 @@ def test_settled_is_a_narrow_interval_without_drift() -> None:
     assert relative_half_width_percent(np.full(200, 7.0)) == 0
     assert not is_settled(10 + random.normal(0, 0.001, 20), 1.0), "20 iterations cannot say"
     assert not is_settled(10 + random.normal(0, 0.001, 300), 1.0), "a drift could not have been seen"
+
+
+def test_intervals_of_a_ratio_of_two_rates_hold_it() -> None:
+    """The second is 1.25 times as fast; one is autocorrelated."""
+    held = given = 0
+    for seed in range(RUNS):
+        random = np.random.default_rng(seed)
+        rates = [rate_estimate(mean_estimate(values), 1) for values in
+                 (correlated(0.5)(random, 400), 0.8 * exponential(random, 400) * 10 / 11)]  # fmt: skip
+        base, fast = (made_up("x").model_copy(update={"items_per_second": rate}) for rate in rates)
+        ratio = speedup(fast, base)
+        assert ratio is not None
+        if ratio.low is not None and ratio.high is not None:
+            given += 1
+            held += ratio.low <= 1.25 <= ratio.high
+    assert given >= 0.9 * RUNS
+    assert held >= 0.95 * given
+    none = base.model_copy(update={"items_per_second": Estimate(value=1.0, reason="few")})
+    told = speedup(fast, none)
+    assert told is not None
+    assert (told.low, told.high, told.reason) == (None, None, "few")
+
+
+def test_results_from_before_p90_had_an_interval_are_read() -> None:
+    stats = latency_stats(np.arange(1.0, 301), 0)
+    assert stats is not None
+    old = stats.model_dump() | {"p90": 2.5}
+    assert LatencyStats.model_validate(old).p90 == Estimate(value=2.5)
 
 
 def test_autocorrelation() -> None:
