@@ -10,6 +10,7 @@ import numpy as np
 
 from perfharness.analysis.entries import PER_ITEM
 from perfharness.analysis.mean_entries import mean_of_entries
+from perfharness.analysis.outside import outside_tree
 from perfharness.analysis.paths import free_key
 from perfharness.analysis.tabulate import place_at, statistics_tree
 from perfharness.analysis.throughput import throughput
@@ -34,6 +35,7 @@ def combine(
         **all_batches,
         "mean_data": _mean_data(distinct),
         "stats_minus_warmup": _pooled_statistics(distinct),
+        "outside_batches": outside_tree([result.outside for result in results.values()]),
         "throughput": throughput(
             {name: result.loops for name, result in results.items()},
             clock_is_utc=all(result.clock_is_utc for result in results.values()),

@@ -38,6 +38,10 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
     if count == 0 or np.isnan(values).any():
         return Statistics(count, own_mean, None, None, None, None, None, None, None)
     in_order = np.sort(values)
+    same = float(in_order[0]) if in_order[0] == in_order[-1] else None
+    if mean is None and same in (0.0, 1.0):  # most columns of most stages: no GPU work, once a batch
+        known = {name: same if count >= min_count(q) else None for name, q in PERCENTILES.items()}
+        return Statistics(count, same, 0.0 if count >= MIN_FOR_DEVIATION else None, same, max=same, **known)
     percentiles = {
         name: _figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
     }

@@ -21,6 +21,7 @@ from perfharness.analysis.judgement import (
 )
 from perfharness.analysis.keys import count_by_code, distinct, number_rows, rows_by_code, sum_by_code, taken
 from perfharness.analysis.measures import Measures, measure, with_throttled
+from perfharness.analysis.outside import stages_outside
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import ratio_of_totals, summarise
@@ -102,6 +103,7 @@ def tabulate_measured(
         loops=_loops(stages, measures, ranges, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
+        outside=stages_outside(stages, measures, ranges.start_ns[at], ranges.end_ns[at]),
     )
 
 

@@ -200,6 +200,15 @@ def _value(column: NumberColumn, value: float) -> float | int | bool | list[str]
 
 
 @dataclass(frozen=True)
+class OutsideStage:
+    """A stage outside of any batch: its times (ms), one value an occurrence; `where`: how often beside which batch."""
+
+    path: Path
+    times: Mapping[str, Float64]
+    where: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class ProcessResult:
     """The result of one measured process.
 
@@ -220,6 +229,7 @@ class ProcessResult:
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
+    outside: list[OutsideStage] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     first_cuda: FirstCuda | None = None
     """None where the whole trace was not read, or has no such call."""

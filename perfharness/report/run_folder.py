@@ -19,6 +19,7 @@ from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.judgement import without_consequences
 from perfharness.analysis.measures import measure
 from perfharness.analysis.metrics.clocks import Throttling
+from perfharness.analysis.outside import outside_tree
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import find_stages
 from perfharness.analysis.startup import first_cuda, startup
@@ -224,6 +225,7 @@ def benchmark_tree(result: ProcessResult) -> Tree:
         "data": result.entries,
         "mean_data": result.mean_data,
         "stats_minus_warmup": result.stats_minus_warmup,
+        "outside_batches": outside_tree([result.outside]),
         **diagnosis,
         "meta": result.meta,
     }

@@ -34,6 +34,13 @@ nothing else is said. A column without any value is left out."""
 GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
 
+WHERE_OUTSIDE = {
+    "other_task": "beside a batch, in another task",
+    "other_thread": "beside a batch, in another thread",
+    "other_process": "beside a batch, in another process",
+    "no_batch_open": "while no batch was open",
+}
+
 MAX_ROWS = 200
 """More stages than this are no help on a terminal."""
 
@@ -73,6 +80,8 @@ def print_result(
             say(console, f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files")
     else:
         _print_ranges(console, entries, has_gpu=has_gpu)
+    if tree.get("outside_batches"):
+        _print_outside(console, tree["outside_batches"])
     if "throughput" in tree:
         say(console, _throughput_line(tree["throughput"]))
     print_machine(console, tree)
@@ -134,6 +143,24 @@ def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> N
         columns,
         [[name, *(_cell(line[at]) for at in shown)] for name, line in zip(names, figures, strict=True)],
     )
+
+
+def _print_outside(console: Console, stages: list[Tree]) -> None:
+    """Stages that no batch holds, and where they ran."""
+    say(console, "outside of batches, ms per occurrence; which batch each was for is not recorded")
+    columns = [
+        Column("stage", is_text=True), Column("count"), Column("CPU"), Column("p50", drop=2), Column("total"),
+        Column("GPU", drop=1), Column("ran", is_text=True, drop=3),
+    ]  # fmt: skip
+    names = row_names([tuple(stage["path"]) for stage in stages[:MAX_ROWS]])
+    rows = [
+        [
+            name, str(stage["count"]), *(_cell(stage["cpu_time"][key]) for key in ("mean", "p50", "total")),
+            _cell(stage["gpu_time"]["mean"]), ", ".join(WHERE_OUTSIDE[place] for place in stage["where"]),
+        ]
+        for name, stage in zip(names, stages, strict=False)
+    ]  # fmt: skip
+    print_table(console, columns, rows)
 
 
 def _cell(figure: float | None) -> str:
