@@ -200,3 +200,37 @@ def test_few_batches(count: int, tmp_path: Path) -> None:
     stages, measures = measured(builder, tmp_path, 0)
     assert (measures.loop[stages.is_batch] == 0).all()
     assert len(measures.rows_of_loops(np.zeros(len(stages), np.int64))) == count
+
+
+@settings(max_examples=25)
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.integers(1, 3), st.lists(st.tuples(st.integers(1, 9), st.integers(1, 64)), min_size=2, max_size=6)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    warmup=st.integers(0, 2),
+)
+def test_statistics_are_of_each_loop_s_batches(
+    calls: list[tuple[int, list[tuple[int, int]]]], warmup: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Calls of a pipeline on any thread, one after another; each batch has a length in ms and items."""
+    builder, at = Recorded(), 0
+    left: list[tuple[int, int]] = []
+    for thread, batches in calls:
+        builder.stage("pipeline", at, at + 100, tid=thread)
+        for index, (length, items) in enumerate(batches):
+            builder.batch(index, at + 10 * index, at + 10 * index + length, items, tid=thread)
+        left += batches[warmup : len(batches) - warmup]
+        at += 200
+    folder = tmp_path_factory.mktemp("loops")
+    builder.write(folder / "t.sqlite")
+    statistics = tabulate_file(folder, warmup).stats_minus_warmup["toy"]["pipeline"]["batch"]
+    assert statistics["cpu_time"]["count"] == len(left)
+    if left:
+        time, total = sum(length for length, _ in left), sum(items for _, items in left)
+        assert statistics["cpu_time"]["mean"] == pytest.approx(time / len(left), abs=1e-6)
+        assert statistics["cpu_time_per_item"]["mean"] == pytest.approx(time / total, abs=1e-6)
+        assert statistics["cpu_time_per_item"]["max"] == pytest.approx(max(a / b for a, b in left), abs=1e-6)

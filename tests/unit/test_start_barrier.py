@@ -16,11 +16,11 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
-from perfharness.model import environment
+from perfharness.model import conventions, environment
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import barrier as recorder_barrier
 from perfharness_launcher.barrier import StartBarrier, start_barrier
-from tests.unit.recorder_events import drawn, recording
+from tests.unit.recorder_events import drawn, events, recording
 
 ROOT = Path(__file__).parents[2]
 TWO = {0: "proc_0_gpu_0", 1: "proc_1_gpu_0"}
@@ -222,6 +222,8 @@ def test_it_stands_before_the_first_batch_after_the_warmup(held: StartBarrier, l
     assert without_times(drawn(log)) == (
         f"!recorder pipeline({one.format(0)} !start_barrier {one.format(1)} {one.format(2)})"
     )
+    (mark,) = [event for event in events(log) if event.message == conventions.MARK_BARRIER]
+    assert mark.category == f"rec/{conventions.WITH_WORKERS}", "another thread, which might have loaded something"
     (wait,) = recorder_barrier.active().waits  # type: ignore[union-attr]
     assert wait["loop"] == "rec/pipeline/batch"
     assert wait["waited_ns"] > 0

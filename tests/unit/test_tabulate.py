@@ -431,6 +431,20 @@ def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_p
     assert "'elsewhere'" not in note.message
 
 
+@pytest.mark.parametrize("category", ["toy", f"toy/{conventions.WITH_WORKERS}"])
+def test_what_may_have_been_prepared_during_a_wait_has_no_rate(tmp_path: Path, category: str) -> None:
+    """Warm-up at 0 and 20 ms, a wait from 40 to 640 ms, then a batch each 20 ms."""
+    builder = Recorded()
+    for index, begin in enumerate((0, 20, *range(640, 900, 20))):
+        builder.batch(index, begin, begin + 15)
+    builder.mark(conventions.MARK_BARRIER, 640 * MS, domain="perfharness", category=category, payload=600 * MS)
+    result = result_of(builder, tmp_path, warmup=2)
+    (loop,) = result.loops
+    assert (loop.barrier_opened_ns, loop.barrier_wait_ns, loop.traced_from_ns) == (640 * MS, 600 * MS, 0)
+    assert loop.barrier_has_workers == (category != "toy")
+    assert combine({"p": result})["throughput"]["items_per_second"] == (50 if category == "toy" else None)
+
+
 def test_a_wait_of_other_threads_is_reported_for_what_may_have_waited_for_them(tmp_path: Path) -> None:
     """Two workers wait from 100 to 600 ms and from 200 to 600 ms inside `pipeline` of the main thread."""
     builder = Recorded()
