@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from perfharness.cli.bench_options import (
@@ -47,6 +46,7 @@ from perfharness.cli.bench_show import merge, show
 from perfharness.cli.bench_startup import start_up
 from perfharness.cli.bench_sweep import sweep
 from perfharness.cli.options import CONTEXT, EXIT_OK
+from perfharness.report.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite

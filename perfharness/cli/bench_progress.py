@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from perfharness.bench.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.report.bench_words import first_line, in_significant_digits
+from perfharness.report.console import Console
 from perfharness_launcher.interrupts import Interrupts
 
 SHOWN_AGAIN = 5
@@ -54,7 +54,7 @@ class SuiteProgress:
         self._started_at: float | None = None
         self._begin = clock()
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             _Left(self._left),

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.report.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from perfharness.cli.bench_options import (
     Baseline,
@@ -22,6 +21,7 @@ from perfharness.cli.bench_options import (
 from perfharness.cli.bench_setup import check_charts, say, say_drawn
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK
 from perfharness.errors import UsageError
+from perfharness.report.console import Console
 
 if TYPE_CHECKING:
     from perfharness.model.bench_suite import BenchSuiteResult, Constraints

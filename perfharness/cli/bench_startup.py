@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from perfharness.cli.bench_options import Device, Gpu, InputShape, OutputDir, shapes_of
 from perfharness.cli.bench_setup import exit_code, gpu_of, say, suite_of
 from perfharness.errors import UsageError
+from perfharness.report.console import Console
 
 DEFAULT_OUT = Path("startup_out")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
-from rich.console import Console
 
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.cli.bench_options import (
@@ -36,6 +35,7 @@ from perfharness.cli.bench_setup import (
 )
 from perfharness.errors import UsageError
 from perfharness.report.bench_words import first_line, in_significant_digits, status_line
+from perfharness.report.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.suite import Suite

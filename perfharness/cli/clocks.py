@@ -20,6 +20,7 @@ from perfharness.cli.options import (
 )
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
+from perfharness.model.text import safe
 from perfharness.telemetry.clock_settings import CLOCK_SETTINGS
 from perfharness.telemetry.clock_state import StateStore, all_stores, own_store
 from perfharness.telemetry.clock_words import (
@@ -38,6 +39,10 @@ NumGpus = Annotated[int, typer.Option("-ng", "--num-gpus", help="How many GPUs."
 GpuOffset = Annotated[int, typer.Option("-go", "--gpu-offset", help="Number of the first GPU.")]
 Gpus = Annotated[str | None, typer.Option("--gpus", metavar="GPU,…", help="The GPUs: UUID or INDEX.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    typer.echo(safe(text), err=err)
 
 
 def register(app: typer.Typer) -> None:
@@ -70,14 +75,14 @@ def maximize(
         )
         steps = taker.take(uuids)
         for _, line in steps_in_words(steps):
-            typer.echo(line)
+            _echo(line)
         refused = any(step.answer == "refused" for step in steps)
         if interrupts or (stop and refused):
             _say_restored(taker.give_back())
-            typer.echo("interrupted" if interrupts else "stopped at the refusal", err=True)
+            _echo("interrupted" if interrupts else "stopped at the refusal", err=True)
             raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
-        typer.echo(f"until `{RESTORE_COMMAND}`")
+        _echo(f"until `{RESTORE_COMMAND}`")
     raise typer.Exit(_code(steps))
 
 
@@ -125,13 +130,13 @@ def restore_verb(
     if of_others:
         raise ClockError(f"{', '.join(of_others)} is another user's; run `{RESTORE_COMMAND}` as that user, or as root")
     if not results:
-        typer.echo("nothing to restore")
+        _echo("nothing to restore")
     raise typer.Exit(EXIT_FAILED if any(item.outcome == "failed" for item in results) else EXIT_OK)
 
 
 def _say_restored(results: Sequence[Restored]) -> None:
     for item in results:
-        typer.echo(restored_in_words(item), err=item.outcome == "failed")
+        _echo(restored_in_words(item), err=item.outcome == "failed")
 
 
 def status(as_json: AsJson = False) -> None:
@@ -140,16 +145,16 @@ def status(as_json: AsJson = False) -> None:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
         states = [state for store in all_stores() if (state := _state(store))]
         if as_json:
-            typer.echo(json.dumps({"gpus": gpus, "states": states}, indent=2))
+            _echo(json.dumps({"gpus": gpus, "states": states}, indent=2))
             return
         if not nvml.opened.ok:
-            typer.echo(f"no GPU: {nvml.opened.reason}")
+            _echo(f"no GPU: {nvml.opened.reason}")
         for gpu in gpus:
             _print_gpu(gpu)
         for store in all_stores():
             _print_state(store)
         if not states:
-            typer.echo("perfharness has changed nothing")
+            _echo("perfharness has changed nothing")
 
 
 def _gpu_status(gpu: Device) -> dict[str, Any]:
@@ -171,12 +176,12 @@ def _gpu_status(gpu: Device) -> dict[str, Any]:
 
 def _print_gpu(gpu: dict[str, Any]) -> None:
     now = gpu["clocks_now"]
-    typer.echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
+    _echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
     for setting in CLOCK_SETTINGS:
         told = gpu["settings"][setting.name]
         value = value_in_words(setting.name, told["now"]) if told["now"] else f"not told ({told['reason']})"
         largest = value_in_words(setting.name, told["maximum"]) if told["maximum"] else "not told"
-        typer.echo(f"  {setting.title}: {value}; maximum {largest}")
+        _echo(f"  {setting.title}: {value}; maximum {largest}")
 
 
 def _state(store: StateStore) -> dict[str, Any] | None:
@@ -199,12 +204,12 @@ def _print_state(store: StateStore) -> None:
     for change in state.changes:
         before = value_in_words(change.setting, change.before) if change.before else "not told"
         what = f"{change.gpu_uuid}: {change.setting}: before {before}, set to"
-        typer.echo(f"changed: GPU {what} {value_in_words(change.setting, change.wanted)}")
+        _echo(f"changed: GPU {what} {value_in_words(change.setting, change.wanted)}")
     for owner in state.owners:
         who = f"a launch (pid {owner.pid})" if owner.kind == "launch" else "`clocks max`"
-        typer.echo(f"for: {who} of user {owner.uid}, since {owner.since}{'' if owner.lives else ', which was killed'}")
+        _echo(f"for: {who} of user {owner.uid}, since {owner.since}{'' if owner.lives else ', which was killed'}")
     if line := left_behind_in_words(store, state):
-        typer.echo(line)
+        _echo(line)
 
 
 def notice() -> str | None:

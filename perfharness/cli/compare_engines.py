@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 
 from perfharness.cli.bench_options import OutputDir, check_utf8
 from perfharness.cli.bench_setup import exit_code, machine_of, say
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.report.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.compare_engines.model import EngineComparison

@@ -51,6 +51,20 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
+class FullSummaries(TyperGroup):
+    """A group whose commands are listed with their whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """A row a command."""
+        rows = [
+            (name, " ".join((command.help or "").split("\n\n")[0].split()))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 class VerbGroup(TyperGroup):
     """The verbs; each is imported when it is called, for all of them together take longer than most of them work."""
 

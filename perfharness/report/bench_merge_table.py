@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from perfharness.analysis.bench_figures import gives_wrong_answers, latency_of
 from perfharness.analysis.bench_names import in_groups, short_backend
 from perfharness.model.bench_suite import BenchMergedResult, MergedCell, MergedRow
+from perfharness.model.text import safe, safe_line
 from perfharness.report.bench_table import WRONG
 from perfharness.report.bench_words import (
     WIDTH,
@@ -22,6 +23,7 @@ from perfharness.report.bench_words import (
     side_by_side,
     speedup_in_words,
 )
+from perfharness.report.console import Console as SafeConsole
 
 
 def print_merged(console: Console, merged: BenchMergedResult) -> None:
@@ -30,13 +32,15 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
     for name in ("model", "backend/mode", "precision", "batch"):
         table.add_column(name, justify="right" if name == "batch" else "left")
     for run in merged.runs:
-        table.add_column(escape(f"{run.name}\np50 ms"), justify="right")
+        table.add_column(Text(safe(f"{run.name}\np50 ms")), justify="right")
         table.add_column("\nitems/s", justify="right")
         table.add_column("\nspeed-up", justify="right")
     for row in merged.rows:
         cells = [part for cell in row.cells for part in _parts(cell)]
-        table.add_row(*map(escape, (row.model, _backend(row), row.precision, str(row.batch_size), *cells)))
-    wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, WIDTH))
+        table.add_row(
+            *(Text(safe_line(cell)) for cell in (row.model, _backend(row), row.precision, str(row.batch_size), *cells))
+        )
+    wide = console if console.is_terminal else SafeConsole(file=console.file, width=max(console.width, WIDTH))
     wide.print(table)
     console.print(side_by_side(merged), markup=False, highlight=False)
     for run in merged.runs:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from perfharness.analysis.bench_figures import (
     MUCH_CLOCK_DROP_PERCENT,
@@ -22,6 +22,7 @@ from perfharness.analysis.bench_figures import (
 from perfharness.analysis.bench_names import CaseNames, in_groups
 from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
 from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.text import safe_line
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_words import (
     NOT_MEASURED,
@@ -37,6 +38,7 @@ from perfharness.report.bench_words import (
     speedup_in_words,
     status_line,
 )
+from perfharness.report.console import Console as SafeConsole
 
 LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""
@@ -50,7 +52,7 @@ RIGHT_ALIGNED = ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "speed-up", "
 def print_suite(console: Console, suite: BenchSuiteResult) -> None:
     """The table, what a reader must know of its rows, and the recommendations."""
     if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, WIDTH))
+        console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
     table, left_out = _fitting(console, suite)
     console.print(table)
     if left_out:
@@ -104,7 +106,7 @@ def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table
     table = Table(
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=escape(models[0]) if len(models) == 1 else None,
+        title=Text(safe_line(models[0])) if len(models) == 1 else None,
         title_justify="left",
         title_style="bold",
     )
@@ -122,7 +124,7 @@ def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table
             metric or "cosine": shown(accuracy_of(result, metric), ".6g"),
             "": _state(result),
         }
-        table.add_row(*(escape(cells[name]) for name in names), style=None if result.status == "ok" else "dim")
+        table.add_row(*(Text(safe_line(cells[name])) for name in names), style=None if result.status == "ok" else "dim")
     return table
 
 

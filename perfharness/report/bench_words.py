@@ -9,8 +9,8 @@ from perfharness.model.bench import CaseResult, Estimate, LatencyStats
 from perfharness.model.bench_suite import BenchMergedResult
 
 NOT_MEASURED = "-"
-WIDTH = 160
-"""Of a table that goes to a file."""
+WIDTH = 10_000
+"""Of a console that is no terminal: its tables are as wide as they need."""
 
 LISTED_WIDTH = 110
 """Of the lines of a list of cells."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from perfharness.analysis.bench_figures import memory_of
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+from perfharness.model.text import safe_line
 from perfharness.report.bench_table import at_once_lines, unsteady_lines
 from perfharness.report.bench_words import NOT_MEASURED, WIDTH, bytes_in_words
+from perfharness.report.console import Console as SafeConsole
 
 CELL = ("model", "backend", "mode", "precision", "device", "variant")
 """What a cell is."""
@@ -65,10 +67,10 @@ def print_sweep(console: Console, found: SweepFile) -> None:
     """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
     names = names_of(found)
     if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, WIDTH))
+        console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
     for cell in found.cells:
         name = f"{cell.model}, {names.cell(case_of(cell))}"
-        table = Table(title=escape(name), title_justify="left", box=None)
+        table = Table(title=Text(safe_line(name)), title_justify="left", box=None)
         for column in ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "memory", "J/item", ""):
             table.add_column(column, justify="right" if column else "left", no_wrap=True, overflow="fold")
         mine = [one for one in found.cases if is_of(one.case, cell)]

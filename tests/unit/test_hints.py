@@ -1,0 +1,70 @@
+"""What a failed process is told: the next step fits how it ended, and nothing is said twice."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from perfharness.analysis.judgement import CONSEQUENCES, without_consequences
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord
+from perfharness.report.console import Console
+from perfharness.report.terminal import print_findings
+from perfharness_launcher.outcome import failure_hint
+
+SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+IMPORT = "Traceback (most recent call last):\n  import gone\nModuleNotFoundError: No module named 'gone'\n"
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB\n"
+OWN = "Traceback (most recent call last):\n  raise ValueError\nValueError: x\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "stderr", "words"),
+    [
+        ({"exit_code": 1}, SYNTAX, "compiled"),
+        ({"exit_code": 1}, IMPORT, "--python"),
+        ({"exit_code": 1}, MEMORY, "-np"),
+        ({"exit_code": 1}, OWN, "raised"),
+        ({"exit_code": 3}, "", "sys.exit"),
+        ({"exit_code": 2}, "usage: a.py [-h]\na.py: error: unrecognized arguments: -np\n", "SCRIPT"),
+        ({"signal": "SIGSEGV"}, "", "PYTHONFAULTHANDLER"),
+        ({"exit_code": 139}, "", "PYTHONFAULTHANDLER"),
+        ({"signal": "SIGKILL"}, "", "memory"),
+        ({"signal": "SIGTERM"}, "", "signal"),
+        ({"ended": "timeout"}, "", "--timeout"),
+        ({"ended": "interrupted"}, "KeyboardInterrupt\n", ""),
+    ],
+)
+def test_the_hint_fits_how_a_process_ended(changes: dict[str, object], stderr: str, words: str) -> None:
+    record = ProcessRecord.model_validate(
+        {"index": 0, "gpu_index": 0, "folder": "proc_0_gpu_0", "command": ["python", "a.py"], "ended": "failed"}
+        | changes
+    )
+    hint = failure_hint(record, stderr, "/usr/bin/python")
+    assert words in hint
+    assert bool(hint) is bool(words)
+
+
+def test_what_a_failure_leaves_behind_is_no_finding_of_its_own() -> None:
+    findings = [Finding(code, Severity.ERROR, "m") for code in sorted(CONSEQUENCES)]
+    other = Finding("trace-missing-ranges", Severity.ERROR, "m")
+    assert without_consequences([*findings, other], ended_well=False) == [other]
+    assert without_consequences([*findings, other], ended_well=True) == [*findings, other]
+
+
+def test_equal_findings_of_several_processes_are_one_line() -> None:
+    def printed(*findings: Finding) -> list[str]:
+        console = Console(file=(file := io.StringIO()))
+        print_findings(console, findings)
+        return file.getvalue().splitlines()
+
+    def finding(index: int, message: str = "the same", severity: Severity = Severity.WARNING) -> Finding:
+        return Finding("a-code", severity, message, "a hint", f"proc_{index}_gpu_0")
+
+    (line,) = printed(finding(0), finding(1), finding(0))
+    assert line.count("proc_0_gpu_0") == line.count("proc_1_gpu_0") == line.count("the same") == 1
+    assert len(printed(finding(0), finding(1, "another"), finding(2, severity=Severity.ERROR))) == 3
+    (line,) = printed(*(finding(index) for index in range(64)))
+    assert line.count("proc_") == 4
+    assert "60" in line
