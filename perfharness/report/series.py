@@ -13,6 +13,7 @@ from perfharness.analysis.scaling import find_knee, scaling_points
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
+from perfharness.model.result import path_text
 from perfharness.model.scaling import SCALING_NAME, Scaling, ScalingRow
 from perfharness.report.cold_start import spreads, startup_of, write_cold_start
 from perfharness.report.run_folder import RunSummary, read_manifest
@@ -34,7 +35,7 @@ def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | No
         update={
             "points": points,
             "knee": find_knee(points),
-            "loop": "/".join(loops[0]) if loops else None,
+            "loop": path_text(loops[0]) if loops else None,
             "base_num_processes": min((row.num_processes for row in rows if row.items_per_second), default=None),
         }
     )
