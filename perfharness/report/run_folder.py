@@ -5,7 +5,9 @@ Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +42,7 @@ from perfharness.report.result_files import ResultFiles, size_of
 from perfharness.report.telemetry import RunTelemetry
 from perfharness.run_swap import settle
 from perfharness.trace import open_stream, open_trace
+from perfharness.tracer.output import complete_trace
 
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when it is not told a name."""
@@ -132,6 +135,10 @@ def _refuse_links(folder: Path, process: ProcessRecord) -> None:
 
 def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest of a run whose launcher was killed, with the traces that are there."""
+    for record in manifest.processes:
+        if manifest.tracer.kind == "embedded" and is_plain_folder(folder / record.folder):
+            with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
+                complete_trace(folder / record.folder, of_running=False)
     records = [
         record.model_copy(update={"trace": TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None})
         for record in manifest.processes

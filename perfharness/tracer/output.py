@@ -50,14 +50,19 @@ def write_trace(session: Session) -> Path:
     return path
 
 
-def complete_trace(folder: Path) -> Path | None:
+def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
     """Take what processes left in the folder into its trace, which is made where there is none; None: there is nothing.
 
     For processes that were killed, or outlived the one that wrote the trace. May be called again at any time: what was
     taken in once is not taken in again. Raises OSError or sqlite3.Error where the trace cannot be written.
+
+    Args:
+        of_running: take in what processes have recorded that still run; they may record more, which is lost then.
     """
     path = folder / TRACE_NAME
-    paths = log_paths(folder)
+    paths = [log for log in log_paths(folder) if of_running or not _is_alive(log)]
+    if path.is_symlink():
+        raise OSError(f"{path} is a link")
     if not paths:
         return path if path.exists() else None
     if path.exists():
@@ -88,7 +93,8 @@ def complete_trace(folder: Path) -> Path | None:
 
 def log_paths(folder: Path) -> list[Path]:
     """The logs of ranges in a folder that are in no trace yet, the oldest first."""
-    return sorted(folder.glob(f"{LOG_PREFIX}*{LOG_SUFFIX}"), key=lambda path: path.stem.rpartition("_")[2])
+    found = [path for path in folder.glob(f"{LOG_PREFIX}*{LOG_SUFFIX}") if path.is_file() and not path.is_symlink()]
+    return sorted(found, key=lambda path: path.stem.rpartition("_")[2])
 
 
 @contextlib.contextmanager
@@ -109,7 +115,7 @@ def _take_in(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
             log = read_log(path)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
         else:
             nvtx_table.write_log(file, log, origin_ns)
@@ -127,7 +133,7 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _facts(path: Path) -> LogFacts | None:
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError):
         return read_log(path).facts
     return None
 

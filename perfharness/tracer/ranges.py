@@ -115,9 +115,17 @@ def read_log(path: Path) -> LoggedRanges:
         magic, lost_events = HEADER.unpack(header)
         if magic not in (MAGIC, bytes(len(MAGIC))):
             raise ValueError(f"{path} is no log of ranges")
-    first, *lines = path.with_suffix(NAMES_SUFFIX).read_bytes().splitlines(keepends=True)
-    facts = LogFacts(**json.loads(first))
-    attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n"))]
+    names = path.with_suffix(NAMES_SUFFIX)
+    if names.is_symlink():
+        raise ValueError(f"{names} is a link")
+    first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
+    try:
+        facts = LogFacts(**json.loads(first))
+        attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n"))]
+    except (TypeError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{names} holds no names of ranges: {error}") from error
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
+        raise ValueError(f"{names} does not say whose log it is")
     return LoggedRanges(facts, attributes, lost_events, path)
 
 
@@ -132,7 +140,14 @@ def _attributes(line: bytes) -> RangeAttributes:
     """Attributes of a line, their texts as UTF-8 can hold them."""
     values: list[Any] = json.loads(line)
     texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in values]
-    return RangeAttributes(*texts)
+    domain, message, category, color, category_id, double_payload = texts
+    optional_texts = all(value is None or type(value) is str for value in (domain, category))
+    optional_numbers = all(
+        value is None or (type(value) is int and abs(value) < 1 << 63) for value in (color, category_id)
+    )
+    if not (optional_texts and optional_numbers and type(message) is str):
+        raise ValueError(f"{line[:80]!r} describes no range")
+    return RangeAttributes(domain, message, category, color, category_id, bool(double_payload))
 
 
 def decode(log: LoggedRanges) -> Iterator[RangeEvents]:

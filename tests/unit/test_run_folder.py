@@ -25,6 +25,7 @@ from perfharness.model.manifest import (
     RunManifest,
     TracerRecord,
 )
+from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from perfharness.report.run import open_run
 from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
@@ -419,6 +420,26 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr()
     assert "infer" in said.out  # the results
     assert len(said.err.splitlines()) == 1
+
+
+def test_what_killed_processes_left_is_read_after_the_launcher_was_killed(tmp_path: Path) -> None:
+    """The range log of a process that ended becomes its trace; that of one that still runs stays."""
+    out = tmp_path / ".perfharness-run-1"
+    records = [process(index, ended="cut_off", trace=None, exit_code=None) for index in (0, 1)]
+    manifest = manifest_of(*records, complete=False)
+    for record in records:
+        log = RangeLog(str(out / record.folder))
+        head = log.key(RangeAttributes(None, "batch 0")) << OP_BITS
+        log.writer().event(head)
+        log.writer().event(head | POP)
+    (names,) = (out / records[0].folder).glob("*.names")
+    names.write_text(names.read_text().replace(f'"pid": {os.getpid()}', '"pid": 0'))
+    manifest = manifest.model_copy(update={"tracer": TracerRecord(kind="embedded")})
+    (out / "manifest.json").write_text(manifest.model_dump_json())
+    assert run(["analyze", str(out)]) == 3
+    assert (out / records[0].folder / "trace.sqlite").exists()
+    assert load(out / records[0].folder / "benchmark.json")["data"]["nvtx"]["batch_0"]["count"] == 1
+    assert [path.suffix for path in sorted((out / records[1].folder).glob(".ranges_*"))] == [".log", ".names"]
 
 
 def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ from perfharness.model.range_log import (
     RangeAttributes,
     RangeLog,
 )
+from perfharness.tracer.output import complete_trace, log_paths
 from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents, joined, of_memory, read_log
 from perfharness.tracer.ranges import decode as decoded_blocks
 
@@ -320,3 +321,46 @@ def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch
     kept = len(decode(read))
     assert 0.2 * room < kept < room
     assert read.lost_events == room + 1 - kept
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"[1]\n",
+        b'{"pid": "x", "parent_pid": 1, "executable": "p", "started_ns": 1, "started_unix_ns": 1}\n',
+        b'{"pid": 1, "parent_pid": 1, "executable": "p", "started_ns": 1, "started_unix_ns": 1}\n[1, 2, 3, 4, 5, 6]\n',
+        b'{"pid": 1, "parent_pid": 1, "executable": "p", "started_ns": 1, "started_unix_ns": 1}\n[]\n',
+    ],
+)
+def test_a_log_that_was_tampered_with_is_refused(tmp_path: Path, names: bytes) -> None:
+    path = tmp_path / ".ranges_1_1.log"
+    path.write_bytes(range_log.HEADER.pack(range_log.MAGIC, 0))
+    path.with_suffix(range_log.NAMES_SUFFIX).write_bytes(names)
+    with pytest.raises(ValueError):  # noqa: PT011 - the type is the point
+        read_log(path)
+
+
+def test_nothing_outside_of_the_folder_is_touched(tmp_path: Path) -> None:
+    """A trace, a log and its names that are links are not followed."""
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    outside.mkdir()
+    folder.mkdir()
+    log = RangeLog(str(outside))
+    log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
+    (path,) = log_paths(outside)
+    (folder / path.name).symlink_to(path)
+    assert complete_trace(folder) is None
+    (folder / path.name).unlink()
+    (folder / path.name).write_bytes(path.read_bytes())
+    names = path.with_suffix(range_log.NAMES_SUFFIX)
+    (folder / names.name).symlink_to(names)
+    assert complete_trace(folder) is None
+    (outside / "t").write_bytes(b"theirs")
+    (folder / "trace.sqlite").symlink_to(outside / "t")
+    with pytest.raises(OSError):  # noqa: PT011 - the type is the point
+        complete_trace(folder)
+    assert (outside / "t").read_bytes() == b"theirs"
+    assert len(list(outside.iterdir())) == 3
