@@ -171,10 +171,12 @@ def compare_engines_verb(
     Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
     the ground truth cannot be read, could not be compared, or some engines cannot run here.
     """
+    import shutil
+
     from perfharness.bench.accuracy.depth import DepthSettings
     from perfharness.bench.accuracy.functions import user_function
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
-    from perfharness.bench.compare_engines.compare import choose_gpu, compare_engines, engines_of
+    from perfharness.bench.compare_engines.compare import RUNNING, choose_gpu, compare_engines, engines_of, put_in_place
     from perfharness.bench.compare_engines.model import CompareSettings
     from perfharness.bench.compare_engines.summary import print_comparison
     from perfharness.bench.store import locked
@@ -222,14 +224,19 @@ def compare_engines_verb(
     gpu = choose_gpu(facts, gpu_id or 0, device.value, named=gpu_id is not None)
     asked = engines_of(engines, backends or ())
     with locked(output_dir), noting_interrupts() as interrupts, adopting_orphans():
+        running = output_dir / RUNNING
+        shutil.rmtree(running, ignore_errors=True)
         comparison = compare_engines(
-            asked, settings, gpu, output_dir, machine_of(facts, gpu.uuid),
+            asked, settings, gpu, running, machine_of(facts, gpu.uuid),
             precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
             say=lambda text: say(messages, text), interrupts=interrupts,
         )  # fmt: skip
-    _draw(messages, comparison, output_dir)
+        _draw(messages, comparison, running)
+        place = put_in_place(running, output_dir, comparison)
     print_comparison(Console(), comparison)
-    say(messages, f"results: {output_dir.absolute()}")
+    if place != output_dir:
+        say(messages, f"nothing was measured, so the earlier results in {output_dir} are kept")
+    say(messages, f"results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
     raise typer.Exit(exit_code(statuses, interrupted=bool(interrupts), check_failed=bad))

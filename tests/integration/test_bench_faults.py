@@ -85,7 +85,7 @@ def test_the_case_ends_with_a_killed_parent(tmp_path: Path, verb: str) -> None:
         (tmp_path / "slow.py").write_text(FOREVER)
         parent = start(verb, "--engines", tmp_path / "slow.py:create", "--backends", FAKE_BACKEND,
                        "--image", tmp_path / "a.npy", "--device", "cpu", "-o", out)  # fmt: skip
-    logs = "cases/.*slow*.running/status.json" if verb == "bench" else "*/stderr.log"
+    logs = "cases/.*slow*.running/status.json" if verb == "bench" else "**/stderr.log"
     wait_for(lambda: list(out.glob(logs)) and len(processes_naming(str(out))) > 1, "the case")
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate(timeout=PATIENCE_S)

@@ -144,6 +144,20 @@ def test_one_engine_that_cannot_run_is_a_row_and_the_others_run(
     assert code == 1
 
 
+def test_a_comparison_without_a_number_does_not_replace_one_that_has(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
+    out, engine = tmp_path / "out", tmp_path / "a.onnx"
+    given = ["compare-engines", "--engines", str(random_net(engine)), "--image", str(tmp_path / "a.npy"), *FAST]
+    given += ["--input-size", "8", "-o", str(out)]
+    assert run(given) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    engine.write_bytes(b"torn")
+    assert run(given) == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert result_of(out / "failed")["engines"][0]["status"] == "failed"
+    assert not (out / ".running").exists()
+
+
 def test_an_own_metric_beside_the_errors_of_depth(tmp_path: Path) -> None:
     write_data(tmp_path)
     (tmp_path / "own.py").write_text(

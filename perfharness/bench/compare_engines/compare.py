@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ from perfharness_launcher.gpus import GpuFacts
 from perfharness_launcher.interrupts import Interrupts
 
 Map = npt.NDArray[np.float64]
+RUNNING, FAILED = ".running", "failed"
+"""Folders below the results: of a comparison until it is over, and of one that found nothing."""
+
 INTERRUPTED = "the comparison was interrupted before it was run"
 
 
@@ -174,6 +178,32 @@ def compare_engines(
     with replacing(output_dir / COMPARISON_NAME) as path:
         path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return comparison
+
+
+def put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
+    """Move a comparison that is over to where it belongs, `compare_engines.json` last; returns where that is.
+
+    One without a single number does not replace one that has numbers: it comes to lie below it.
+    """
+    if all(one.latency is None for one in comparison.engines) and _has_numbers(output_dir / COMPARISON_NAME):
+        place = output_dir / FAILED
+        shutil.rmtree(place, ignore_errors=True)
+        return running.rename(place)
+    for new in sorted(running.iterdir(), key=lambda path: path.name == COMPARISON_NAME):
+        old = output_dir / new.name
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        new.rename(old)
+    running.rmdir()
+    return output_dir
+
+
+def _has_numbers(file: Path) -> bool:
+    try:
+        before = EngineComparison.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return any(one.latency is not None for one in before.engines)
 
 
 def _with_speedups(results: Sequence[EngineResult]) -> list[EngineResult]:
