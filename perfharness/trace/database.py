@@ -24,6 +24,8 @@ from perfharness.trace.source import MISSING, ROW_ID, WINDOW_ROWS, Window, split
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 SQLITE_HEADER_BYTES = 100
+WAL_VERSION = b"\x02\x02"
+"""Bytes 18 and 19 of the header of a file in WAL mode (https://www.sqlite.org/fileformat.html, 1.3.3)."""
 
 BATCH_ROWS_OPTION = "adbc.sqlite.query.batch_rows"
 """How many rows the driver hands over at a time; the types of an answer are guessed from the first ones."""
@@ -38,7 +40,8 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         _check_header(path)
-        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?mode=ro")
+        mode = "mode=ro&immutable=1" if _would_leave_files(path) else "mode=ro"
+        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?{mode}")
         self._is_damaged = False
         try:
             self._layout = self._read_layout()
@@ -157,8 +160,9 @@ class Database:
         conditions = [f'"{text}" IS NOT NULL', *_inside(window)]
         if unless in self._layout[table]:
             conditions.append(f'"{unless}" IS NULL')
-        answer = self._query(f'SELECT {keys}, CAST("{text}" AS TEXT) AS text FROM {table}{_where(conditions)}')
-        return int64_array(answer[key]), answer["text"]
+        # As bytes: sqlite does not check that text is UTF-8, and programs name ranges in other encodings too.
+        answer = self._query(f'SELECT {keys}, CAST("{text}" AS BLOB) AS text FROM {table}{_where(conditions)}')
+        return int64_array(answer[key]), _decoded(answer["text"])
 
     def _integer_expressions(self, table: str, columns: list[str]) -> list[str]:
         return [f'"{name}" AS {name}' if name in self._layout[table] else f"NULL AS {name}" for name in columns]
@@ -188,6 +192,16 @@ class Database:
         )
 
 
+def _decoded(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Bytes as text; those that are no UTF-8 as escape sequences."""
+    if not len(texts):
+        return pa.chunked_array([], pa.string())
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.chunked_array([[text.decode("utf-8", "backslashreplace") for text in texts.to_pylist()]], pa.string())
+
+
 def _inside(window: Window | None) -> list[str]:
     return [f"rowid BETWEEN {window[0]} AND {window[1]}"] if window else []
 
@@ -202,6 +216,17 @@ def _size_by_header(header: bytes) -> int:
     if changes != header[92:96]:
         return 0
     return (65536 if page_bytes == 1 else int(page_bytes)) * int.from_bytes(pages, "big")
+
+
+def _would_leave_files(path: Path) -> bool:
+    """Whether sqlite would make files beside this one to read it: one in WAL mode that nobody has open.
+
+    Where there is a write-ahead log, somebody writes, or was killed, and what it holds has to be read.
+    """
+    with path.open("rb") as file:
+        version = file.read(SQLITE_HEADER_BYTES)[18:20]
+    log = path.resolve().with_name(path.resolve().name + "-wal")
+    return version == WAL_VERSION and not (log.is_file() and log.stat().st_size)
 
 
 def _check_header(path: Path) -> None:

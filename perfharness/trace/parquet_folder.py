@@ -138,6 +138,8 @@ class ParquetFolder:
             rows = [opened.metadata.row_group(group).num_rows for group in range(opened.metadata.num_row_groups)]
             if min(rows, default=0) < 0 or sum(rows) != opened.metadata.num_rows:
                 raise pa.ArrowInvalid(f"its row groups have {sum(rows)} of {opened.metadata.num_rows} rows")
+            if sum(rows) > (size := file.stat().st_size):
+                raise pa.ArrowInvalid(f"it claims {sum(rows)} rows in {size} bytes, less than one byte each")
             return opened
         except UNREADABLE as error:
             self._refuse(table, error)

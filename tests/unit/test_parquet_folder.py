@@ -148,6 +148,16 @@ def test_columns_that_cannot_be_true(folder: Path, values: pa.Array, sentence: s
         open_trace(folder)
 
 
+def test_more_rows_than_a_file_can_hold(folder: Path) -> None:
+    """Equal rows take next to nothing in Parquet, and all memory when they are read; no trace has so many."""
+    path = folder / "NVTX_EVENTS.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.take(np.zeros(300_000, dtype=np.int64)), path)
+    assert path.stat().st_size < 300_000
+    with pytest.raises(TraceFormatError, match="300000 rows"):
+        open_trace(folder)
+
+
 @pytest.mark.parametrize("text", [pa.array([b"\xff\xfe", b"x", b"y"]), pa.array([[1], [2], [3]])])
 def test_names_that_are_no_text(folder: Path, text: pa.Array) -> None:
     replace_column(folder, "StringIds", "value", text)

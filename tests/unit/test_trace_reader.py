@@ -135,6 +135,35 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         open_trace(builder.write(tmp_path / "t.sqlite"))
 
 
+def test_nothing_is_left_beside_a_trace(tmp_path: Path) -> None:
+    """A file in WAL mode, which sqlite cannot read without files of its own unless it is told that nobody writes."""
+    builder = TraceBuilder()
+    builder.range("stage", 0, 10)
+    path = builder.write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("UPDATE NVTX_EVENTS SET end = 9 WHERE end = 10")
+        connection.commit()
+        assert open_trace(path).ranges.end_ns.tolist() == [9]  # from the log of whoever writes
+    before = path.read_bytes()
+    assert len(open_trace(path).ranges) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["t.sqlite"]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_name_that_is_no_utf_8_is_escaped_and_the_others_stay(tmp_path: Path, text: bool) -> None:
+    builder = TraceBuilder()
+    for place, name in enumerate(("a", "b", "ü")):
+        builder.range(name, 10 * place, 10 * place + 5, text=text)
+    path = builder.write(tmp_path / "t.sqlite")
+    table, column = ("NVTX_EVENTS", "text") if text else ("StringIds", "value")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {table} SET {column} = CAST(X'636166E9' AS TEXT) WHERE {column} = 'b'")
+    trace = open_trace(path)
+    assert [trace.names[code] for code in trace.ranges.name] == ["a", "caf\\xe9", "ü"]
+
+
 def test_a_locked_file_is_one_sentence(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)
