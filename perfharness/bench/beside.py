@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfharness.analysis.energy.gpu_sensors import GpuSensors
+import numpy as np
+
+from perfharness.analysis.energy.busy import BusyShares
+from perfharness.analysis.energy.gpu_sensors import GpuSensors, WindowEnergy
+from perfharness.analysis.energy.kinds import KnownWork
 from perfharness.analysis.metrics.clocks import Throttling, clock_hold
 from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
@@ -51,12 +55,12 @@ def without_gpu(reason: str, *, rate: float | None = None) -> Beside:
     return Beside(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
 
 
-def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], int]) -> Beside:
+def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], list[int]]) -> Beside:
     """Run the work with the sampler beside it.
 
     Args:
         folder: of the case; `telemetry.parquet` comes to lie there.
-        work: runs rounds until it has done enough; how many it was. The device is idle when it returns.
+        work: runs rounds until it has done enough; when each ended, UTC ns. The device is idle when it returns.
     """
     plan = _plan(folder, settings)
     companion = TelemetryCompanion()
@@ -65,25 +69,28 @@ def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, w
     except PerfHarnessError as error:
         return without_gpu(str(error))
     begin = end = time.time_ns()
-    rounds = 0
+    ends: list[int] = []
     try:
         companion.measured(MeasuredProcess(plan.processes[0], folder, os.getpid(), begin))
         begin = time.time_ns()
-        rounds = work()
+        ends = work()
         end = time.time_ns()
     finally:
         companion.stop()
     try:
         log = read_sample_log(folder / TELEMETRY_NAME)
     except PerfHarnessError as error:
-        return without_gpu(str(error), rate=_rate(rounds * batch_size, (begin, end)))
-    return conclude(log, settings.gpu_uuids, (begin, end), rounds * batch_size)
+        return without_gpu(str(error), rate=_rate(len(ends) * batch_size, (begin, end)))
+    return conclude(log, settings.gpu_uuids, (begin, end), len(ends) * batch_size, ends)
 
 
-def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: int) -> Beside:
+def conclude(
+    log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: int, round_ends_ns: Sequence[int]
+) -> Beside:
     """What the readings say of a stretch of work, UTC ns.
 
-    Energy is that of the whole GPU, its idle power included, over all that was done in the window.
+    Energy is that of the whole GPU, its idle power included, over all that was done in the window. Where the rounds
+    ended tells whether the power sensor may have seen the same part of each.
     """
     resident = log.get(process_subject(SUBJECT), "rss_bytes")
     host = None
@@ -97,7 +104,9 @@ def conclude(log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: 
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
     if used.mean is None:
         reasons["utilization_percent"] = used.reason or "it was not read"
-    energy = GpuSensors(log, uuid).best(window)[1]
+    ends = np.asarray(round_ends_ns, dtype=np.int64)
+    work = KnownWork(BusyShares([]), [(np.r_[window[0], ends[:-1]], ends)])
+    energy = WindowEnergy(GpuSensors(log, uuid), window, work).best()[1]
     per_item = None
     if energy.joules is None:
         reasons |= dict.fromkeys(("energy_per_item_j", "power_mean_w"), energy.reason or "no sensor was read")

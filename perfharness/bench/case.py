@@ -162,7 +162,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
     record.doing("telemetry")
 
-    def work() -> int:
+    def work() -> list[int]:
         with quiet_collector():
             return work_for(session, spec.telemetry.seconds)
 

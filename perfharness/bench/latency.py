@@ -124,13 +124,14 @@ def measure_device_time(session: Session, settings: LatencySettings, clock: Cloc
     return np.asarray(found)
 
 
-def work_for(session: Session, seconds: float, clock: Clock = time.perf_counter_ns) -> int:
-    """Round after round for so long; how many."""
-    deadline, rounds = clock() + round(seconds * 1e9), 0
-    while not rounds or clock() < deadline:
+def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> list[int]:
+    """Round after round for so long; when each ended, UTC ns."""
+    deadline = clock() + round(seconds * 1e9)
+    ends: list[int] = []
+    while not ends or ends[-1] < deadline:
         one_round(session)
-        rounds += 1
-    return rounds
+        ends.append(clock())
+    return ends
 
 
 def _for_some_time(session: Session, settings: LatencySettings, clock: Clock) -> Timed:

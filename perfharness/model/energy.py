@@ -37,15 +37,14 @@ class StageEnergy:
     """A stage's energy over the measured window: while its GPU work ran, idle power included.
 
     `energy_above_idle_j` leaves the idle power before the run out, `energy_above_awake_j` the power that the GPU draws
-    between kernels. `method` says what the number is: `regression`, told apart from all others; `awake`, `waiting` at
-    awake power, or the only stage, which has all the rest; `busy_time`, a share of what `together` spent, which the
-    sensor cannot tell apart, the interval being all that is possible; `bounds`, null, only the interval is known, with
-    the reason; `no_gpu_work`, measured to be 0; `none`, not measured, with the reason.
+    between kernels. `method` says what the number is: `regression`, separable from all others; `bounds`, null, only the
+    interval is known, with the reason, and `together` names the others of which that is so; `no_gpu_work`, measured to
+    be 0; `none`, not measured, with the reason.
     """
 
     stage: str
     busy_s: float
-    method: Literal["regression", "awake", "busy_time", "bounds", "no_gpu_work", "none"]
+    method: Literal["regression", "bounds", "no_gpu_work", "none"]
     energy_j: float | None
     energy_j_low: float | None
     energy_j_high: float | None
@@ -77,8 +76,9 @@ class JointEnergy:
 class StageAttribution:
     """Energy of the window by stage; `waiting` is the time in which no traced GPU work ran. They add up to `energy_j`.
 
-    `sensor_lag_ms` and `sensor_window_ms`: how late the sensor is and how much time a value of it speaks of, as what
-    explains its steps best. `awake`: the GPU's power in the window while it did nothing, clocks up and a context there.
+    `sensor_lag_ms`, `sensor_window_ms` and `sensor_smoothed_ms`: how late the sensor is, how much time a value of it
+    speaks of and the time constant of its low-pass filter (0: none), as what explains its steps best. `awake`: power
+    of the GPU in the window while it did nothing, clocks up and a context there.
     """
 
     source: str | None
@@ -87,6 +87,7 @@ class StageAttribution:
     steps: int
     sensor_lag_ms: float | None
     sensor_window_ms: float | None
+    sensor_smoothed_ms: float | None
     stages: list[StageEnergy]
     joint: list[JointEnergy]
     awake: IdlePower

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from perfharness.analysis.energy.attribution import WAITING
 from perfharness.model.result import Tree, last_key
 from perfharness.report.console import Column, print_table, say
 
 METHODS = {
     "regression": "",
-    "awake": "above awake power",
-    "busy_time": "by busy time",
     "bounds": "only bounds known",
     "no_gpu_work": "no GPU work",
     "none": "not measured",
@@ -73,7 +70,7 @@ def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) 
     rows = [
         [
             names[one["stage"]], f"{one['busy_s']:.3f}", _figure(one["energy_j"]), _interval(one),
-            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), _method(one),
+            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), METHODS[one["method"]],
         ]
         for one in stages
     ]  # fmt: skip
@@ -84,11 +81,6 @@ def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) 
             _figure(group["energy_j"]), _interval(group), _figure(watts), "", "together",
         ])  # fmt: skip
     print_table(console, columns, rows)
-
-
-def _method(one: Tree) -> str:
-    """In words; waiting is not above the awake power but at it."""
-    return "at awake power" if one["method"] == "awake" and one["stage"] == WAITING else METHODS[one["method"]]
 
 
 def _interval(one: Tree) -> str:

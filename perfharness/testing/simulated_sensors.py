@@ -48,6 +48,7 @@ class Sensor:
         phase_ns: of the first update.
         noise: standard deviation of what it looks at, as a part of it.
         jitter_ns: standard deviation of when it updates.
+        smoothed_ns: time constant of a low-pass filter over its values; 0: none.
     """
 
     period_ns: int = 100_000_000
@@ -56,6 +57,7 @@ class Sensor:
     phase_ns: int = 0
     noise: float = 0.0
     jitter_ns: int = 0
+    smoothed_ns: int = 0
     seed: int = 0
 
     def counter_mj(self, load: Load, polls_ns: Int64) -> Float64:
@@ -76,7 +78,16 @@ class Sensor:
         moment = np.sort(moment + np.round(random.normal(0, self.jitter_ns, len(moment))).astype(np.int64))
         looked = round(self.period_ns * self.duty)
         power = load.energy_j(moment - self.lag_ns - looked, moment - self.lag_ns) / (looked / NS_PER_S)
-        return moment, power * (1 + random.normal(0, self.noise, len(moment)))
+        return moment, self._smoothed(power * (1 + random.normal(0, self.noise, len(moment))))
+
+    def _smoothed(self, power: Float64) -> Float64:
+        if not self.smoothed_ns:
+            return power
+        part = 1 - np.exp(-self.period_ns / self.smoothed_ns)
+        found: Float64 = power.copy()
+        for at in range(1, len(power)):
+            found[at] = found[at - 1] + part * (power[at] - found[at - 1])
+        return found
 
     def _held(self, moment: Int64, value: Float64, polls_ns: Int64) -> Float64:
         return np.asarray(value[np.searchsorted(moment, polls_ns, side="right") - 1], dtype=np.float64)

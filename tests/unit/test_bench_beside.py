@@ -19,6 +19,7 @@ GPU = "GPU-0"
 MS, S = 1_000_000, 1_000_000_000
 START = 1_700_000_000 * S
 WINDOW = (START + 1 * S, START + 5 * S)
+ENDS = [START + 1 * S + (number + 1) * 4 * S // 600 for number in range(600)]
 
 
 def readings() -> SampleBuilder:
@@ -41,7 +42,7 @@ def readings() -> SampleBuilder:
 
 
 def test_energy_is_the_counters_over_the_window_per_item() -> None:
-    found = conclude(readings().build(), (GPU,), WINDOW, items=600)
+    found = conclude(readings().build(), (GPU,), WINDOW, 600, ENDS)
     assert found.energy_per_item_j is not None
     assert found.energy_per_item_j.value == pytest.approx(300 * 4 / 600, rel=0.06), "1200 J of 600 items"
     assert found.energy_per_item_j.low is not None
@@ -58,11 +59,11 @@ def test_energy_is_the_counters_over_the_window_per_item() -> None:
 
 
 def test_what_was_not_read_has_a_reason() -> None:
-    found = conclude(SampleBuilder().subject(GPU).build(), (GPU,), WINDOW, items=10)
+    found = conclude(SampleBuilder().subject(GPU).build(), (GPU,), WINDOW, 10, ENDS)
     for name in ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent"):
         assert getattr(found, name) is None
         assert "it was not sampled" in found.reasons[name] or "not sampled" in found.reasons[name]
-    without = conclude(readings().build(), (), WINDOW, items=10)
+    without = conclude(readings().build(), (), WINDOW, 10, ENDS)
     assert without.energy_per_item_j is None
     assert without.telemetry_items_per_second == 2.5, "it ran all the same"
     assert set(without.reasons.values()) == {"the case has no GPU"}
@@ -75,21 +76,22 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "case"
     folder.mkdir()
 
-    def work() -> int:
-        time.sleep(1.5)
-        return 30
+    def work() -> list[int]:
+        begin = time.time_ns()
+        time.sleep(2.5)
+        return [begin + (number + 1) * 50 * MS for number in range(50)]
 
     found = measure_beside(folder, TelemetrySettings(gpu_uuids=(gpu_uuid(0),)), 4, work)
     log = read_sample_log(folder / TELEMETRY_NAME)
     assert "sm_clock_mhz" in log.metrics(gpu_uuid(0))
     assert found.energy_per_item_j is not None
     assert found.power_mean_w is not None
-    assert found.energy_per_item_j.value == pytest.approx(found.power_mean_w * 1.5 / 120, rel=0.1)
+    assert found.energy_per_item_j.value == pytest.approx(found.power_mean_w * 2.5 / 200, rel=0.1)
     assert found.host_peak_bytes
 
 
 def test_a_sampler_that_does_not_start_costs_its_figures_only(tmp_path: Path) -> None:
-    found = measure_beside(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: 1)
+    found = measure_beside(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: [1])
     assert found.energy_per_item_j is None
     assert found.telemetry_items_per_second is None
     assert found.reasons["telemetry_items_per_second"]

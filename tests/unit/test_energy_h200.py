@@ -12,7 +12,8 @@ import pytest
 
 from perfharness.analysis.energy.attribution import attribute
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import Readings, Steps, counter_steps, disagreement, energy_within, power_steps
+from perfharness.analysis.energy.sensors import Readings, counter_steps, disagreement, power_steps, shown_within
+from perfharness.analysis.energy.steps import Steps
 from perfharness.testing.nvml_record import read_record
 
 RECORD = Path(__file__).parents[1] / "nvml" / "h200.json.gz"
@@ -48,7 +49,7 @@ def sensors() -> tuple[Steps, Steps, Steps]:
 @pytest.mark.parametrize("window", WINDOWS)
 def test_the_counter_and_integrated_power_agree_within_their_errors(window: tuple[int, int]) -> None:
     bounds = (window[0] * S, window[1] * S)
-    counter, samples, instant = (energy_within(steps, *bounds) for steps in sensors())
+    counter, samples, instant = (shown_within(steps, *bounds) for steps in sensors())
     assert disagreement(counter, samples) == 0
     assert disagreement(counter, instant) == 0
     assert counter.joules == pytest.approx(samples.joules, rel=0.003)
@@ -58,7 +59,7 @@ def test_the_counter_and_integrated_power_agree_within_their_errors(window: tupl
 
 
 def test_an_idle_h200_is_known_to_a_percent() -> None:
-    counter, samples, _ = (energy_within(steps, 2 * S, 9 * S) for steps in sensors())
+    counter, samples, _ = (shown_within(steps, 2 * S, 9 * S) for steps in sensors())
     assert counter.mean_power_w == pytest.approx(86, abs=0.5)
     assert samples.error_j is not None
     assert samples.joules is not None
@@ -101,13 +102,15 @@ def test_an_h200_awake_without_work_is_not_the_h200_asleep_before_the_run() -> N
     assert asleep_w == pytest.approx(80.8, abs=0.2)
     window = (int(at[awake_at]) + S, int(at[awake_at]) + 10 * S)
     working = np.flatnonzero(power > BETWEEN_W)
-    middle = at[working] - 10 * MS
+    middle = at[working] - np.random.default_rng(1).integers(MS, 19 * MS, len(working))
     busy = BusyShares([(middle - MS, middle), (middle, middle + MS // 3)])
     steps = power_steps(Readings(at, power * 1e3, np.ones(len(at), dtype=np.bool_), 2e7), None, 1e6)
     found = attribute(steps, ["preprocess", "inference"], busy, window, idle_w=asleep_w, limit_w=910.0)
     assert found.awake.mean_power_w == pytest.approx(opened_w, abs=1.0)
     waiting = found.classes[-1]
-    assert waiting.method in ("awake", "regression")
-    assert waiting.joules == pytest.approx(opened_w * waiting.busy_s, rel=0.01)
+    assert waiting.low_j is not None
+    assert waiting.high_j is not None
+    assert waiting.low_j <= opened_w * waiting.busy_s <= waiting.high_j
+    assert waiting.joules == pytest.approx(opened_w * waiting.busy_s, rel=0.03)
     for one in found.classes[:-1]:
         assert one.joules is None or one.joules < 0.99 * 910 * one.busy_s

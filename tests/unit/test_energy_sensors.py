@@ -8,15 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.energy.sensors import (
-    Energy,
     Readings,
-    Steps,
     counter_steps,
     disagreement,
-    energy_within,
     idle_power,
     power_steps,
+    shown_within,
 )
+from perfharness.analysis.energy.steps import Energy, Steps
 from perfharness.model.trace import Int64
 from perfharness.testing.simulated_sensors import Load, Sensor
 
@@ -62,7 +61,7 @@ def test_a_counter_by_hand() -> None:
     steps = counter_of(step_load((10, 100)), Sensor(phase_ns=30 * MS), 10)
     assert steps.energy_j == pytest.approx(np.full(len(steps), 10.0), abs=0.002)
     assert np.diff(steps.edge_ns) / MS == pytest.approx(np.full(len(steps), 100.0), abs=1)
-    found = energy_within(steps, T0 + 2 * S, T0 + 5 * S)
+    found = shown_within(steps, T0 + 2 * S, T0 + 5 * S)
     assert found.joules == pytest.approx(300, abs=0.1)
     assert found.mean_power_w == pytest.approx(100, abs=0.05)
     assert found.error_j is not None
@@ -98,15 +97,15 @@ def test_updates_are_placed_as_well_as_is_said_however_rarely_they_are_read(poll
 
 def test_shorter_than_the_sensor_can_tell_is_null() -> None:
     steps = counter_of(step_load((10, 100)), Sensor(), 10)
-    found = energy_within(steps, T0 + 2 * S, T0 + 3 * S)
+    found = shown_within(steps, T0 + 2 * S, T0 + 3 * S)
     assert found.joules is None
     assert "1000 ms is shorter than 20 updates of the sensor (100 ms each)" in (found.reason or "")
 
 
 def test_outside_of_the_log_is_null() -> None:
     steps = counter_of(step_load((10, 100)), Sensor(), 10)
-    assert energy_within(steps, T0 - 5 * S, T0 + 5 * S).joules is None
-    assert energy_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read over the whole time"
+    assert shown_within(steps, T0 - 5 * S, T0 + 5 * S).joules is None
+    assert shown_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read over the whole time"
 
 
 def test_a_gap_in_the_log_is_null() -> None:
@@ -115,17 +114,15 @@ def test_a_gap_in_the_log_is_null() -> None:
     keep = (times < T0 + 8 * S) | (times > T0 + 11 * S)
     steps = counter_steps(Readings(times[keep], values[keep], new(values[keep]), 100.0 * MS))
     assert not isinstance(steps, str)
-    assert (
-        energy_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read for a while during that time"
-    )
-    assert energy_within(steps, T0 + 12 * S, T0 + 18 * S).joules == pytest.approx(600, abs=1)
+    assert shown_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read for a while during that time"
+    assert shown_within(steps, T0 + 12 * S, T0 + 18 * S).joules == pytest.approx(600, abs=1)
 
 
 def test_a_counter_that_does_not_move_or_runs_backwards() -> None:
     times = polls(10)
     still = counter_steps(Readings(times, np.full(len(times), 5.0), new(np.full(len(times), 5.0)), None))
     assert "not seen to move" in str(still)
-    assert energy_within(still, T0, T0 + 5 * S).joules is None
+    assert shown_within(still, T0, T0 + 5 * S).joules is None
     values = Sensor().counter_mj(step_load((10, 100)), times)
     values[100:] -= values[100]
     assert "backwards" in str(counter_steps(Readings(times, values, new(values), 100.0 * MS)))
@@ -149,8 +146,8 @@ def test_a_block_of_load_lies_in_both_intervals(
     sensor = Sensor(lag_ns=lag_ms * MS, phase_ns=phase_ms * MS, noise=noise)
     window = (int(load.edge_ns[1]), int(load.edge_ns[2]))
     truth = float(load.energy_j(*window))
-    counter = energy_within(counter_of(load, sensor, 10 + on_s, poll_ms), *window)
-    power = energy_within(power_of(load, sensor, 10 + on_s), *window)
+    counter = shown_within(counter_of(load, sensor, 10 + on_s, poll_ms), *window)
+    power = shown_within(power_of(load, sensor, 10 + on_s), *window)
     for found in (counter, power):
         assert found.joules is not None
         assert found.error_j is not None
@@ -163,7 +160,7 @@ def misses(load: Load, sensor: Sensor, seconds: float, poll_ms: float) -> list[f
     steps = counter_of(load, sensor, 5 * seconds + 2, poll_ms)
     found = []
     for start in (T0 + S + round(number * seconds * S) for number in range(5)):
-        energy = energy_within(steps, start, start + round(seconds * S))
+        energy = shown_within(steps, start, start + round(seconds * S))
         assert energy.joules is not None
         assert energy.error_j is not None
         found.append(abs(energy.joules - float(load.energy_j(start, start + round(seconds * S)))) / energy.error_j)
@@ -203,8 +200,8 @@ def test_a_sensor_that_sees_a_quarter_says_how_little_it_knows() -> None:
     edges = T0 + np.round(np.arange(0, 800) * 0.5 * 103.7 * MS).astype(np.int64)
     load = Load(edges, np.where(np.arange(len(edges) - 1) % 2 == 0, 600.0, 100.0))
     steps = counter_of(load, Sensor(duty=0.25), 30)
-    found = energy_within(steps, T0 + 5 * S, T0 + 25 * S)
-    whole = energy_within(counter_of(load, Sensor(), 30), T0 + 5 * S, T0 + 25 * S)
+    found = shown_within(steps, T0 + 5 * S, T0 + 25 * S)
+    whole = shown_within(counter_of(load, Sensor(), 30), T0 + 5 * S, T0 + 25 * S)
     truth = float(load.energy_j(T0 + 5 * S, T0 + 25 * S))
     assert found.joules is not None
     assert found.error_j is not None

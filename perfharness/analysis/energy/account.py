@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfharness.analysis.energy.attribution import ClassEnergy, attribute, in_step
+from perfharness.analysis.energy.attribution import ClassEnergy, attribute
 from perfharness.analysis.energy.busy import BusyShares
 from perfharness.analysis.energy.gpu_sensors import (
     COUNTER,
     NS_PER_MS,
-    POWER_INSTANT,
     POWERS,
     GpuSensors,
     Window,
+    WindowEnergy,
     rounded,
 )
-from perfharness.analysis.energy.sensors import Energy, Steps, disagreement, idle_power, rhythm_ns
+from perfharness.analysis.energy.kinds import KnownWork
+from perfharness.analysis.energy.sensors import disagreement, idle_power
 from perfharness.analysis.energy.shares import process_energies
+from perfharness.analysis.energy.steps import Energy
 from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
 from perfharness.model.energy import (
     GpuEnergy,
@@ -44,11 +46,22 @@ def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEn
     for uuid in uuids:
         mine = [process for process in processes if process.sensor_uuid == uuid]
         sensors = GpuSensors(log, uuid)
-        gpu = _gpu(sensors, mine, _idle_window(log))
+        idle = _idle(sensors, _idle_window(log))
+        window = union_window([process.window for process in mine])
+        seen = WindowEnergy(sensors, window, _known_work(mine), idle.power_mean_w) if window else None
+        gpu = _gpu(sensors, mine, seen, idle)
         gpus.append(gpu)
-        shares |= process_energies(sensors, gpu, mine)
-        findings += _findings(sensors, gpu, mine)
+        shares |= process_energies(sensors, gpu, mine, seen)
+        findings += _findings(sensors, gpu, mine, seen)
     return _run(gpus, shares), findings
+
+
+def _known_work(processes: list[MeasuredProcess]) -> KnownWork | None:
+    """When they were at work; only their batches where the GPU was not traced; None where nothing is known."""
+    batches = [(process.batches.start_ns, process.batches.end_ns) for process in processes if process.reason is None]
+    if not any(process.work.reason for process in processes):
+        return KnownWork(BusyShares(_classes(processes)[1]), batches)
+    return KnownWork(BusyShares([]), batches) if any(len(start) for start, _ in batches) else None
 
 
 def _idle_window(log: SampleLog) -> Window | None:
@@ -56,33 +69,37 @@ def _idle_window(log: SampleLog) -> Window | None:
     return None if start is None or end is None else (start, end)
 
 
-def _gpu(sensors: GpuSensors, processes: list[MeasuredProcess], idle_window: Window | None) -> GpuEnergy:
-    window = union_window([process.window for process in processes])
+def _gpu(
+    sensors: GpuSensors, processes: list[MeasuredProcess], seen: WindowEnergy | None, idle: IdlePower
+) -> GpuEnergy:
     lifetime = union_window([process.lifetime for process in processes])
-    idle = _idle(sensors, idle_window)
-    reason = None if window else no_window(processes)
-    counter = sensors.best(window)[1] if window else Energy(None, reason=reason)
-    power = next(
-        (found for metric in POWERS if (found := sensors.within(metric, window)).joules is not None), Energy(None)
-    )
-    seconds = (window[1] - window[0]) / 1e9 if window else None
+    reason = None if seen else no_window(processes)
+    best = seen.best()[1] if seen else Energy(None, reason=reason)
+    seconds = (seen.window[1] - seen.window[0]) / 1e9 if seen else None
     idle_j = None if idle.power_mean_w is None or seconds is None else idle.power_mean_w * seconds
-    above = None if idle_j is None or counter.joules is None else counter.joules - idle_j
+    above = None if idle_j is None or best.joules is None else best.joules - idle_j
+    window = {metric: seen.energy(metric) if seen else NO_WINDOW for metric in (COUNTER, *POWERS)}
+    shown = {metric: seen.explained(metric).shown if seen else NO_WINDOW for metric in (COUNTER, *POWERS)}
+    power = next((shown[metric] for metric in POWERS if shown[metric].joules is not None), Energy(None))
+    run = {metric: seen.energy(metric, lifetime) if seen and lifetime else NO_WINDOW for metric in (COUNTER, *POWERS)}
     return GpuEnergy(
         uuid=sensors.uuid,
-        run=[_sensor(sensors, metric, lifetime) for metric in (COUNTER, *POWERS)],
-        window=[_sensor(sensors, metric, window) for metric in (COUNTER, *POWERS)],
-        disagreement_j=rounded(disagreement(sensors.within(COUNTER, window), power)),
+        run=[_sensor(sensors, metric, energy) for metric, energy in run.items()],
+        window=[_sensor(sensors, metric, energy) for metric, energy in window.items()],
+        disagreement_j=rounded(disagreement(shown[COUNTER], power)),
         idle=idle,
         idle_j=rounded(idle_j),
         energy_above_idle_j=rounded(above),
-        attribution=_attribution(sensors, processes, window, idle.power_mean_w),
-        reason=reason or (counter.reason if counter.joules is None else None),
+        attribution=_attribution(sensors, processes, seen, idle.power_mean_w),
+        reason=reason or (best.reason if best.joules is None else None),
     )
 
 
-def _sensor(sensors: GpuSensors, metric: str, window: Window | None) -> SensorEnergy:
-    energy, period = sensors.within(metric, window), sensors.period_ns(metric)
+NO_WINDOW = Energy(None, reason="there is no such window")
+
+
+def _sensor(sensors: GpuSensors, metric: str, energy: Energy) -> SensorEnergy:
+    period = sensors.period_ns(metric)
     return SensorEnergy(
         source=metric,
         energy_j=rounded(energy.joules),
@@ -107,30 +124,36 @@ def _idle(sensors: GpuSensors, window: Window | None) -> IdlePower:
 
 
 def _attribution(
-    sensors: GpuSensors, processes: list[MeasuredProcess], window: Window | None, idle_w: float | None
+    sensors: GpuSensors, processes: list[MeasuredProcess], seen: WindowEnergy | None, idle_w: float | None
 ) -> StageAttribution:
-    if window is None:
+    if seen is None:
         return _no_attribution(no_window(processes))
     unknown = next((process for process in processes if process.work.reason), None)
     if unknown is not None:
         return _no_attribution(f"what {unknown.folder} did on the GPU is not known: {unknown.work.reason}")
-    metric = sensors.finest(window)
+    metric = seen.finest()
     if metric is None:
-        return _no_attribution(sensors.best(window)[1].reason or "no sensor can tell")
-    steps = sensors.steps[metric]
-    assert isinstance(steps, Steps)
+        return _no_attribution(seen.best()[1].reason or "no sensor can tell")
     names, busy = _classes(processes)
-    if any(_in_step(sensors, process) for process in processes):
-        return _no_attribution(IN_STEP_REASON)
-    found = attribute(steps, names, BusyShares(busy), window, idle_w=idle_w, limit_w=sensors.limit_w())
+    found = attribute(
+        sensors.steps[metric],
+        names,
+        BusyShares(busy),
+        seen.window,
+        idle_w=idle_w,
+        limit_w=sensors.limit_w(),
+        explained=seen.explained(metric),
+    )
     batches, items = _counts(processes)
+    period_ms = (sensors.period_ns(metric) or 0.0) / NS_PER_MS
     return StageAttribution(
         source=metric,
         energy_j=rounded(found.joules),
         seconds=rounded(found.seconds),
         steps=found.steps,
         sensor_lag_ms=None if found.lag_ns is None else round(found.lag_ns / NS_PER_MS, 3),
-        sensor_window_ms=None if found.duty is None else round(found.duty * steps.period_ns / NS_PER_MS, 3),
+        sensor_window_ms=None if found.duty is None else round(found.duty * period_ms, 3),
+        sensor_smoothed_ms=None if found.smoothed_ns is None else round(found.smoothed_ns / NS_PER_MS, 3),
         stages=[_stage(one, idle_w, found.awake.mean_power_w, batches, items) for one in found.classes],
         joint=[
             JointEnergy(
@@ -156,29 +179,10 @@ def _power(metric: str, energy: Energy) -> IdlePower:
     )
 
 
-ROUGHLY = tuple(step / 1000 for step in range(-15, 16))
-"""Where only the sampler's rough figure of the period is known, phases would drift apart over a run: so it is looked
-for around there."""
-
-IN_STEP_REASON = (
-    "the batches begin in step with the power sensor, so it may see the same part of each and never the rest"
-)
-
-
-def _in_step(sensors: GpuSensors, process: MeasuredProcess) -> bool:
-    """By the slowest sensor that energies come from: the buffer of samples is filled by the same hardware."""
-    starts = process.batches.start_ns[process.batches.kept]
-    for metric in (POWER_INSTANT, COUNTER):
-        readings = sensors.readings(metric)
-        period = None if isinstance(readings, str) else rhythm_ns(readings)
-        if period is not None:
-            return in_step(starts, period)
-    period = sensors.period_ns(COUNTER) or sensors.period_ns(POWER_INSTANT)
-    return period is not None and any(in_step(starts, period * (1 + off)) for off in ROUGHLY)
-
-
 def _no_attribution(reason: str) -> StageAttribution:
-    return StageAttribution(None, None, None, 0, None, None, [], [], IdlePower(None, None, None, None, reason), reason)
+    return StageAttribution(
+        None, None, None, 0, None, None, None, [], [], IdlePower(None, None, None, None, reason), reason
+    )
 
 
 def _classes(processes: list[MeasuredProcess]) -> tuple[list[str], list[tuple[Int64, Int64]]]:
@@ -257,7 +261,9 @@ def _sum(values: list[float | None]) -> float | None:
     return sum(known) if values and len(known) == len(values) else None
 
 
-def _findings(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess]) -> list[Finding]:
+def _findings(
+    sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess], seen: WindowEnergy | None
+) -> list[Finding]:
     found = []
     if gpu.disagreement_j:
         said = {one.source: one for one in gpu.window if one.energy_j is not None}
@@ -280,17 +286,15 @@ def _findings(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProce
                 "Wait before the run on a GPU that nobody else uses: `perfharness launch --measure-idle 5`.",
             )
         )
-    found += [
-        Finding(
-            "energy-in-step-with-sensor",
-            Severity.WARNING,
-            f"Energies may be wrong: {IN_STEP_REASON}.",
-            "Change the batch size, or let batches vary in length, and compare.",
-            process.folder,
+    if seen is not None and seen.ambiguous:
+        found.append(
+            Finding(
+                "energy-sensor-may-miss-work",
+                Severity.WARNING,
+                f"GPU {sensors.uuid}: energy is not known ({gpu.reason}).",
+                "Change the batch size, or let batches vary in length, or measure for longer.",
+            )
         )
-        for process in processes
-        if process.window is not None and _in_step(sensors, process)
-    ]
     instances = sorted({process.gpu_uuid or "" for process in processes if process.gpu_uuid != process.sensor_uuid})
     if instances:
         found.append(

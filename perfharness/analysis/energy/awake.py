@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import MIN_UPDATES, NS_PER_S, Energy, Steps
+from perfharness.analysis.energy.sensors import MIN_UPDATES
+from perfharness.analysis.energy.steps import NS_PER_S, Energy, Steps
 from perfharness.model.trace import Int64
 
 BEFORE_PERIODS = 2.0
@@ -24,7 +25,7 @@ T95_BLOCKS = 2.262
 """Student's t for 95 % and 9 degrees of freedom."""
 
 
-def awake_power(steps: Steps, inside: Int64, busy: BusyShares, duty: float) -> Energy:
+def awake_power(steps: Steps, inside: Int64, busy: BusyShares, beyond_ns: float) -> Energy:
     """Energy of the steps in whose neighbourhood no traced work ran, from which awake power follows; or why not known.
 
     The error is from means of ten successive blocks of these steps (batch means), so that drift is in it.
@@ -33,9 +34,9 @@ def awake_power(steps: Steps, inside: Int64, busy: BusyShares, duty: float) -> E
         steps: of a sensor.
         inside: numbers of those in the window.
         busy: traced work.
-        duty: how much of its period a value speaks of.
+        beyond_ns: how much further back than its period a value reaches.
     """
-    reach = (BEFORE_PERIODS + max(duty - 1.0, 0.0)) * steps.period_ns
+    reach = BEFORE_PERIODS * steps.period_ns + beyond_ns
     start = steps.edge_ns[inside] - round(reach)
     end = steps.edge_ns[inside + 1] + round(AFTER_PERIODS * steps.period_ns)
     quiet = inside[busy.within(start, end).sum(axis=0) <= 0]

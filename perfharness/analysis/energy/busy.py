@@ -21,21 +21,24 @@ class BusyShares:
     """
 
     def __init__(self, work: Sequence[tuple[Int64, Int64]]) -> None:
-        merged = [merge(start, end) for start, end in work]
-        self._origin = min((int(start[0]) for start, _ in merged if len(start)), default=0)
-        self._lines = _alone(merged, self._origin) if _take_turns(merged) else _shared(merged, self._origin)
+        self.spans: Spans = [merge(start, end) for start, end in work]
+        self._origin = min((int(start[0]) for start, _ in self.spans if len(start)), default=0)
+        self._lines = _alone(self.spans, self._origin) if _take_turns(self.spans) else _shared(self.spans, self._origin)
 
     def __len__(self) -> int:
         return len(self._lines)
 
+    def until(self, row: int, moment_ns: Float64 | Int64) -> Float64:
+        """Seconds of one class before each moment."""
+        moment, until = self._lines[row]
+        at = (moment_ns - self._origin) / NS_PER_S
+        return np.interp(at, moment, until) if len(moment) else np.zeros(np.shape(at))
+
     def within(self, start_ns: Float64 | Int64, end_ns: Float64 | Int64) -> Float64:
         """Seconds of each class in each stretch, shape (classes, *stretches)."""
-        shape = (len(self), *np.shape(start_ns))
-        begin, stop = (start_ns - self._origin) / NS_PER_S, (end_ns - self._origin) / NS_PER_S
-        found = np.zeros(shape)
-        for row, (moment, until) in enumerate(self._lines):
-            if len(moment):
-                found[row] = np.interp(stop, moment, until) - np.interp(begin, moment, until)
+        found = np.zeros((len(self), *np.shape(start_ns)))
+        for row in range(len(self)):
+            found[row] = self.until(row, end_ns) - self.until(row, start_ns)
         return found
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from perfharness.analysis.energy.sensors import (
-    Energy,
-    Readings,
-    Steps,
-    counter_steps,
-    energy_within,
-    power_steps,
-)
+from perfharness.analysis.energy.attribution import IDLE_FLOOR
+from perfharness.analysis.energy.kinds import KnownWork
+from perfharness.analysis.energy.sensors import Explained, Readings, counter_steps, power_steps
+from perfharness.analysis.energy.steps import Energy, Steps
 from perfharness.model.telemetry import SampleLog, Series
 
 COUNTER = "energy_total_mj"
@@ -53,34 +49,18 @@ class GpuSensors:
         return Readings(read.time_unix_ns, read.value, read.is_new, None if period is None else float(period))
 
     def limit_w(self) -> float | None:
-        """More than this the GPU does not draw, not even for a moment; None where nothing tells."""
-        found = [self.readings(metric) for metric in ("power_limit_mw", *POWERS)]
+        """More than this the GPU does not draw, not even for a moment; None where its limit is not known."""
+        limit = self.readings("power_limit_mw")
+        if isinstance(limit, str):
+            return None
+        found = [limit, *(self.readings(metric) for metric in POWERS)]
         highest = [float(readings.value.max()) / 1e3 for readings in found if not isinstance(readings, str)]
-        return PEAK_OVER_LIMIT * max(highest) if highest else None
+        return PEAK_OVER_LIMIT * max(highest)
 
     def period_ns(self, metric: str) -> float | None:
         """Update period of a sensor."""
         steps = self.steps[metric]
         return None if isinstance(steps, str) else steps.period_ns
-
-    def within(self, metric: str, window: Window | None) -> Energy:
-        """Energy of a window by one sensor."""
-        return (
-            Energy(None, reason="there is no such window")
-            if window is None
-            else energy_within(self.steps[metric], *window)
-        )
-
-    def best(self, window: Window) -> tuple[str, Energy]:
-        """What the first sensor says that says anything of a window."""
-        found = {metric: self.within(metric, window) for metric in (COUNTER, *POWERS)}
-        metric = next((metric for metric, energy in found.items() if energy.joules is not None), COUNTER)
-        return metric, found[metric]
-
-    def finest(self, window: Window) -> str | None:
-        """The sensor whose steps say most of what happened when: the finest that was read over all of a window."""
-        usable = [metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.within(metric, window).joules]
-        return usable[0] if usable else None
 
     def _counter(self) -> Steps | str:
         readings = self.readings(COUNTER)
@@ -98,6 +78,57 @@ class GpuSensors:
             if failure.subject == self.uuid and failure.metric == metric:
                 return failure.reason
         return "it was not sampled" if series is None else "every reading failed"
+
+
+class WindowEnergy:
+    """What the sensors of a GPU say of a window of time and of stretches of it.
+
+    Args:
+        sensors: of the GPU.
+        window: UTC ns.
+        work: when the GPU was at work; None: not known.
+        idle_w: power before the run, where known.
+    """
+
+    def __init__(
+        self, sensors: GpuSensors, window: Window, work: KnownWork | None, idle_w: float | None = None
+    ) -> None:
+        self.window = window
+        self._sensors = sensors
+        self._work = work
+        self._low_w = IDLE_FLOOR * (idle_w or 0.0)
+        self._found: dict[str, Explained] = {}
+
+    def explained(self, metric: str) -> Explained:
+        """One sensor over the window."""
+        if metric not in self._found:
+            self._found[metric] = Explained(
+                self._sensors.steps[metric],
+                self.window,
+                self._work,
+                low_w=self._low_w,
+                high_w=self._sensors.limit_w(),
+            )
+        return self._found[metric]
+
+    def energy(self, metric: str, stretch: Window | None = None) -> Energy:
+        """Of the window, or of another stretch of time, by one sensor."""
+        return self.explained(metric).total if stretch is None else self.explained(metric).energy(*stretch)
+
+    def best(self) -> tuple[str, Energy]:
+        """What the first sensor says that says anything."""
+        found = ((metric, self.energy(metric)) for metric in (COUNTER, *POWERS))
+        return next((one for one in found if one[1].joules is not None), (COUNTER, self.energy(COUNTER)))
+
+    @property
+    def ambiguous(self) -> bool:
+        """No sensor says anything, though one was read: its readings go with energies that are far apart."""
+        return self.best()[1].joules is None and any(one.fits for one in self._found.values())
+
+    def finest(self) -> str | None:
+        """The sensor whose steps say most of what happened when: the finest that was read over all of the window."""
+        usable = (metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.energy(metric).joules)
+        return next(usable, None)
 
 
 def rounded(value: float | None) -> float | None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.energy.rhythm import place_updates, rhythm
+from perfharness.analysis.energy.fits import Fit, Readout, explanations
+from perfharness.analysis.energy.kinds import KnownWork
+from perfharness.analysis.energy.rhythm import place_updates
+from perfharness.analysis.energy.steps import NS_PER_S, Energy, Steps
 from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
-NS_PER_S = 1e9
 MIN_UPDATES = 20
 """Updates inside the shortest stretch that gets a number: at its two ends one update may be on the wrong side, a
 tenth of it in all."""
@@ -46,52 +48,6 @@ class Readings:
     period_ns: float | None
 
 
-@dataclass(frozen=True)
-class Steps:
-    """What a sensor said of consecutive stretches of time.
-
-    `edge_ns` has one more entry than `energy_j`: stretch i runs from edge i to edge i + 1. `edge_error_ns` is the
-    standard error of an edge's place; an error common to all edges is the sensor's lag and not in it.
-    """
-
-    edge_ns: Int64
-    energy_j: Float64
-    period_ns: float
-    edge_error_ns: float
-    window_ns: float
-    """How much of the time before an edge its value speaks of: the period, or the time that it was averaged over."""
-    drift_ns: float = 0.0
-    """How far the last edge may lie from its place when the first is held, the others in proportion."""
-
-    def __len__(self) -> int:
-        return len(self.energy_j)
-
-    @property
-    def seconds(self) -> Float64:
-        """Lengths of the stretches."""
-        return np.diff(self.edge_ns) / NS_PER_S
-
-    @property
-    def power_w(self) -> Float64:
-        """Mean power of each stretch."""
-        return np.asarray(self.energy_j / self.seconds, dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Energy of a stretch of time, with the half-width of its 95 % interval; None with the reason."""
-
-    joules: float | None
-    error_j: float | None = None
-    seconds: float | None = None
-    reason: str | None = None
-
-    @property
-    def mean_power_w(self) -> float | None:
-        """Over the stretch."""
-        return None if self.joules is None or not self.seconds else self.joules / self.seconds
-
-
 def shortest_window_ns(period_ns: float) -> float:
     """The shortest stretch of time that gets a number of its own."""
     return MIN_UPDATES * period_ns
@@ -118,14 +74,6 @@ def counter_steps(readings: Readings) -> Steps | str:
     return Steps(edge[keep], np.diff(value[keep]) / 1e3, period, error, period, drift)
 
 
-def rhythm_ns(readings: Readings) -> float | None:
-    """The source's update period as the line through all updates has it; None where they keep no rhythm."""
-    at = np.flatnonzero(readings.is_new)
-    at = at[at > 0]
-    fit = rhythm(readings.time_ns[at - 1], readings.time_ns[at], readings.period_ns, always_new=False)
-    return None if fit is None else fit.period_ns
-
-
 def power_steps(readings: Readings, window_ns: float | None = None, edge_error_ns: float | None = None) -> Steps | str:
     """Power readings in mW as steps: each new value stands for the time since the one before; or why there are none.
 
@@ -148,14 +96,104 @@ def power_steps(readings: Readings, window_ns: float | None = None, edge_error_n
     return Steps(time, value[1:] / 1e3 * seconds, period, error, window_ns or period)
 
 
-def energy_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
-    """Energy of a stretch of time from one sensor.
+TOO_WIDE = 1 / 3
+"""Of an energy: a larger error makes it null, for the truth may then be twice what it may be at least."""
+
+
+class Explained:
+    """A sensor's steps over a window with all that they may mean (`fits`), from which errors of energies follow.
+
+    Args:
+        steps: of the sensor; or why there are none.
+        window: UTC ns.
+        work: when the GPU was at work; None: not known, which makes every energy null.
+        low_w, high_w: between which the GPU's power must lie; None: not known.
+    """
+
+    def __init__(
+        self,
+        steps: Steps | str,
+        window: tuple[int, int],
+        work: KnownWork | None,
+        *,
+        low_w: float = 0.0,
+        high_w: float | None = None,
+    ) -> None:
+        self.steps = steps
+        self.window = window
+        self.fits: list[Fit] = []
+        self.shown = self.total = shown_within(steps, *window)
+        if self.shown.joules is None:
+            return
+        assert isinstance(steps, Steps)
+        if work is None:
+            self.total = Energy(None, reason=UNKNOWN_WORK)
+            return
+        if not work.steady:
+            self.fits = explanations(Readout(steps, window, low_w, high_w), work)
+        self.total = self._checked(self.shown, self._off(self.shown.joules, window))
+
+    def energy(self, start_ns: int, end_ns: int) -> Energy:
+        """Of a stretch of time; what the sensor may miss outside of the window is as much as inside."""
+        read = shown_within(self.steps, start_ns, end_ns)
+        if read.joules is None:
+            return read
+        if self.total.joules is None:
+            return Energy(None, reason=self.total.reason)
+        if self.window[0] <= start_ns and end_ns <= self.window[1]:
+            return self._checked(read, self._off(read.joules, (start_ns, end_ns)))
+        assert self.shown.joules is not None
+        times = (end_ns - start_ns) / (self.window[1] - self.window[0])
+        return self._checked(read, times * self._off(self.shown.joules, self.window))
+
+    def _off(self, joules: float, stretch: tuple[int, int]) -> float:
+        """How far the energy may be from what the sensor shows, for all that its readings do not rule out."""
+        moments = np.asarray(stretch, dtype=np.int64)
+        models = {id(fit.kinds): fit.kinds for fit in self.fits}
+        seconds = {key: np.diff(kinds.until(moments), axis=1)[:, 0] for key, kinds in models.items()}
+        found = 0.0
+        for fit in self.fits:
+            energy, half = fit.energy(seconds[id(fit.kinds)])
+            found = max(found, abs(energy - joules) + half)
+        return found
+
+    @staticmethod
+    def _checked(read: Energy, off: float) -> Energy:
+        assert read.joules is not None
+        assert read.error_j is not None
+        error = max(read.error_j, off)
+        if error > TOO_WIDE * abs(read.joules):
+            return Energy(
+                None,
+                reason=f"the sensor may have seen the same part of each batch and never the rest: what it shows, "
+                f"{read.joules:.1f} J, may be off by {error:.1f} J",
+            )
+        return Energy(read.joules, error, read.seconds)
+
+
+UNKNOWN_WORK = "when the GPU was at work is not known, so whether its sensor saw all of the work cannot be told"
+
+
+def energy_within(
+    steps: Steps | str,
+    start_ns: int,
+    end_ns: int,
+    work: KnownWork | None = None,
+    *,
+    low_w: float = 0.0,
+    high_w: float | None = None,
+) -> Energy:
+    """Energy of a stretch of time from one sensor, with all that its readings leave open in the error."""
+    return Explained(steps, (start_ns, end_ns), work, low_w=low_w, high_w=high_w).total
+
+
+def shown_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
+    """What a sensor shows for a stretch of time, as if it had seen all of it.
 
     The error has two parts, added in squares: what may have happened on which side of the two ends (the spread of
     power among the updates around them, for as long as an update and the sensor's averaging last, and how badly the
-    places of updates are known), and what the sensor may have missed because it looks only part of the time (from how
-    much successive updates differ, after von Neumann's mean square successive difference; of a pipeline in step with
-    the sensor this tells nothing).
+    places of updates are known), and what the sensor may have missed by chance because it looks only part of the time
+    (from how much successive updates differ, after von Neumann's mean square successive difference).
     """
     if isinstance(steps, str):
         return Energy(None, reason=steps)
@@ -253,4 +291,4 @@ def idle_power(steps: Steps | str, window: tuple[int, int] | None, utilization: 
     highest = float(utilization.value[inside].max())
     if highest > 0:
         return Energy(None, reason=f"the GPU was not idle before the run: utilisation up to {highest:.0f} %")
-    return energy_within(steps, *window)
+    return shown_within(steps, *window)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.gpu_sensors import COUNTER, NS_PER_MS, POWERS, GpuSensors, Window, rounded
-from perfharness.analysis.energy.sensors import Energy, energy_within, shortest_window_ns
-from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
+from perfharness.analysis.energy.gpu_sensors import (
+    COUNTER,
+    NS_PER_MS,
+    POWERS,
+    GpuSensors,
+    Window,
+    WindowEnergy,
+    rounded,
+)
+from perfharness.analysis.energy.sensors import shortest_window_ns
+from perfharness.analysis.energy.steps import Energy
+from perfharness.analysis.energy.work import MeasuredProcess, no_window
 from perfharness.model.energy import GpuEnergy, OccurrenceEnergy, ProcessEnergy
 
 
-def process_energies(sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess]) -> dict[str, ProcessEnergy]:
+def process_energies(
+    sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess], seen: WindowEnergy | None
+) -> dict[str, ProcessEnergy]:
     """Of the processes on one GPU, by folder name."""
-    window = union_window([process.window for process in processes])
-    total = sensors.best(window)[1] if window else Energy(None, reason=gpu.reason)
+    window = seen.window if seen else None
+    total = seen.best()[1] if seen else Energy(None, reason=gpu.reason)
     shares, why = _busy_shares(processes, window)
     rest_j = _without_work(gpu, window)
     found = {}
@@ -47,7 +58,7 @@ def process_energies(sensors: GpuSensors, gpu: GpuEnergy, processes: list[Measur
             energy_per_item_j=rounded(joules / items) if joules is not None and items else None,
             batches=batches,
             items=items,
-            occurrences=_occurrences(sensors, process, others),
+            occurrences=_occurrences(sensors, process, others, seen),
             reason=reason,
         )
     return found
@@ -76,7 +87,9 @@ def _busy_shares(processes: list[MeasuredProcess], window: Window | None) -> tup
     return [float(part) for part in seconds / seconds.sum()], None
 
 
-def _occurrences(sensors: GpuSensors, process: MeasuredProcess, others: list[str]) -> OccurrenceEnergy:
+def _occurrences(
+    sensors: GpuSensors, process: MeasuredProcess, others: list[str], seen: WindowEnergy | None
+) -> OccurrenceEnergy:
     """Energy of single batches, by the counter, or else by the finest power there is."""
     metric = next((metric for metric in (COUNTER, *POWERS) if sensors.period_ns(metric) is not None), None)
     if metric is None:
@@ -84,7 +97,7 @@ def _occurrences(sensors: GpuSensors, process: MeasuredProcess, others: list[str
     shortest = shortest_window_ns(sensors.period_ns(metric) or 0.0)
     length = process.batches.end_ns - process.batches.start_ns
     long_enough = process.batches.kept & (length >= shortest)
-    if process.window is None:
+    if process.window is None or seen is None:
         return OccurrenceEnergy(shortest / NS_PER_MS, 0, [], no_window([process]))
     if others:
         why = f"the GPU is shared with {', '.join(others)}, and a sensor tells no process from another"
@@ -92,10 +105,9 @@ def _occurrences(sensors: GpuSensors, process: MeasuredProcess, others: list[str
     if not long_enough.any():
         why = f"no batch is as long as {shortest / NS_PER_MS:.0f} ms, which the sensor needs"
         return OccurrenceEnergy(shortest / NS_PER_MS, 0, [], why)
-    steps = sensors.steps[metric]
     found: list[float | None] = []
     for start, end, wanted in zip(
         process.batches.start_ns.tolist(), process.batches.end_ns.tolist(), long_enough.tolist(), strict=True
     ):
-        found.append(rounded(energy_within(steps, start, end).joules) if wanted else None)
+        found.append(rounded(seen.energy(metric, (start, end)).joules) if wanted else None)
     return OccurrenceEnergy(shortest / NS_PER_MS, sum(value is not None for value in found), found, None)

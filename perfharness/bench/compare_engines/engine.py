@@ -242,12 +242,13 @@ class _Work:
     end_unix_ns: int | None = None
     rounds: int | None = None
 
-    def __call__(self) -> int:
+    def __call__(self) -> list[int]:
         with quiet_collector():
             self.start_unix_ns = time.time_ns()
-            self.rounds = work_for(self.session, self.seconds)
+            ends = work_for(self.session, self.seconds)
             self.end_unix_ns = time.time_ns()
-        return self.rounds
+        self.rounds = len(ends)
+        return ends
 
 
 def _gpu(session: Session, job: EngineJob, record: Record) -> None:

@@ -1,0 +1,217 @@
+"""Kinds of time: what the power of a GPU may depend on, beside the class of work that runs.
+
+The plainest model has one power for each class of work, and one for waiting. Each other model splits the classes by
+something that power may depend on as well: how long the work (or the waiting) has run, what ran before, how long a
+pause is, when in the run it is. Which of them the sensor's readings ask for is decided in `fits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.energy.busy import NS_PER_S, BusyShares
+from perfharness.analysis.timeline import merge
+from perfharness.model.result import Float64
+from perfharness.model.trace import Int64
+
+NS_PER_MS = 1e6
+BRIDGED_NS = 1_000_000
+"""Operations of one class with smaller gaps between them are one stretch of work: launches of one stage."""
+
+AGE_CUTS_MS = (0, 10, 20, 35, 50, 75, 100, 150, 200, 300, 400)
+"""A stretch is split at these ages: clocks and power limits act over tens to hundreds of milliseconds."""
+
+PAUSE_CUTS_MS = (0, 1, 20, 100, 400)
+"""Pauses are split by their length."""
+
+QUARTERS = 4
+THIRDS = 3
+BATCH_PARTS = 10
+SHORT_BATCH_NS = 250_000
+"""Every sensor looks at many of these at a time."""
+
+PREDECESSORS = 3
+
+Span = tuple[Int64, Int64]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Time of one class (None: waiting) inside of some spans (None: all of it)."""
+
+    owner: int | None
+    spans: Span | None
+
+    def until(self, work: BusyShares, moment_ns: Int64) -> Float64:
+        """Seconds before each moment."""
+        if self.spans is None:
+            assert self.owner is not None
+            return work.until(self.owner, moment_ns)
+        start, end = self.spans
+        if not len(start):
+            return np.zeros(np.shape(moment_ns))
+        at = np.searchsorted(start, moment_ns, side="right") - 1
+        inside = np.clip(moment_ns, start[at], end[at])
+        if self.owner is None:
+            whole = np.r_[0.0, np.cumsum((end - start) / NS_PER_S)]
+            return np.where(at < 0, 0.0, whole[at] + (inside - start[at]) / NS_PER_S)
+        first = work.until(self.owner, start)
+        whole = np.r_[0.0, np.cumsum(work.until(self.owner, end) - first)]
+        return np.where(at < 0, 0.0, whole[at] + work.until(self.owner, inside) - first[at])
+
+
+class Kinds:
+    """Every moment belongs to one kind, and every kind to one class; the last class is waiting.
+
+    Args:
+        name: of what the classes are split by.
+        work: the classes.
+        parts: of the kinds; what is in none of them is one more kind of waiting, the last.
+    """
+
+    def __init__(self, name: str, work: BusyShares, parts: Sequence[_Part], window: tuple[int, int]) -> None:
+        self.name = name
+        self._work = work
+        self._start_ns = window[0]
+        ends = np.asarray(window, dtype=np.int64)
+        seconds = [float(np.diff(part.until(work, ends))[0]) for part in parts]
+        kept = [(part, length) for part, length in zip(parts, seconds, strict=True) if length > 0]
+        self._parts = [part for part, _ in kept]
+        rest = (window[1] - window[0]) / NS_PER_S - sum(seconds)
+        self.owner = np.asarray([len(work) if part.owner is None else part.owner for part in self._parts] + [len(work)])
+        self.seconds = np.asarray([*(length for _, length in kept), max(rest, 0.0)])
+        self.present = self.seconds > 1e-9
+        """The kinds that there are in the window; only these are fitted."""
+        self.owner, self.seconds = self.owner[self.present], self.seconds[self.present]
+
+    def until(self, moment_ns: Int64) -> Float64:
+        """Seconds of each kind before each moment, shape (kinds, moments)."""
+        moment_ns = np.asarray(moment_ns, dtype=np.int64)
+        found = [part.until(self._work, moment_ns) for part in self._parts]
+        rest = (moment_ns - self._start_ns) / NS_PER_S - sum(found)
+        return np.asarray([*found, rest])[self.present]
+
+
+class KnownWork:
+    """When a GPU was at work, by class, and where its batches lay: all that is known of what its power may follow.
+
+    Args:
+        classes: of work; without any, all time is waiting.
+        batches: start and end of those of each process, UTC ns, as far as they are known.
+    """
+
+    def __init__(self, classes: BusyShares, batches: Sequence[Span] = ()) -> None:
+        self.classes = classes
+        self._batches = [_one_by_one(*spans) for spans in batches]
+        self._stretches = [_bridged(*spans) for spans in classes.spans]
+        self._pauses = self._gaps()
+
+    @property
+    def steady(self) -> bool:
+        """Nothing is known to have changed: no work, no batches."""
+        return not any(len(start) for start, _ in (*self.classes.spans, *self._batches))
+
+    def plain(self, window: tuple[int, int]) -> Kinds:
+        """One kind a class."""
+        return Kinds("class", self.classes, self._whole(), window)
+
+    def splits(self, window: tuple[int, int]) -> Iterator[Kinds]:
+        """Each way in which power may depend on more than the class."""
+        if any(len(start) for start, _ in self.classes.spans):
+            yield Kinds("age", self.classes, [*self._by_age()], window)
+            yield Kinds("third", self.classes, [*self._by_third()], window)
+            yield Kinds("pause", self.classes, [*self._whole(), *self._by_pause()], window)
+            yield Kinds("before", self.classes, [*self._by_predecessor()], window)
+        yield Kinds("quarter", self.classes, [*self._by_quarter(window)], window)
+
+    def batch_parts(self, window: tuple[int, int]) -> Iterator[Kinds]:
+        """The batches of each process in ten equal parts, whatever ran in them; very short ones do not matter."""
+        for start, end in self._batches:
+            if len(start) and float(np.median(end - start)) >= SHORT_BATCH_NS:
+                cut = start + np.multiply.outer(np.arange(BATCH_PARTS + 1) / BATCH_PARTS, end - start).astype(np.int64)
+                parts = [_Part(None, (cut[at], cut[at + 1])) for at in range(BATCH_PARTS)]
+                kinds = Kinds("batch", self.classes, parts, window)
+                kinds.owner = np.arange(len(kinds.owner))
+                yield kinds
+
+    def _whole(self) -> list[_Part]:
+        return [_Part(row, None) for row in range(len(self.classes))]
+
+    def _gaps(self) -> Span:
+        """Time without any work, between the first and the last."""
+        starts, ends = zip(*self.classes.spans, strict=True) if len(self.classes) else ((), ())
+        nothing = np.empty(0, dtype=np.int64)
+        start, end = merge(np.concatenate([nothing, *starts]), np.concatenate([nothing, *ends]))
+        return end[:-1], start[1:]
+
+    def _owned(self) -> list[tuple[int | None, Span]]:
+        return [*enumerate(self._stretches), (None, self._pauses)]
+
+    def _by_age(self) -> Iterator[_Part]:
+        for owner, (start, end) in self._owned():
+            for low, high in zip(AGE_CUTS_MS, (*AGE_CUTS_MS[1:], None), strict=True):
+                first = start + round(low * NS_PER_MS)
+                last = end if high is None else np.minimum(start + round(high * NS_PER_MS), end)
+                yield _Part(owner, (first[last > first], last[last > first]))
+
+    def _by_third(self) -> Iterator[_Part]:
+        for owner, (start, end) in self._owned():
+            cuts = start + np.multiply.outer(np.arange(THIRDS + 1), end - start) // THIRDS
+            for at in range(THIRDS):
+                yield _Part(owner, (cuts[at], cuts[at + 1]))
+
+    def _by_pause(self) -> Iterator[_Part]:
+        start, end = self._pauses
+        length = (end - start) / NS_PER_MS
+        for low, high in zip(PAUSE_CUTS_MS, (*PAUSE_CUTS_MS[1:], np.inf), strict=True):
+            mine = (length > low) & (length <= high)
+            yield _Part(None, (start[mine], end[mine]))
+
+    def _by_predecessor(self) -> Iterator[_Part]:
+        """By the class of the stretch that began last before; the rarer ones together."""
+        begins = np.concatenate([start for start, _ in self._stretches])
+        whose = np.repeat(np.arange(len(self._stretches)), [len(start) for start, _ in self._stretches])
+        order = np.argsort(begins, kind="stable")
+        begins, whose = begins[order], whose[order]
+        for owner, (start, end) in self._owned():
+            at = np.searchsorted(begins, start, side="left") - 1
+            before = np.where(at < 0, len(self._stretches), whose[at])
+            if not len(start):
+                continue
+            often = np.argsort(-np.bincount(before, weights=end - start))[:PREDECESSORS]
+            for one in often.tolist():
+                yield _Part(owner, (start[before == one], end[before == one]))
+            others = ~np.isin(before, often)
+            yield _Part(owner, (start[others], end[others]))
+
+    def _by_quarter(self, window: tuple[int, int]) -> Iterator[_Part]:
+        cuts = np.linspace(*window, QUARTERS + 1).astype(np.int64)
+        for owner in (*range(len(self.classes)), None):
+            for at in range(QUARTERS):
+                start, end = cuts[at : at + 1], cuts[at + 1 : at + 2]
+                if owner is not None:
+                    yield _Part(owner, (start, end))
+                    continue
+                inside = self._pauses[0] < end[0], self._pauses[1] > start[0]
+                mine = inside[0] & inside[1]
+                yield _Part(None, (np.maximum(self._pauses[0][mine], start), np.minimum(self._pauses[1][mine], end)))
+
+
+def _bridged(start: Int64, end: Int64) -> Span:
+    """Stretches of work, gaps below a millisecond bridged."""
+    if not len(start):
+        return start, end
+    gap = start[1:] - end[:-1] > BRIDGED_NS
+    return start[np.r_[True, gap]], end[np.r_[gap, True]]
+
+
+def _one_by_one(start: Int64, end: Int64) -> Span:
+    """In order, those that overlap an earlier one left out."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    before = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, end[:-1]]) if len(end) else end
+    kept = (start >= before) & (end > start)
+    return start[kept], end[kept]
