@@ -110,9 +110,10 @@ def conclude(
     per_item = None
     if energy.joules is None:
         reasons |= dict.fromkeys(("energy_per_item_j", "power_mean_w"), energy.reason or "no sensor was read")
+    elif energy.error_j is None:
+        per_item = Estimate(value=energy.joules / items, reason="the error of the sensor is not known")
     else:
-        error = energy.error_j or 0.0
-        low, high = (max(0.0, (energy.joules + sign * error) / items) for sign in (-1, 1))
+        low, high = (max(0.0, (energy.joules + sign * energy.error_j) / items) for sign in (-1, 1))
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
     hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling((), ()), "", None, window)
     if hold.drop_percent is None:

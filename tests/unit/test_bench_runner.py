@@ -13,15 +13,17 @@ from perfharness.bench import case_run
 from perfharness.bench.matrix import default_baseline, plan_cases
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.record import CaseRecord
+from perfharness.bench.resume import is_passing
 from perfharness.bench.runner import SuiteRun
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
 from perfharness.bench.store import prepare
 from perfharness.bench.suite import read_suite
 from perfharness.bench.suite_check import make_suite
 from perfharness.errors import OutOfMemoryError
-from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord
+from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from perfharness_launcher.interrupts import Interrupts
+from tests.unit.bench_results import made_up
 
 ALIKE = """
 [[model]]
@@ -135,6 +137,17 @@ def test_outputs_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: p
 def test_accuracy_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_suite(tmp_path, ONE + THREADS + ACCURACY, monkeypatch, lambda spec: {1: 1.0, 2: 5.0}[spec.threads or 0])
     assert differences(found) == [1.0, 4.0], "the first is the baseline, the second is compared with it"
+
+
+def test_a_process_that_ended_without_a_word_is_tried_again() -> None:
+    """As it does where the disk is full: the same case may end otherwise."""
+
+    def failed(**process: Any) -> CaseResult:
+        return made_up("x", status="failed", process=CaseProcess(exit_code=1, **process))
+
+    assert is_passing(failed(reported=False))
+    assert not is_passing(failed())
+    assert is_passing(failed(signal="SIGKILL"))
 
 
 def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
