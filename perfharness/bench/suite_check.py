@@ -78,11 +78,23 @@ def in_words(error: Any) -> str:
     """A pydantic error as one clear sentence."""
     where = ".".join(str(part) for part in error["loc"]) or "suite"
     if error["type"] == "extra_forbidden":
-        return f"there is no key `{where}`; docs/bench.md lists them"
+        known = ", ".join(_known_keys(error["loc"][:-1]))
+        return f"there is no key `{where}`" + (f"; there are {known}" if known else "")
     if error["type"] == "missing":
         return f"`{where}` is missing"
     message = error["msg"].removeprefix("Value error, ")
     return f"`{where}`: {message[:1].lower()}{message[1:]} (it is {error['input']!r})"
+
+
+def _known_keys(place: Sequence[str | int]) -> list[str]:
+    """The keys of the table at that place of a suite."""
+    whole = Suite.model_json_schema()
+    table = whole
+    for part in place:
+        table = table.get("items", {}) if isinstance(part, int) else table.get("properties", {}).get(part, {})
+        one = next((each for each in table.get("anyOf", ()) if "$ref" in each), table)
+        table = whole["$defs"][one["$ref"].rsplit("/", 1)[-1]] if "$ref" in one else table
+    return [name for name in table.get("properties", {}) if name != "folder"]
 
 
 def problems(suite: Suite) -> Iterator[str]:

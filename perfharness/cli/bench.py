@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from perfharness.cli.bench_options import (
     Baseline,
@@ -45,6 +44,7 @@ from perfharness.cli.bench_setup import (
 from perfharness.cli.bench_show import merge, show
 from perfharness.cli.bench_startup import start_up
 from perfharness.cli.bench_sweep import sweep
+from perfharness.cli.help import FullSummaries
 from perfharness.cli.options import CONTEXT, EXIT_OK
 from perfharness.report.console import Console
 
@@ -56,7 +56,7 @@ DEFAULT_OUT = Path("bench_out")
 RUN = "run"
 
 
-class DefaultsToRun(TyperGroup):
+class DefaultsToRun(FullSummaries):
     """`bench suite.toml` means `bench run suite.toml`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -161,7 +161,7 @@ def run(
 ) -> None:
     """Measure a model over backends, modes, precisions and batch sizes, each case in a process of its own.
 
-    SUITE.toml and its keys: docs/bench.md. Flags go over what the suite says.
+    A key that SUITE.toml cannot have is answered with those that it can. Flags go over what the suite says.
 
     `perfharness bench show DIR` prints the results again, under other constraints; `perfharness bench merge A B -o DIR`
     puts several machines' results side by side; `perfharness bench sweep` measures batch sizes until memory ends, or

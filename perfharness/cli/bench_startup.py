@@ -30,8 +30,7 @@ def start_up(
 ) -> None:
     """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
 
-    How the cache is emptied, and what stays in it: docs/startup.md. Exit codes: 0 done; 1 interrupted, or a process
-    failed; 3 there could be no cold ones.
+    Exit codes: 0 done; 1 interrupted, or a process failed; 3 there could be no cold ones.
     """
     from perfharness.bench.matrix import plan_cases
     from perfharness.bench.startup_run import FIGURES, measure_startup

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfharness.cli.help import FullSummaries
 from perfharness.cli.options import (
     CONTEXT,
     EXIT_CHECK_FAILED,
@@ -47,7 +48,9 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    verb = typer.Typer(help="GPU clocks at their maximum, and back to what they were.", context_settings=CONTEXT)
+    verb = typer.Typer(
+        cls=FullSummaries, help="GPU clocks at their maximum, and back to what they were.", context_settings=CONTEXT
+    )
     verb.command("max")(maximize)
     verb.command("restore")(restore_verb)
     verb.command("status")(status)

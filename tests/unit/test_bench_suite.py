@@ -157,7 +157,7 @@ def test_short_backend_with_a_mode(folder: Path) -> None:
         (WHOLE.replace("[1, 8]", "[1, 8, 1]"), "batch_sizes has 1 twice"),
         (WHOLE.replace("[1, 8]", "[0]"), "`batch_sizes.0`: input should be greater than or equal to 1 (it is 0)"),
         (WHOLE.replace("[1, 8]", "[]"), "`batch_sizes` is empty"),
-        (WHOLE + 'modus = "x"', "there is no key `backend.0.modus`; docs/bench.md lists them"),
+        (WHOLE + 'modus = "x"', "there is no key `backend.0.modus`; there are name, modes, "),
         (WHOLE + "[latency]\niterations = 'many'", "`latency.iterations`: input should be a valid integer"),
         (WHOLE + "[measure]\nmemory_limit = '12 apples'", "'12 apples' is no size; write it as 12GB"),
         (WHOLE + "[measure]\npasses = ['telemetry']", "`passes` lacks `latency`"),
