@@ -68,11 +68,11 @@ class GpuTrace:
 
     def stop(self) -> GpuRecords:
         """Have CUPTI give back everything; what is in memory stays where it is until the process ends."""
+        self.spool.stop()
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
         for kind in OPERATION_KINDS:
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
-        self.spool.stop()
         return GpuRecords(
             cupti=self.cupti,
             spool=self.spool,

@@ -21,6 +21,7 @@ POLLS_OF_EMPTY = 10
 """After so many a buffer without a length is an empty one."""
 
 FILE_PREFIX = ".gpu_"
+FILE_SUFFIX = ".records"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class GpuSpool:
 
     def __init__(self, pool: native.BufferPool, folder: str) -> None:
         self._pool = pool
-        self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}.records"
+        self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}{FILE_SUFFIX}"
         self._file: int | None = None
         self._file_bytes = 0
         self._places: list[_Place] = []

@@ -15,6 +15,7 @@ from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, Lo
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
+from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
 from perfharness.tracer.sqlite_file import TraceFile
@@ -63,6 +64,7 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
     paths = [log for log in log_paths(folder) if of_running or not _is_alive(log)]
     if path.is_symlink():
         raise OSError(f"{path} is a link")
+    _remove_gpu_records(folder)
     if not paths:
         return path if path.exists() else None
     if path.exists():
@@ -130,6 +132,14 @@ def _remove(paths: list[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
         path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
+
+
+def _remove_gpu_records(folder: Path) -> None:
+    """Remove what killed processes left of the GPU: what it means was in their memory."""
+    for path in folder.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}"):
+        pid = path.name.removeprefix(FILE_PREFIX).removesuffix(FILE_SUFFIX)
+        if pid.isdecimal() and not path.is_dir() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
 
 
 def _facts(path: Path) -> LogFacts | None:

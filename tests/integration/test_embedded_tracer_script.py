@@ -243,7 +243,9 @@ if __name__ == "__main__":
 def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
     runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
     assert not runner.trace.exists()
+    (runner.trace.parent / ".gpu_4194305.records").write_bytes(b"of no process")
     assert complete_trace(runner.trace.parent) == runner.trace
+    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
     assert range_names(runner.trace) == ["stage"]
     assert meta(runner.trace)[schema.META_CUDA_TRACED] == "no"
 
