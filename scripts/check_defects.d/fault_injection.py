@@ -87,7 +87,7 @@ class Ground:
 
         os._exit(run(["analyze", "-w", "2", str(self.out)]))
 
-    def verdict(self) -> str | None:
+    def verdict(self, *, any_run: bool = False) -> str | None:
         """What is wrong after the next command, or None."""
         from perfharness.errors import PerfHarnessError
         from perfharness.report.run_folder import read_manifest
@@ -99,7 +99,7 @@ class Ground:
         found = run_ids(self.out)
         if len([one for one in found if "-w" not in one]) != 1 or len(found) != 2:
             return ", ".join(sorted(found))
-        if not found & set(self.ids.values()):
+        if not any_run and not found & set(self.ids.values()):
             return f"neither run: {found}"
         return None
 
@@ -139,6 +139,34 @@ def counted(shim: ctypes.CDLL, ground: Ground, act: Callable[[], object]) -> lis
     return [int(one) for one in os.read(reader, 4096).split()]
 
 
+def real_launches(ground: Ground, most: int) -> tuple[int, list[str]]:
+    """The command itself, struck at some operations: how many, and what came out wrong."""
+    wrong, total = [], 0
+    for kind in ("open", "write", "rename", "mkdir", "fsync", "unlink"):
+        for fault in ("ENOSPC", "EIO", "killed"):
+            for at in (1, 2, 4, 7, 11, 16)[: max(1, most // 20)]:
+                shutil.rmtree(ground.out, ignore_errors=True)
+                shutil.copytree(ground.old, ground.out)
+                environ = {**os.environ, "LD_PRELOAD": os.environ["SHIM"], "FAULT_FOLDER": str(ground.out)}
+                environ |= {
+                    "FAULT_KIND": str(KINDS.index(kind)),
+                    "FAULT_AT": str(at),
+                    "FAULT_ERROR": str(FAULTS[fault]),
+                }
+                command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "--no-telemetry"]
+                done = subprocess.run(
+                    [*command, "-np", "2", "-o", str(ground.out), str(TOY)],
+                    capture_output=True, text=True, check=False, timeout=300, env=environ,
+                )  # fmt: skip
+                total += 1
+                problem = ground.verdict(any_run=True)
+                if "Traceback" in done.stderr or "fault of perfharness" in done.stderr:
+                    problem = done.stderr[-300:]
+                if problem is not None:
+                    wrong.append(f"{kind} {fault} at {at} (exit code {done.returncode}): {problem}")
+    return total, wrong
+
+
 def campaign(place: Path, most: int) -> int:
     shim = ctypes.CDLL(os.environ["SHIM"])
     import perfharness.cli.analyze
@@ -174,6 +202,12 @@ def campaign(place: Path, most: int) -> int:
                     f"lost or partial: {len(wrong)} {wrong[:3] or ''}  (right: 0)",
                     flush=True,
                 )
+    struck, wrong = real_launches(ground, most)
+    bad, total = bad + len(wrong), total + struck
+    print(
+        f"{'BAD' if wrong else 'ok'}  launch: {struck} faults  lost or partial: {len(wrong)} {wrong[:5] or ''}  "
+        "(right: 0)"
+    )
     print(f"faults: {total}; good results lost or partial states that no command finishes: {bad}")
     return 1 if bad else 0
 
