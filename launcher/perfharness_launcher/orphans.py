@@ -76,6 +76,14 @@ class RunProcesses:
         found.discard(os.getpid())
         return [processes[pid] for pid in sorted(found & processes.keys()) if is_alive(processes[pid])]
 
+    def cpu_s(self) -> float:
+        """CPU time that those which live have used, in seconds."""
+        used = 0.0
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                used += sum(process.cpu_times()[:2])
+        return used
+
     def reap(self) -> None:
         """Collect the exit status of orphans that ended."""
         for process in self._adopted():

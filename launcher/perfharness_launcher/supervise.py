@@ -26,6 +26,9 @@ from perfharness_launcher.orphans import RUN_ID_VARIABLE, RunProcesses
 from perfharness_launcher.spawn import RunningProcess
 
 POLL_S = 0.05
+IDLE_SHARE = 0.03
+"""Of a CPU: who uses less of it only waits. (An agent of nsys that waits uses 1 %.)"""
+
 TRACER_STARTS = 3
 """nsys fails by itself now and then (2023.4: one of 200 starts), and the next start of it succeeds."""
 
@@ -71,12 +74,14 @@ class Patience:
         start: for a tracer to start its process.
         signal: between SIGINT, SIGTERM and SIGKILL.
         tracer: for a tracer to write its report, once all measured processes have ended.
+        idle_tracer: the same, where the tracers do nothing: nsys waits for ever for a part of it that was killed.
         orphaned_tracer: the same, where the launcher was killed.
     """
 
     start: float = 120.0
     signal: float = 5.0
     tracer: float = 900.0
+    idle_tracer: float = 60.0
     orphaned_tracer: float = 120.0
 
 
@@ -320,11 +325,13 @@ class Supervisor:
             watch.released = True
         deadline = self.clock() + self.patience.tracer
         killed_at: float | None = None
+        activity = _Activity(self._processes, self.patience.idle_tracer, self.clock)
         for _ in self._look(watches):
             working = [watch for watch in watches if watch.process.popen.poll() is None]
             if not working or (killed_at is not None and self.clock() > killed_at + self.patience.signal):
                 return
-            if killed_at is None and (self.clock() > deadline or self.interrupts.count > 1):
+            given_up = self.clock() > deadline or self.interrupts.count > 1
+            if killed_at is None and (given_up or activity.is_idle()):
                 killed_at = self.clock()
                 for watch in working:
                     watch.tracer_killed = self.plan.nsys is not None
@@ -342,6 +349,28 @@ class Supervisor:
         self.leftovers = self._processes.end(clock=self.clock, sleep=self.sleep)
         for watch in watches:
             watch.process.close()
+
+
+class _Activity:
+    """Whether the processes of a run have done next to nothing for some time."""
+
+    def __init__(self, processes: RunProcesses, limit_s: float, clock: Callable[[], float]) -> None:
+        self._processes = processes
+        self._limit_s = limit_s
+        self._clock = clock
+        self._since = self._asked = clock()
+        self._cpu_s = 0.0
+
+    def is_idle(self) -> bool:
+        """Asked at every look; answered anew every second, for it takes a while."""
+        now = self._clock()
+        if now < self._asked + 1:
+            return False
+        self._asked = now
+        cpu_s = self._processes.cpu_s()
+        if abs(cpu_s - self._cpu_s) > IDLE_SHARE * self._limit_s:  # it sinks where one of them ends
+            self._since, self._cpu_s = now, cpu_s
+        return now - self._since > self._limit_s
 
 
 @contextlib.contextmanager

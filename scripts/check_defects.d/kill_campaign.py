@@ -219,22 +219,25 @@ def main() -> int:
     hits: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
 
+    def summary() -> str:
+        counts = ", ".join(f"{name} {faults[name]}" for name in ("hang", "left", "lost", "partial", "fault"))
+        mark, victims = "BAD" if faults else "ok", dict(sorted(hits.items()))
+        return f"{mark}  {hits.total()} random kills, {options.tracer} ({victims}): {counts}  (right: 0 of each)"
+
     def one(number: int) -> None:
         kind, wrong, how = trial(number, options.seed, options.tracer, good, folder)
         hits[kind] += 1
         for text in wrong:
             faults[text.partition(":")[0]] += 1
             print(f"trial {number} {kind} {how}: {text}", flush=True)
+        if hits.total() % 20 == 0 and hits.total() < options.count:
+            print(f"so far: {summary()}", flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(one, range(options.count)))
     if not faults:
         shutil.rmtree(folder)
-    counts = ", ".join(f"{name} {faults[name]}" for name in ("hang", "left", "lost", "partial", "fault"))
-    print(
-        f"{'BAD' if faults else 'ok'}  {options.count} random kills, {options.tracer} ({dict(sorted(hits.items()))}):"
-        f" {counts}  (right: 0 of each)"
-    )
+    print(summary())
     return 1 if faults else 0
 
 

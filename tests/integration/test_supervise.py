@@ -243,3 +243,16 @@ def test_the_guard_ends_what_a_killed_launcher_left(tmp_path: Path) -> None:
         watch.communicate(os.fsencode(tmp_path / "temporary") + b"\0", timeout=PATIENCE_S)
         assert left.wait(PATIENCE_S) == -signal.SIGKILL
     assert not (tmp_path / "temporary").exists()
+
+
+def test_a_tracer_that_only_waits_is_not_waited_for(tmp_path: Path) -> None:
+    nsys = shell_program(
+        tmp_path / "nsys",
+        'while [ "${1#--output}" = "$1" ]; do shift; done; shift\n"$@"\nexec sleep 1000',
+    )
+    watcher = Watcher(lambda _: None)
+    patience = Patience(start=60, signal=0.3, tracer=600, idle_tracer=2.0)
+    supervisor = Supervisor(plan("pass", nsys=nsys), tmp_path, new_run_id(), Interrupts(), watcher, patience)
+    with adopting_orphans():
+        (ending,) = supervisor.run()
+    assert (end_of(ending), ending.tracer_killed) == ((None, 0), True)
