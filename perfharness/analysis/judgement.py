@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -96,8 +97,14 @@ CONSEQUENCES = frozenset(
 
 
 def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
-    """The findings that say something beside that the process failed."""
-    return [finding for finding in findings if ended_well or finding.code not in CONSEQUENCES]
+    """The findings that say something beside that the process failed; a range that its end cut off needs no hint."""
+    if ended_well:
+        return list(findings)
+    return [
+        replace(finding, cure="") if finding.code == "range-never-closed" else finding
+        for finding in findings
+        if finding.code not in CONSEQUENCES
+    ]
 
 
 def judge_rejected(stages: StageTable, set_apart: Bool, rejected: Bool | None) -> list[Finding]:
