@@ -92,10 +92,14 @@ def range_names(trace: Path) -> list[str]:
     return sorted(opened.names[code] for code in opened.ranges.name)
 
 
-def sessions(nsys: Path, out: Path) -> set[str]:
-    """Names of the sessions of the run being written; each process has a temporary folder of its own for them."""
-    folders = list(out.glob(".perfharness-run-*/proc_*/.tmp"))
-    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 2
+def own_tmpdirs(launcher: subprocess.Popen[str]) -> set[Path]:
+    """The temporary folder of each nsys of a launch."""
+    running = [child for child in psutil.Process(launcher.pid).children() if "profile" in child.cmdline()]
+    return {Path(child.environ()["TMPDIR"]) for child in running}
+
+
+def sessions(nsys: Path, folders: set[Path]) -> set[str]:
+    """Names of the sessions that nsys keeps in these temporary folders."""
     listed = [
         subprocess.run(
             [nsys, "sessions", "list"],
@@ -156,7 +160,9 @@ def test_no_daemon_and_no_session_is_left_behind(
     with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
         wait_for(lambda: hanging(out, 2))
         own = {f"profile-{process.pid}" for process in psutil.Process(launcher.pid).children()}
-        assert len(own & sessions(nsys, out)) == 2
+        folders = own_tmpdirs(launcher)
+        assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 2
+        assert len(own & sessions(nsys, folders)) == 2
         launcher.send_signal(number)
         code = launcher.wait(PATIENCE_S)
     if number is signal.SIGKILL:
@@ -166,7 +172,7 @@ def test_no_daemon_and_no_session_is_left_behind(
         assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
         assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
     assert processes_naming(str(tmp_path)) == []
-    assert not list(out.rglob(".tmp"))
+    wait_for(lambda: not any(folder.exists() for folder in folders))
 
 
 def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
