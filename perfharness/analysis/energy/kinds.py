@@ -8,7 +8,6 @@ pause is, when in the run it is. Which of them the sensor's readings ask for is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,29 +37,40 @@ PREDECESSORS = 3
 Span = tuple[Int64, Int64]
 
 
-@dataclass(frozen=True)
 class _Part:
     """Time of one class (None: waiting) inside of some spans (None: all of it)."""
 
-    owner: int | None
-    spans: Span | None
+    def __init__(self, owner: int | None, spans: Span | None) -> None:
+        self.owner = owner
+        self._spans = spans
+        self._before: tuple[Float64, Float64] | None = None
 
     def until(self, work: BusyShares, moment_ns: Int64) -> Float64:
         """Seconds before each moment."""
-        if self.spans is None:
+        if self._spans is None:
             assert self.owner is not None
             return work.until(self.owner, moment_ns)
-        start, end = self.spans
+        start, end = self._spans
         if not len(start):
             return np.zeros(np.shape(moment_ns))
+        first, before = self._sums(work)
         at = np.searchsorted(start, moment_ns, side="right") - 1
         inside = np.clip(moment_ns, start[at], end[at])
-        if self.owner is None:
-            whole = np.r_[0.0, np.cumsum((end - start) / NS_PER_S)]
-            return np.where(at < 0, 0.0, whole[at] + (inside - start[at]) / NS_PER_S)
-        first = work.until(self.owner, start)
-        whole = np.r_[0.0, np.cumsum(work.until(self.owner, end) - first)]
-        return np.where(at < 0, 0.0, whole[at] + work.until(self.owner, inside) - first[at])
+        return np.where(at < 0, 0.0, before[at] + self._time(work, inside) - first[at])
+
+    def _sums(self, work: BusyShares) -> tuple[Float64, Float64]:
+        """Of each span: the class's seconds before it, of all and of those in earlier spans."""
+        if self._before is None:
+            assert self._spans is not None
+            first = self._time(work, self._spans[0])
+            self._before = first, np.r_[0.0, np.cumsum(self._time(work, self._spans[1]) - first)]
+        return self._before
+
+    def _time(self, work: BusyShares, moment_ns: Int64) -> Float64:
+        if self.owner is not None:
+            return work.until(self.owner, moment_ns)
+        assert self._spans is not None
+        return np.asarray((moment_ns - self._spans[0][0]) / NS_PER_S, dtype=np.float64)
 
 
 class Kinds:
