@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 from perfharness.files import replacing
 from perfharness.model.result import EntryTable
 from perfharness.report.entries_json import INDENT, write_entries
+
+TOKENS_AT_A_TIME = 1 << 16
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -> None:
@@ -25,6 +28,8 @@ def json_parts(content: Mapping[str, Any]) -> Iterator[bytes]:
         if isinstance(value, EntryTable):
             yield from write_entries(value, level=1)
         else:
-            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-            yield text.replace("\n", f"\n{INDENT}").encode()  # in a JSON text no other line ends are bare
+            # Of thousands of stages the text is long, so it is never held as one.
+            tokens = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=False).iterencode(value)
+            while text := "".join(itertools.islice(tokens, TOKENS_AT_A_TIME)):
+                yield text.replace("\n", f"\n{INDENT}").encode()  # in a JSON text no other line ends are bare
     yield b"\n}\n" if content else b"{}\n"
