@@ -42,7 +42,7 @@ from perfharness.report.result_files import ResultFiles, size_of
 from perfharness.report.telemetry import RunTelemetry
 from perfharness.run_swap import settle
 from perfharness.trace import open_stream, open_trace
-from perfharness.tracer.output import complete_trace
+from perfharness.tracer.output import complete_trace, log_paths
 
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when it is not told a name."""
@@ -108,6 +108,7 @@ def read_manifest(folder: Path) -> RunManifest:
         ) from error
     for process in manifest.processes:
         _refuse_links(folder, process)
+    manifest = _with_logs_taken_in(folder, manifest)
     return manifest if manifest.complete else _cut_off(folder, manifest)
 
 
@@ -133,12 +134,38 @@ def _refuse_links(folder: Path, process: ProcessRecord) -> None:
             raise ResultError(f"{file} is no regular file; no launch writes that.")
 
 
+def _with_logs_taken_in(folder: Path, manifest: RunManifest) -> RunManifest:
+    """The manifest with the traces of range logs that the launch could not turn into traces: it was killed, or the disk
+    was full.
+    """
+    if manifest.tracer.kind != "embedded":
+        return manifest
+    taken = set()
+    for record in manifest.processes:
+        process = folder / record.folder
+        if not is_plain_folder(process):
+            continue
+        if log_paths(process):
+            with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
+                complete_trace(process, of_running=False)
+        if record.trace is None and is_plain(process / TRACE_NAME):
+            taken.add(record.folder)
+    if not taken:
+        return manifest
+    records = [
+        record.model_copy(update={"trace": TRACE_NAME}) if record.folder in taken else record
+        for record in manifest.processes
+    ]
+    findings = [
+        finding
+        for finding in manifest.findings
+        if not (finding.process in taken and finding.code in ("trace-missing", "trace-import-failed"))
+    ]
+    return manifest.model_copy(update={"processes": records, "findings": findings})
+
+
 def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest of a run whose launcher was killed, with the traces that are there."""
-    for record in manifest.processes:
-        if manifest.tracer.kind == "embedded" and is_plain_folder(folder / record.folder):
-            with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
-                complete_trace(folder / record.folder, of_running=False)
     records = [
         record.model_copy(update={"trace": TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None})
         for record in manifest.processes

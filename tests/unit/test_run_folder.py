@@ -442,6 +442,23 @@ def test_what_killed_processes_left_is_read_after_the_launcher_was_killed(tmp_pa
     assert [path.suffix for path in sorted((out / records[1].folder).glob(".ranges_*"))] == [".log", ".names"]
 
 
+def test_logs_for_which_the_disk_had_no_room_are_read_later(tmp_path: Path) -> None:
+    record = process(0, trace=None)
+    missing = FindingRecord(code="trace-missing", severity=Severity.ERROR, message="m", process=record.folder)
+    manifest = manifest_of(record).model_copy(update={"tracer": TracerRecord(kind="embedded"), "findings": [missing]})
+    log = RangeLog(str(tmp_path / record.folder))
+    head = log.key(RangeAttributes(None, "batch 0")) << OP_BITS
+    log.writer().event(head)
+    log.writer().event(head | POP)
+    (names,) = (tmp_path / record.folder).glob("*.names")
+    names.write_text(names.read_text().replace(f'"pid": {os.getpid()}', '"pid": 0'))
+    (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
+    run(["analyze", str(tmp_path)])
+    assert load(tmp_path / record.folder / "benchmark.json")["data"]["nvtx"]["batch_0"]["count"] == 1
+    found = {finding["code"] for finding in load(tmp_path / "benchmark_mean.json")["meta"]["findings"]}
+    assert "trace-missing" not in found
+
+
 def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In its hidden folder, as it was when the launcher died: the first process has a trace, the second none."""
     out = tmp_path / ".perfharness-run-1"
