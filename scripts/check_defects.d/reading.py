@@ -98,9 +98,8 @@ def names(tmp: Path) -> Iterator[Row]:
     rows = [run.line(name) for name in ("detector/", "classifier/")]
     yield "no line" not in rows, "two_recorders_table.py", str(rows), "rows name their recorder"
     run = Launched(tmp / "misnested", "misnested_table")
-    indents = [
-        len(line) - len(line.lstrip()) for line in run.done.stdout.splitlines() if "classi" in line or "detect" in line
-    ]
+    rows = [line for line in run.done.stdout.splitlines() if line[:1] == " " and ("classi" in line or "detect" in line)]
+    indents = [len(line) - len(line.lstrip()) for line in rows]
     yield len(set(indents)) == 1, "misnested_table.py", f"indents {indents}", "neither batch is in the other"
 
 
