@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from perfharness.analysis.keys import group_rows
-from perfharness.analysis.stages import find_recorders
+from perfharness.analysis.stages import Recorders, find_recorders
+from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
-from perfharness.model.trace import ID_MASK, Events, pid_of
+from perfharness.model.result import Float64
+from perfharness.model.trace import ID_MASK, Events, Int64, pid_of
+
+PerRecorder = dict[tuple[str, int], int]
+"""A count by recorder name and pid."""
 
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
@@ -31,21 +37,42 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Events) -> list[F
         journals: of all processes that the trace is of, the measured one first.
         trace: what they are checked against, process by process.
     """
-    made: dict[tuple[str, int], int] = {}
-    for journal in journals:
-        for record in journal.recorders:
-            key = record.name, journal.pid & ID_MASK
-            made[key] = made.get(key, 0) + record.ranges
-    found = _ranges_found(journals, trace)
-    missing = {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
+    missing = _less_than(_ranges_found(journals, trace), _made(journals, "ranges"))
     findings = [
         _missing_ranges(name, {pid: counts for (of, pid), counts in missing.items() if of == name}, journals[0], trace)
         for name in dict.fromkeys(name for name, _ in missing)
     ]
+    recorders = find_recorders(trace)
+    if recorders is not None:
+        lost = _less_than(_items_found(recorders, journals, trace), _made(journals, "items"))
+        findings += [_missing_items(name, pid, *counts) for (name, pid), counts in lost.items()]
     for journal in journals:
         for name in dict.fromkeys(record.name for record in journal.recorders):
             findings += _not_finalized(name, [record for record in journal.recorders if record.name == name], journal)
     return [*findings, *_untraced_cuda(journals, trace)]
+
+
+def _made(journals: Sequence[RecorderJournal], what: Literal["ranges", "items"]) -> PerRecorder:
+    made: PerRecorder = {}
+    for journal in journals:
+        for record in journal.recorders:
+            key = record.name, journal.pid & ID_MASK
+            made[key] = made.get(key, 0) + int(getattr(record, what))
+    return made
+
+
+def _less_than(found: PerRecorder, made: PerRecorder) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where the trace holds less than was made: both counts."""
+    return {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
+
+
+def _missing_items(name: str, pid: int, there: int, made: int) -> Finding:
+    return Finding(
+        "trace-missing-items",
+        Severity.ERROR,
+        f"Recorder '{name}' of pid {pid} counted {made} items, the trace holds {there}: the tracer lost events.",
+        "A process that it forks should end by returning, not by os._exit or a signal; or use `--tracer embedded`.",
+    )
 
 
 def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: RecorderJournal, trace: Events) -> Finding:
@@ -82,9 +109,9 @@ def _not_finalized(name: str, records: list[RecorderRecord], journal: RecorderJo
 
 def _ranges_found(journals: Sequence[RecorderJournal], trace: Events) -> dict[tuple[str, int], int]:
     """How many ranges of each recorder, deleted ones included, each process has in the trace."""
-    ownership = find_recorders(trace)
-    if ownership is not None:
-        owner, names = ownership.owner_of(trace.ranges.category), ownership.owners
+    recorders = find_recorders(trace)
+    if recorders is not None:
+        owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
     else:
         # No recorder declared itself: its ranges cannot be told from others, so those of its domain are counted.
         domain_of = {record.domain: record.name for journal in journals for record in journal.recorders}
@@ -93,15 +120,30 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Events) -> dict[tu
         of_code = np.asarray([*(owner_of_domain.get(name, -1) for name in trace.names), -1], dtype=np.int64)
         owner = of_code[trace.ranges.domain]
     at = np.flatnonzero(owner >= 0)
-    groups = group_rows(owner[at], pid_of(trace.ranges.thread[at]))
-    counts = np.bincount(groups.code, minlength=len(groups))
-    first = at[groups.first]
-    pids = pid_of(trace.ranges.thread[first])
+    return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at)), names, journals)
+
+
+def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Events) -> PerRecorder:
+    """How many items the batches of each recorder, deleted ones included, counted in each process."""
+    marks = trace.marks
+    owner = recorders.owner_of(marks.category)
+    is_count = np.asarray([*(name == conventions.MARK_ITEMS for name in trace.names), False])[marks.name]
+    at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
+    return _sums(owner[at], marks.thread[at], marks.payload[at].astype(np.float64), recorders.owners, journals)
+
+
+def _sums(
+    owner: Int64, thread: Int64, values: Float64, names: Sequence[str], journals: Sequence[RecorderJournal]
+) -> PerRecorder:
+    """Sums of the values by owner and pid."""
+    groups = group_rows(owner, pid_of(thread))
+    sums = np.bincount(groups.code, weights=values, minlength=len(groups)).astype(np.int64)
+    pids = pid_of(thread[groups.first])
     if len(journals) == 1 and len(np.unique(pids)) == 1:
         pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
     return {
-        (names[of], pid): count
-        for of, pid, count in zip(owner[first].tolist(), pids.tolist(), counts.tolist(), strict=True)
+        (names[of], pid): total
+        for of, pid, total in zip(owner[groups.first].tolist(), pids.tolist(), sums.tolist(), strict=True)
     }
 
 

@@ -136,8 +136,8 @@ class Picture:
                         annotation_clip=False, parse_math=False)  # fmt: skip
 
     def save(self, path: Path) -> Path:
-        """Write the PNG, as a whole or not at all. Raises `ResultError`."""
-        with replacing(path) as temporary:
+        """Write the PNG into a run folder, as a whole or not at all. Raises `ResultError`."""
+        with replacing(path, follow=False) as temporary:
             self.figure.savefig(temporary, dpi=110, format="png")
         return path
 

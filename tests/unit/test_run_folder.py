@@ -181,6 +181,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     ("changes", "code"),
     [
         ({"ranges": 12}, "trace-missing-ranges"),
+        ({"items": 1000}, "trace-missing-items"),
         ({"finalized": False}, "recorder-not-finalized"),
     ],
 )
@@ -211,7 +212,7 @@ def write_journals_of_workers(folder: Path, **ranges: int) -> None:
     main = json.loads((folder / "recorder.json").read_text()) | {"pid": 100}
     (folder / "recorder.json").write_text(json.dumps(main))
     for pid, made in ranges.items():
-        recorder = main["recorders"][0] | {"ranges": made, "finalized": False}
+        recorder = main["recorders"][0] | {"ranges": made, "items": 0, "finalized": False}
         worker = main | {"pid": int(pid[1:]), "parent_pid": 100, "startup": None, "recorders": [recorder]}
         (folder / f"recorder_{pid[1:]}.json").write_text(json.dumps(worker))
 

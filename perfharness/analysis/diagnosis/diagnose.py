@@ -10,7 +10,7 @@ from perfharness.analysis.diagnosis.events import NS_PER_MS, stage_events
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_side import host_work
-from perfharness.analysis.diagnosis.replay import MAX_ERROR, Window, find_window, stage_cost
+from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
 from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, MISSING_OS, cannot_tell, judge
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
@@ -211,6 +211,8 @@ def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64
     mine = [loop for loop in loops if holds[loop.rows].any()]
     if not mine:
         return StageCost(None, None, None, "the stage is in no loop of batches")
+    if len(np.unique(workload.stages.thread[np.concatenate([loop.rows for loop in mine])])) > 1:
+        return StageCost(None, None, None, SEVERAL_THREADS)
     window = max(mine, key=lambda loop: len(loop.rows)).window
     if isinstance(window, Window) and (workload.stages.thread[stage.rows] != window.thread).any():
         return StageCost(None, None, None, "the stage runs on another thread than its batches")

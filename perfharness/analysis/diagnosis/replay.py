@@ -25,6 +25,9 @@ MAX_ERROR = 0.10
 """Of the measured time. A model that misses the run itself by more says nothing about another run."""
 
 
+SEVERAL_THREADS = "the loop's batches run on several threads, whose waiting for each other is not in a trace"
+
+
 @dataclass(frozen=True)
 class Window:
     """The stretch of one loop that is played: batches that follow each other, and the events of their thread in it.
@@ -65,7 +68,7 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
     stages, ranges = workload.stages, workload.trace.ranges
     thread = stages.thread[rows]
     if (thread != thread[0]).any():
-        return "the loop's batches run on several threads, whose waiting for each other is not in a trace"
+        return SEVERAL_THREADS
     start, end = ranges.start_ns[stages.index[rows]], ranges.end_ns[stages.index[rows]]
     if (start[1:] < end[:-1]).any():
         return "the loop's batches overlap on their thread"
