@@ -1,7 +1,8 @@
 """Items per second, over the time in which all processes were in their steady state.
 
 A batch owns its period: from its start to the start of the batch after it, so that N batches take N periods, whatever
-lies between them (a loader). The last batch of a loop owns none.
+lies between them (a loader). The last batch of a loop owns none. Where up to M batches of a loop overlap (tasks of a
+server), a period lasts to the start of the M-th batch after it: those that M workers that take turns would have.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.concurrency import concurrency
-from perfharness.analysis.timeline import BusyLine, merge
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import BatchLoop, Float64, Path, path_text
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Bool, Int64
 
 NS_PER_S = 1e9
 
 MIN_PERIODS = 3
-"""Of one process in the window. Fewer say little of the next ones."""
+"""Of one process in the window. Fewer say little of the next ones. Where M batches overlap, it takes 2 M + 1."""
 
 MIN_WINDOW_NS = 1_000_000
 """Over a shorter one a rate is that of the annotation: a batch costs it some microseconds."""
@@ -41,12 +42,18 @@ _Borders = tuple[Int64, Int64]
 
 @dataclass(frozen=True)
 class _Periods:
-    """The counted periods of one loop, in order; they do not overlap. `reason`: why there are none."""
+    """The counted periods of one loop, in order. `reason`: why there are none."""
 
     path: Path
     start_ns: Int64
     end_ns: Int64
     items: Float64
+    overlap: int
+    """So many of its batches ran at once at most; so many periods overlap while it is steady."""
+
+    steady: BusyLine
+    """When that many do."""
+
     extent: tuple[int, int]
     """First and last start of the loop's batches."""
 
@@ -74,6 +81,11 @@ class _Steady:
     def periods(self, window: BusyLine) -> float:
         """How many lie inside the window."""
         return float(sum(loop.shares(window).sum() for loop in self.loops))
+
+    @property
+    def periods_needed(self) -> int:
+        """For a rate."""
+        return MIN_PERIODS + 2 * max(loop.overlap - 1 for loop in self.loops)
 
     def items(self, window: BusyLine) -> float | None:
         """Items inside the window, those of a period on its border by the part inside; None if a batch counted none."""
@@ -142,8 +154,8 @@ def _common(
     for name in known:
         if own[name]["reason"] is not None and own[name]["window_ms"] is None:
             return None, f"{name}: {own[name]['reason']}"
-    fewest = min(known, key=lambda name: known[name].periods(common))
-    reason = _too_little(known[fewest].periods(common), common)
+    fewest = min(known, key=lambda name: known[name].periods(common) / known[name].periods_needed)
+    reason = _too_little(known[fewest], common)
     if reason is not None:
         return None, f"{fewest}, while all processes were in their steady state: {reason}"
     return common, None
@@ -164,8 +176,8 @@ def _steady(loops: Sequence[BatchLoop]) -> _Steady | str:
     counted = [periods for periods in found if len(periods.start_ns)]
     if not counted:
         return next((one.reason for one in found if one.reason), "no batch is left without the warm-up")
-    most = max(count for _, _, count in _counts([_one_span(*loop.extent) for loop in counted]))
-    window = _while_all([merge(loop.start_ns, loop.end_ns) for loop in counted], most)
+    most = int(_counts([_one_span(*loop.extent) for loop in counted])[2].max())
+    window = _while_all([(loop.steady.start, loop.steady.end) for loop in counted], most)
     if not window.length:
         return "its loops were never all in their steady state at the same time"
     return _Steady(window, counted)
@@ -185,24 +197,39 @@ def _periods(loop: BatchLoop) -> _Periods:
     if counted.any():
         first, reason = _behind_the_drain(loop, int(np.argmax(counted)))
         counted[:first] = False
-    owns = np.flatnonzero(counted[:-1])
-    if len(owns):
-        begin, end = start[owns[0]], start[owns[-1] + 1]
-        begun, ended = ((times >= begin) & (times < end) for times in (start, loop.end_ns - 1))
+    overlap = _most_at_once(start, loop.end_ns, counted)
+    owns = np.flatnonzero(counted[:-overlap])
+    if reason is None and not len(owns):
+        reason = f"all of its {counted.sum()} batches overlap, or there is only one; run more batches"
+    steady = _while_all([(start[owns], start[owns + overlap])], overlap)
+    if steady.length:
+        begun, ended = ((times >= steady.start[0]) & (times < steady.end[-1]) for times in (start, loop.end_ns - 1))
         if ended.sum() < MOSTLY * begun.sum() - 1:
             reason = (
                 f"of {begun.sum()} batches that began in its window only {ended.sum()} ended there; run more batches"
             )
-            owns, counted = owns[:0], np.zeros_like(counted)
+            owns, counted, steady = owns[:0], np.zeros_like(counted), BusyLine(owns[:0], owns[:0])
     return _Periods(
         path=loop.path,
         start_ns=start[owns],
-        end_ns=start[owns + 1],
+        end_ns=start[owns + overlap],
         items=loop.items[owns],
+        overlap=overlap,
+        steady=steady,
         extent=(int(start[0]), int(start[-1])) if len(start) else (0, 0),
         batches=(start[counted], loop.end_ns[counted]),
         reason=reason,
     )
+
+
+def _most_at_once(start_ns: Int64, end_ns: Int64, counted: Bool) -> int:
+    """How many batches of a loop overlap at most, from its first counted to its last; 1 where none do."""
+    at = np.flatnonzero(counted)
+    if not len(at):
+        return 1
+    start, end = start_ns[at[0] : at[-1] + 1], np.sort(end_ns[at[0] : at[-1] + 1])
+    in_flight = np.arange(1, len(start) + 1) - np.searchsorted(end, start, side="right")
+    return max(1, int(in_flight.max()))
 
 
 def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
@@ -239,28 +266,28 @@ def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
     return first, None
 
 
-def _counts(lines: Iterable[_Borders]) -> list[tuple[int, int, int]]:
-    """How many lines are inside an interval, as stretches (start, end, count) in order; each line's do not overlap."""
+def _counts(lines: Iterable[_Borders]) -> tuple[Int64, Int64, Int64]:
+    """How many of the lines' intervals overlap: start, end and count of each stretch, in order."""
     pairs = list(lines)
     times = np.concatenate([border for pair in pairs for border in pair])
     steps = np.concatenate([np.full(len(pair[0]), sign) for pair in pairs for sign in (1, -1)])
     order = np.argsort(times, kind="stable")
     times, count = times[order], np.cumsum(steps[order])
     longer = np.flatnonzero(times[1:] > times[:-1])
-    return list(zip(times[longer].tolist(), times[longer + 1].tolist(), count[longer].tolist(), strict=True))
+    return times[longer], times[longer + 1], count[longer]
 
 
 def _while_all(lines: Sequence[_Borders], most: int) -> BusyLine:
-    """The time in which so many of the lines are inside an interval of theirs."""
-    stretches = [(start, end) for start, end, count in _counts(lines) if count == most]
-    columns = np.asarray(stretches, dtype=np.int64).reshape(-1, 2)
-    return BusyLine(columns[:, 0], columns[:, 1])
+    """The time in which so many intervals of the lines overlap."""
+    start, end, count = _counts(lines)
+    return BusyLine(start[count == most], end[count == most])
 
 
-def _too_little(periods: float, window: BusyLine) -> str | None:
-    """Why a window is too short for a rate; None where it is not."""
-    if periods < MIN_PERIODS - 1e-9:
-        return f"{periods:.3g} periods from batch to batch were measured, and it takes {MIN_PERIODS}; run more batches"
+def _too_little(found: _Steady, window: BusyLine) -> str | None:
+    """Why a window is too short for a rate of this process; None where it is not."""
+    periods, needed = found.periods(window), found.periods_needed
+    if periods < needed - 1e-9:
+        return f"{periods:.3g} periods from batch to batch were measured, and it takes {needed}; run more batches"
     if window.length < MIN_WINDOW_NS:
         return f"the window of {window.length / 1e6:.3g} ms is too short for a rate; run more batches"
     return None
@@ -270,7 +297,7 @@ def _own_rate(found: _Steady | str) -> dict[str, Any]:
     """Of one process over its own steady state."""
     if isinstance(found, str):
         return _no_rate(found)
-    reason = _too_little(found.periods(found.window), found.window)
+    reason = _too_little(found, found.window)
     return _no_rate(reason) if reason is not None else _rate([found], found.window)
 
 

@@ -132,6 +132,14 @@ def two_calls() -> Iterator[Row]:
     yield close(rate, 48), "pipeline_twice.py", f"{rate} items/s, {mean['throughput']['items']} items", "about 46"
 
 
+def bursts() -> Iterator[Row]:
+    _, mean, _ = launch("tasks.py", "-w", "1", arguments=("bursts",))
+    found = mean["throughput"]
+    right = 4 / 0.0205
+    ok = close(found["items_per_second"], right, 0.05)
+    yield ok, "asyncio, 5 rounds of 4 tasks, -w 1", f"{found['items_per_second']}, {found['items']} items", "about 195"
+
+
 def of_batch(mean: dict[str, Any], *path: str) -> dict[str, Any]:
     tree = mean["stats_minus_warmup"]["t"]
     for name in path:
@@ -193,7 +201,7 @@ def nothing_left() -> Iterator[Row]:
 
 
 GROUPS: tuple[Callable[[], Iterator[Row]], ...] = (
-    throughput_bias, prefetched, two_calls, warmup, per_item, barrier_waits, nothing_left,
+    throughput_bias, prefetched, two_calls, bursts, warmup, per_item, barrier_waits, nothing_left,
 )  # fmt: skip
 
 

@@ -88,6 +88,82 @@ def test_batches_that_overlap_count_where_as_many_end_as_begin() -> None:
     assert rate(loop(every(0.05, 60), batch_ms=20, warmup=1)) is None
 
 
+def bursts(size: int, rounds: int, period_ms: float, begin_ms: float = 0.0) -> Float64:
+    """Starts of so many tasks at a time, a microsecond apart (`asyncio.gather` in a loop)."""
+    starts: Float64 = (every(period_ms, rounds, begin_ms)[:, None] + 0.001 * np.arange(size)).ravel()
+    return starts
+
+
+def test_bursts_count_whole_rounds() -> None:
+    """5 rounds of 4 batches, 10.6 ms each. From the second batch to the last, 18 began in 4 rounds' time."""
+    found = throughput({"p": [loop(bursts(4, 5, 10.6), 10, warmup=1)]}, clock_is_utc=True)
+    assert found["items_per_second"] == pytest.approx(4 / 0.0106, rel=1e-3)
+    assert found["periods"] == pytest.approx(12, abs=0.01)
+    assert rate(loop(bursts(4, 4, 10.6), 10, warmup=1)) is None
+
+
+@settings(max_examples=100)
+@given(
+    size=st.integers(2, 16),
+    rounds=st.integers(3, 50),
+    warmup=st.integers(0, 3),
+    processes=st.sampled_from([1, 4]),
+    phase_ms=st.floats(0, 10),
+    apart_ms=st.floats(0.001, 9.9),
+    is_pool=st.booleans(),
+)
+def test_batches_that_overlap_take_their_share_of_periods(
+    size: int, rounds: int, warmup: int, processes: int, phase_ms: float, apart_ms: float, is_pool: bool
+) -> None:
+    """Rounds of tasks that begin together, and a full pool of workers at any distance: the rate is exact or null."""
+    period_ms, batch_ms = 10.6, 10.6 if is_pool else 10.0
+    step_ms = min(apart_ms, 10.6 / size) if is_pool else 0.001
+    run = {
+        str(process): [loop(np.sort(np.add.outer(
+            every(period_ms, rounds, process * phase_ms), step_ms * np.arange(size)
+        ).ravel()), batch_ms, warmup)]
+        for process in range(processes)
+    }  # fmt: skip
+    found = throughput(run, clock_is_utc=True)["items_per_second"]
+    if found is not None:
+        assert found == pytest.approx(processes * size / period_ms * 1000, rel=2e-3)
+    if processes == 1 and rounds >= 6:
+        assert found is not None
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize(("workers", "count"), [(2, 40), (16, 40)])
+@pytest.mark.parametrize("kind", ["rounds", "pool", "different"])
+def test_the_bias_of_batches_that_overlap_is_about_zero(kind: str, workers: int, count: int, processes: int) -> None:
+    """Batches of 5 to 15 ms: in rounds, of equal workers, of workers up to four times slower; all of 40 runs."""
+    slower = np.linspace(1, 4 if kind == "different" else 1, workers)
+    round_ms = 5 + 10 * workers / (workers + 1)  # the longest of so many
+    truth = workers / round_ms if kind == "rounds" else float((1 / (10 * slower)).sum())
+    rng = np.random.default_rng(3)
+
+    def one_loop() -> BatchLoop:
+        length = rng.uniform(5, 15, (count, workers)) * slower
+        if kind == "rounds":
+            begin = np.r_[0, np.cumsum(length.max(axis=1))[:-1]]
+            start = np.add.outer(begin, 0.001 * np.arange(workers))
+        else:
+            start = np.cumsum(length, axis=0) - length
+        in_order = np.argsort(start.ravel(), kind="stable")
+        in_order = in_order[start.ravel()[in_order] <= start[-1].min()]  # until the first worker has no more
+        at = rng.uniform(0, 10) + np.asarray([start.ravel(), (start + length).ravel()])[:, in_order]
+        one = loop(at[0], warmup=1)
+        return BatchLoop(one.path, one.start_ns, np.rint(at[1] * MS).astype(np.int64), one.items, one.warmup)
+
+    found = [
+        throughput({str(process): [one_loop()] for process in range(processes)}, clock_is_utc=True) for _ in range(40)
+    ]
+    items = np.asarray([one["items"] for one in found])
+    expected = np.asarray([one["window_ms"] for one in found]) * truth * processes
+    bias, error = (items - expected).sum() / expected.sum(), (items - expected).std() * np.sqrt(40) / expected.sum()
+    assert abs(bias) <= max(0.005, 4 * error)
+    assert error <= 0.02
+
+
 @pytest.mark.parametrize("count", [20, 50, 100, 400])
 def test_a_server_that_fills_up_and_then_takes_what_it_can(count: int) -> None:
     """16 at once of 40 ms each: 400 items/s, of which the first 16 begin in the same moment."""
@@ -195,7 +271,7 @@ def test_a_constant_rate_comes_out_exactly_or_not_at_all(
             for _ in range(passes):
                 start = every(period, count + 2 * warmup, at)
                 start[:warmup] -= np.sort(rng.uniform(0, 50, warmup))[::-1]  # slow at first
-                loops.append(loop(start, batch_ms, warmup))
+                loops.append(loop(start, 0.9 * min(batch_ms, period), warmup))
                 at = start[-1] + period + rng.uniform(0, 500)
             true += 1000 / period
         run[str(process)] = loops

@@ -1,4 +1,7 @@
-"""`loops`: four asyncio tasks with a loop each, whose first batch is cold. `server`: a task for each of 80 requests."""
+"""`loops`: four asyncio tasks with a loop each, whose first batch is cold. `server`: a task for each of 80 requests.
+
+`bursts`: five rounds of four requests.
+"""
 
 import asyncio
 import sys
@@ -22,6 +25,10 @@ async def request(i):
 async def main():
     if sys.argv[1] == "loops":
         await asyncio.gather(*[loop() for _ in range(4)])
+        return
+    if sys.argv[1] == "bursts":
+        for k in range(5):
+            await asyncio.gather(*[request(4 * k + j) for j in range(4)])
         return
     requests = []
     for i in range(80):
