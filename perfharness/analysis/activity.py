@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.energy.work import Batches
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import StageTable
+from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
 from perfharness.model.trace import Int64, NvtxRanges
 from perfharness.model.trace_clock import TraceClock
@@ -19,7 +21,7 @@ OUTSIDE_STAGES = "batch, outside of its stages"
 class ProcessActivity:
     """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`.
 
-    `warmup` holds windows (start, end) of the batches that are excluded, `measured` those of all others.
+    `measured` holds the windows (start, end) of its loops, `warmup` what lies between them and before and after.
     """
 
     names: list[str]
@@ -29,7 +31,7 @@ class ProcessActivity:
     batch_start_ns: Int64
     batch_end_ns: Int64
     warmup: list[tuple[int, int]]
-    measured: tuple[int, int] | None
+    measured: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,13 @@ def process_activity(
     codes, stage = np.unique(stages.name[below], return_inverse=True)
     start = clock.to_unix(ranges.start_ns[stages.index])
     end = clock.to_unix(ranges.end_ns[stages.index])
-    apart = measures.only_warmup[batches]
-    kept = batches[~apart]
-    measured = (int(start[kept].min()), int(end[kept].max())) if len(kept) else None
+    loops = [
+        BatchLoop(
+            stages.paths.of_row(int(rows[0])), start[rows], end[rows], measures.items[rows], measures.only_warmup[rows]
+        )
+        for rows in measures.rows_of_loops(start)
+    ]
+    measured = list(Batches.of(loops).windows)
     return ProcessActivity(
         names=[stages.names[code] for code in codes],
         stage=stage.ravel(),
@@ -114,9 +120,6 @@ def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:
     return whole
 
 
-def _warmup_windows(start_ns: Int64, end_ns: Int64, measured: tuple[int, int] | None) -> list[tuple[int, int]]:
-    first, last = int(start_ns.min()), int(end_ns.max())
-    if measured is None:
-        return [(first, last)]
-    windows = [(first, measured[0]), (measured[1], last)]
-    return [window for window in windows if window[1] > window[0]]
+def _warmup_windows(start_ns: Int64, end_ns: Int64, measured: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    edges = [int(start_ns.min()), *(edge for window in measured for edge in window), int(end_ns.max())]
+    return [window for window in zip(edges[::2], edges[1::2], strict=True) if window[1] > window[0]]

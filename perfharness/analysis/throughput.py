@@ -130,6 +130,23 @@ def throughput(
     }
 
 
+def loop_window(loop: BatchLoop) -> tuple[int, int] | None:
+    """From the first to the last period of a loop that counts; None where no batch is left without the warm-up.
+
+    Where no period counts (a single batch): from its first such batch to the start of the one after the last, or, where
+    there is none, to the end of the last.
+    """
+    line = _periods(loop).steady
+    if line.length:
+        return int(line.start[0]), int(line.end[-1])
+    kept = np.flatnonzero(~loop.warmup)
+    if not len(kept):
+        return None
+    is_last = kept[-1] + 1 == len(loop.start_ns)
+    start, end = loop.start_ns[kept[0]], loop.end_ns[kept].max() if is_last else loop.start_ns[kept[-1] + 1]
+    return (int(start), int(end)) if end > start else None
+
+
 def _common(
     steady: Mapping[str, _Steady | str],
     own: Mapping[str, dict[str, Any]],

@@ -106,7 +106,7 @@ def conclude(
         reasons["utilization_percent"] = used.reason or "it was not read"
     ends = np.asarray(round_ends_ns, dtype=np.int64)
     work = KnownWork(BusyShares([]), [(np.r_[window[0], ends[:-1]], ends)])
-    energy = WindowEnergy(GpuSensors(log, uuid), window, work).best()[1]
+    energy = WindowEnergy(GpuSensors(log, uuid), [window], work).best()[1]
     per_item = None
     if energy.joules is None:
         reasons |= dict.fromkeys(("energy_per_item_j", "power_mean_w"), energy.reason or "no sensor was read")

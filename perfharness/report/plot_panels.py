@@ -146,8 +146,8 @@ class Picture:
         warmup = [window for own in self.activities.values() for window in own.warmup]
         for window in zip(*merge(*np.asarray(warmup, dtype=np.int64).reshape(-1, 2).T), strict=True):
             ax.axvspan(*self.seconds(np.asarray(window)), color="#f0e9dd", linewidth=0, zorder=0)
-        measured = [own.measured for own in self.activities.values() if own.measured is not None]
-        for edge in {measured_edge for window in measured for measured_edge in window} if len(measured) == 1 else ():
+        measured = [own.measured for own in self.activities.values() if own.measured]
+        for edge in {edge for window in measured[0] for edge in window} if len(measured) == 1 else ():
             ax.axvline(self.seconds(edge), color="#999999", linewidth=0.8, linestyle=":")
 
     def _shade_stages(self, axes: Sequence[Any], colors: Mapping[str, str]) -> None:

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.activity import OUTSIDE_STAGES, ProcessActivity, shares_over_time
+from perfharness.analysis.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
+from perfharness.analysis.measures import measure
+from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.stages import find_stages
+from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.model.trace import Int64
+from perfharness.trace import open_trace
+from tests.unit.recorded_traces import MS, Recorded
 
 
 def ints(*values: int) -> Int64:
@@ -25,7 +32,7 @@ def activity(names: list[str], stages: list[tuple[int, int, int]], batches: list
         ints(*(start for start, _ in batches)),
         ints(*(end for _, end in batches)),
         [],
-        None,
+        [],
     )
 
 
@@ -71,3 +78,26 @@ def test_shares_agree_with_counting_every_nanosecond(intervals: list[tuple[int, 
         for low, high in itertools.pairwise(edges)
     ]
     assert share * np.diff(edges) == pytest.approx(counted)
+
+
+def test_what_is_measured_of_two_calls_is_not_the_pause(tmp_path: Path) -> None:
+    """Batches of 15 ms, one every 20 ms; the first and the last of each call are warm-up."""
+    builder = Recorded()
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=0)
+    for at in (0, 1000):
+        builder.stage("pipeline", at, at + 500)
+        for index in range(5):
+            builder.batch(index, at + 20 * index, at + 20 * index + 15)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
+    stages = find_stages(trace)
+    clock = tie_trace_clock(trace, None)
+    assert clock is not None
+    found = process_activity(trace.ranges, stages, measure(stages, build_range_table(trace), 1), clock)
+    assert found is not None
+    zero = int(found.batch_start_ns[0])
+    assert [(begin - zero, end - zero) for begin, end in found.measured] == [
+        (20 * MS, 80 * MS), (1020 * MS, 1080 * MS),
+    ]  # fmt: skip
+    assert [(begin - zero, end - zero) for begin, end in found.warmup] == [
+        (0, 20 * MS), (80 * MS, 1020 * MS), (1080 * MS, 1095 * MS),
+    ]  # fmt: skip

@@ -22,6 +22,7 @@ from perfharness.analysis.metrics.findings import metric_findings
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.summary import RequestedClocks, summarise_metrics, throttling_of
 from perfharness.model.gpu_work import GpuWork
+from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder
 
@@ -206,8 +207,9 @@ def process(folder: str, gpu: str, sensor: str | None = None, shift_s: float = 0
     start = T0 + np.arange(10, dtype=np.int64) * S + round(shift_s * S)
     kept = np.asarray([False] + [True] * 8 + [False])
     busy = (start, start + 500 * MS)
+    loop = BatchLoop(("toy", "batch"), start, start + S, np.full(10, 4.0), ~kept)
     return MeasuredProcess(
-        folder, gpu, sensor or gpu, Batches(start, start + S, np.full(10, 4.0), kept, ~kept),
+        folder, gpu, sensor or gpu, Batches.of([loop]),
         GpuWork(("toy/batch",), (busy,)), (T0 - S, T0 + 11 * S),
     )  # fmt: skip
 

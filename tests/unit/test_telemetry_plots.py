@@ -43,7 +43,7 @@ def activity(batches: int) -> ProcessActivity:
     count = np.arange(batches) % 12
     return ProcessActivity(
         [f"stage {number}" for number in range(12)], count, edges[:-1], edges[1:] - 1000, edges[:-1], edges[1:],
-        [(int(edges[0]), int(edges[1]))], (int(edges[1]), int(edges[-1])),
+        [(int(edges[0]), int(edges[1]))], [(int(edges[1]), int(edges[-1]))],
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from perfharness.analysis.energy.kinds import KnownWork
 from perfharness.analysis.energy.sensors import disagreement, idle_power
 from perfharness.analysis.energy.shares import process_energies
 from perfharness.analysis.energy.steps import Energy
-from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
+from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.model.energy import (
     GpuEnergy,
     IdlePower,
@@ -47,8 +47,8 @@ def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEn
         mine = [process for process in processes if process.sensor_uuid == uuid]
         sensors = GpuSensors(log, uuid)
         idle = _idle(sensors, _idle_window(log))
-        window = union_window([process.window for process in mine])
-        seen = WindowEnergy(sensors, window, _known_work(mine), idle.power_mean_w) if window else None
+        windows = merged([window for process in mine for window in process.windows])
+        seen = WindowEnergy(sensors, windows, _known_work(mine), idle.power_mean_w) if windows else None
         gpu = _gpu(sensors, mine, seen, idle)
         gpus.append(gpu)
         shares |= process_energies(sensors, gpu, mine, seen)
@@ -75,7 +75,7 @@ def _gpu(
     lifetime = union_window([process.lifetime for process in processes])
     reason = None if seen else no_window(processes)
     best = seen.best()[1] if seen else Energy(None, reason=reason)
-    seconds = (seen.window[1] - seen.window[0]) / 1e9 if seen else None
+    seconds = seen.seconds if seen else None
     idle_j = None if idle.power_mean_w is None or seconds is None else idle.power_mean_w * seconds
     above = None if idle_j is None or best.joules is None else best.joules - idle_j
     window = {metric: seen.energy(metric) if seen else NO_WINDOW for metric in (COUNTER, *POWERS)}
@@ -199,9 +199,10 @@ def _classes(processes: list[MeasuredProcess]) -> tuple[list[str], list[tuple[In
 
 
 def _counts(processes: list[MeasuredProcess]) -> tuple[int, float | None]:
-    items = [process.batches.item_count for process in processes]
-    known = [count for count in items if count is not None]
-    return sum(process.batches.count for process in processes), sum(known) if len(known) == len(items) else None
+    """Batches and items from the first window to the last, pauses included: what stages' energies are of."""
+    counts = [process.batches.counts([process.window] if process.window else []) for process in processes]
+    known = [items for _, items in counts if items is not None]
+    return sum(count for count, _ in counts), sum(known) if len(known) == len(counts) else None
 
 
 def _stage(

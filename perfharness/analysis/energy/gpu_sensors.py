@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfharness.analysis.energy.attribution import IDLE_FLOOR
 from perfharness.analysis.energy.kinds import KnownWork
 from perfharness.analysis.energy.sensors import Explained, Readings, counter_steps, power_steps
@@ -85,22 +87,28 @@ class WindowEnergy:
 
     Args:
         sensors: of the GPU.
-        window: UTC ns.
+        windows: UTC ns; in order, they do not overlap.
         work: when the GPU was at work; None: not known.
         idle_w: power before the run, where known.
     """
 
     def __init__(
-        self, sensors: GpuSensors, window: Window, work: KnownWork | None, idle_w: float | None = None
+        self, sensors: GpuSensors, windows: Sequence[Window], work: KnownWork | None, idle_w: float | None = None
     ) -> None:
-        self.window = window
+        self.windows = windows
+        self.window = windows[0][0], windows[-1][1]
         self._sensors = sensors
         self._work = work
         self._low_w = IDLE_FLOOR * (idle_w or 0.0)
         self._found: dict[str, Explained] = {}
 
+    @property
+    def seconds(self) -> float:
+        """Of the windows, without the pauses between them."""
+        return sum(end - start for start, end in self.windows) / 1e9
+
     def explained(self, metric: str) -> Explained:
-        """One sensor over the window."""
+        """One sensor from the start of the first window to the end of the last."""
         if metric not in self._found:
             self._found[metric] = Explained(
                 self._sensors.steps[metric],
@@ -112,8 +120,20 @@ class WindowEnergy:
         return self._found[metric]
 
     def energy(self, metric: str, stretch: Window | None = None) -> Energy:
-        """Of the window, or of another stretch of time, by one sensor."""
-        return self.explained(metric).total if stretch is None else self.explained(metric).energy(*stretch)
+        """Of all windows, or of another stretch of time, by one sensor."""
+        explained = self.explained(metric)
+        if stretch is not None:
+            return explained.energy(*stretch)
+        if len(self.windows) == 1:
+            return explained.total
+        parts = [explained.energy(*window) for window in self.windows]
+        unknown = next((part for part in parts if part.joules is None), None)
+        if unknown is not None:
+            return Energy(None, reason=f"of the windows of {len(parts)} loops: {unknown.reason}")
+        # Their errors may all have one cause, so they add up.
+        return Energy(
+            sum(part.joules or 0.0 for part in parts), sum(part.error_j or 0.0 for part in parts), self.seconds
+        )
 
     def best(self) -> tuple[str, Energy]:
         """What the first sensor says that says anything."""
@@ -127,7 +147,7 @@ class WindowEnergy:
 
     def finest(self) -> str | None:
         """The sensor whose steps say most of what happened when: the finest that was read over all of the window."""
-        usable = (metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.energy(metric).joules)
+        usable = (metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.explained(metric).total.joules)
         return next(usable, None)
 
 

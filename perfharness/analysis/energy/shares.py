@@ -10,7 +10,6 @@ from perfharness.analysis.energy.gpu_sensors import (
     NS_PER_MS,
     POWERS,
     GpuSensors,
-    Window,
     WindowEnergy,
     rounded,
 )
@@ -24,10 +23,9 @@ def process_energies(
     sensors: GpuSensors, gpu: GpuEnergy, processes: list[MeasuredProcess], seen: WindowEnergy | None
 ) -> dict[str, ProcessEnergy]:
     """Of the processes on one GPU, by folder name."""
-    window = seen.window if seen else None
     total = seen.best()[1] if seen else Energy(None, reason=gpu.reason)
-    shares, why = _busy_shares(processes, window)
-    rest_j = _without_work(gpu, window)
+    shares, why = _busy_shares(processes, seen)
+    rest_j = _without_work(gpu, seen)
     found = {}
     for process, share in zip(processes, shares, strict=True):
         others = [other.folder for other in processes if other is not process]
@@ -45,7 +43,7 @@ def process_energies(
         error = (
             total.error_j if not others else None if share is None or total.error_j is None else share * total.error_j
         )
-        batches, items = process.batches.count, process.batches.item_count
+        batches, items = process.batches.counts(process.windows)
         found[process.folder] = ProcessEnergy(
             gpu_uuid=sensors.uuid,
             shared_with=others,
@@ -64,24 +62,25 @@ def process_energies(
     return found
 
 
-def _without_work(gpu: GpuEnergy, window: Window | None) -> float | None:
+def _without_work(gpu: GpuEnergy, seen: WindowEnergy | None) -> float | None:
     """What the GPU had spent over the window without any work: awake, as a GPU with processes on it is, or idle."""
     awake_w = gpu.attribution.awake.power_mean_w
-    return gpu.idle_j if awake_w is None or window is None else awake_w * (window[1] - window[0]) / 1e9
+    return gpu.idle_j if awake_w is None or seen is None else awake_w * seen.seconds
 
 
-def _busy_shares(processes: list[MeasuredProcess], window: Window | None) -> tuple[list[float | None], str | None]:
+def _busy_shares(processes: list[MeasuredProcess], seen: WindowEnergy | None) -> tuple[list[float | None], str | None]:
     """Each process's part of the time in which any of them was at work; moments of several in equal parts."""
     if len(processes) == 1:
         return [1.0], None
     nothing: list[float | None] = [None] * len(processes)
-    if window is None:
+    if seen is None:
         return nothing, no_window(processes)
     unknown = next((process for process in processes if process.work.reason), None)
     if unknown is not None:
         return nothing, f"what {unknown.folder} did on the GPU is not known: {unknown.work.reason}"
     busy = BusyShares([process.work.all_busy() for process in processes])
-    seconds = busy.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0]
+    start, end = np.asarray(seen.windows, dtype=np.int64).T
+    seconds = busy.within(start, end).sum(axis=1)
     if not seconds.sum():
         return nothing, "none of the processes did anything on the GPU"
     return [float(part) for part in seconds / seconds.sum()], None

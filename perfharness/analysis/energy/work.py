@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from perfharness.analysis.attribution import stage_of_calls
 from perfharness.analysis.projection import find_launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
+from perfharness.analysis.throughput import loop_window
 from perfharness.analysis.timeline import merge
 from perfharness.model.gpu_work import GpuWork
 from perfharness.model.result import BatchLoop, Float64, path_text
@@ -17,6 +19,9 @@ from perfharness.model.trace import Bool, Int64, Trace
 
 OUTSIDE = "outside of stages"
 """Traced GPU work that no stage started."""
+
+Window = tuple[int, int]
+"""Start and end, UTC ns."""
 
 MAX_CLOCK_ERROR_NS = 25_000_000
 """A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
@@ -65,6 +70,8 @@ class Batches:
     items: Float64
     kept: Bool
     warmup: Bool
+    windows: tuple[Window, ...] = ()
+    """The loops' own windows, those of the throughput; merged where they overlap, pauses between loops left out."""
 
     @classmethod
     def of(cls, loops: list[BatchLoop]) -> Batches:
@@ -75,40 +82,28 @@ class Batches:
             return cls(nothing, nothing, np.empty(0), none, none)
         start = np.concatenate([loop.start_ns for loop in loops])
         order = np.argsort(start, kind="stable")
+        windows = [window for loop in loops if (window := loop_window(loop)) is not None]
         return cls(
             start[order],
             np.concatenate([loop.end_ns for loop in loops])[order],
             np.concatenate([loop.items for loop in loops])[order],
             ~np.concatenate([loop.warmup for loop in loops])[order],
             np.concatenate([loop.only_warmup for loop in loops])[order],
+            merged(windows),
         )
 
     @property
-    def window(self) -> tuple[int, int] | None:
-        """From the start of the first batch that is kept to the end of the last; None where there is none."""
-        if not self.kept.any():
-            return None
-        start, end = int(self.start_ns[self.kept].min()), int(self.end_ns[self.kept].max())
-        return (start, end) if end > start else None
+    def window(self) -> Window | None:
+        """From the start of the first of the windows to the end of the last; None where there is none."""
+        return union_window(list(self.windows))
 
-    @property
-    def in_window(self) -> Bool:
-        """Those inside the window, throttled ones that are left out of the statistics too: their energy is in it."""
-        window = self.window
-        if window is None:
-            return np.zeros_like(self.kept)
-        return (self.start_ns >= window[0]) & (self.end_ns <= window[1])
-
-    @property
-    def count(self) -> int:
-        """How many lie inside the window."""
-        return int(self.in_window.sum())
-
-    @property
-    def item_count(self) -> float | None:
-        """Items of those inside the window; None where one counted none."""
-        total = float(self.items[self.in_window].sum())
-        return None if np.isnan(total) or not self.count else total
+    def counts(self, windows: Sequence[Window]) -> tuple[int, float | None]:
+        """Batches that begin in these windows, excluded ones too, for their energy is in it; items, None if unknown."""
+        begins = np.zeros_like(self.kept)
+        for start, end in windows:
+            begins |= (self.start_ns >= start) & (self.start_ns < end)
+        count, items = int(begins.sum()), float(self.items[begins].sum())
+        return count, None if np.isnan(items) or not count else items
 
 
 @dataclass(frozen=True)
@@ -128,9 +123,21 @@ class MeasuredProcess:
     reason: str | None = None
 
     @property
-    def window(self) -> tuple[int, int] | None:
-        """Its measured window on UTC, or None."""
-        return None if self.reason is not None else self.batches.window
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of its loops on UTC."""
+        return () if self.reason is not None else self.batches.windows
+
+    @property
+    def window(self) -> Window | None:
+        """From the first to the last of them, or None."""
+        return union_window(list(self.windows))
+
+
+def merged(windows: Sequence[Window]) -> tuple[Window, ...]:
+    """Their union: in order, and neither overlapping nor touching."""
+    columns = np.asarray(windows, dtype=np.int64).reshape(-1, 2)
+    start, end = merge(columns[:, 0], columns[:, 1])
+    return tuple(zip(start.tolist(), end.tolist(), strict=True))
 
 
 def union_window(windows: list[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -1,0 +1,106 @@
+"""The energy of batches is that of their loops' own windows: with each batch's gap, without pauses between loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.energy.account import account
+from perfharness.analysis.energy.work import Batches, MeasuredProcess
+from perfharness.analysis.throughput import throughput
+from perfharness.model.gpu_work import GpuWork
+from perfharness.model.result import BatchLoop
+from perfharness.testing.sample_builder import SampleBuilder
+from perfharness.testing.simulated_sensors import Load, Sensor
+
+MS = 1_000_000
+S = 1_000 * MS
+T0 = 1_700_000_000 * S
+BUSY_W, GAP_W, PAUSE_W = 600.0, 120.0, 350.0
+
+
+def loop(start_ns: list[int], length_ns: int, warmup: int = 1) -> BatchLoop:
+    start = np.asarray(start_ns, dtype=np.int64)
+    place = np.arange(len(start))
+    excluded = (place < warmup) | (place >= len(start) - warmup)
+    return BatchLoop(("t", "batch"), start, start + length_ns, np.full(len(start), 4.0), excluded)
+
+
+@pytest.mark.parametrize(
+    ("loops", "windows", "count"),
+    [
+        ([loop([0, 10, 20, 30, 40], 6)], ((10, 40),), 3),  # the gap of the third of three is in it
+        ([loop([0, 10, 20, 30, 40], 6, warmup=0)], ((0, 40),), 4),  # the last has none
+        ([loop([0, 10, 20, 30, 40], 6), loop([100, 110, 120, 130], 6)], ((10, 40), (110, 130)), 5),
+        ([loop([0, 10, 20, 30, 40], 6), loop([5, 15, 25, 35, 45], 6)], ((10, 45),), 7),  # threads
+        ([loop([0, 10, 20], 6)], ((10, 20),), 1),
+        ([loop([0], 6, warmup=0)], ((0, 6),), 1),
+        ([loop([0, 10], 6)], (), 0),
+        ([], (), 0),
+    ],
+)
+def test_windows_by_hand(loops: list[BatchLoop], windows: tuple[tuple[int, int], ...], count: int) -> None:
+    batches = Batches.of(loops)
+    assert batches.windows == windows
+    assert batches.counts(windows) == (count, 4.0 * count or None)
+
+
+@given(
+    counts=st.lists(st.integers(5, 30), min_size=1, max_size=4),
+    period_ms=st.integers(2, 50),
+    pause_ms=st.integers(100, 5000),
+)
+def test_windows_are_those_of_the_throughput(counts: list[int], period_ms: int, pause_ms: int) -> None:
+    loops, at = [], 0
+    for count in counts:
+        loops.append(loop([at + number * period_ms * MS for number in range(count)], MS))
+        at += (count * period_ms + pause_ms) * MS
+    batches, rate = Batches.of(loops), throughput({"p": loops}, clock_is_utc=True)
+    if rate["window_ms"] is not None:
+        assert sum(end - start for start, end in batches.windows) / MS == pytest.approx(rate["window_ms"])
+        assert batches.counts(batches.windows)[1] == pytest.approx(rate["items"])
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+def test_energy_per_item_has_the_gaps_and_not_the_pause(loops: int) -> None:
+    """Batches of 1.2 s and gaps of 0.8 s, about; 20 s between two calls, in which others used the GPU."""
+    random = np.random.default_rng(5)
+    edges, power, found, busy = [T0], [], [], []
+    for _ in range(loops):
+        starts, lengths = [], []
+        for _ in range(12):
+            starts.append(edges[-1])
+            lengths.append(round(1.2 * S * random.uniform(0.9, 1.1)))
+            edges += [edges[-1] + lengths[-1], edges[-1] + lengths[-1] + round(0.8 * S * random.uniform(0.9, 1.1))]
+            power += [BUSY_W, GAP_W]
+        start, end = np.asarray(starts), np.asarray(starts) + np.asarray(lengths)
+        excluded = np.r_[True, np.zeros(10, dtype=np.bool_), True]
+        found.append(BatchLoop(("t", "batch"), start, end, np.full(12, 4.0), excluded))
+        busy.append((start, end))
+        edges.append(edges[-1] + 20 * S)
+        power.append(PAUSE_W)
+    load = Load(np.r_[T0 - 9 * S, edges, edges[-1] + 9 * S], np.r_[75.0, power, 75.0])
+    polls = np.arange(T0 - 8 * S, edges[-1], 20 * MS, dtype=np.int64)
+    sensor = Sensor(phase_ns=13 * MS, noise=0.001)
+    log = SampleBuilder()
+    log.subject("GPU-a", "gpu")
+    updated = np.r_[True, np.diff((polls - T0 - sensor.phase_ns) // sensor.period_ns) > 0].tolist()
+    log.readings(
+        "GPU-a", "energy_total_mj", polls.tolist(), sensor.counter_mj(load, polls).tolist(), is_new=updated,
+        update_period_ns=100 * MS,
+    )  # fmt: skip
+    work = GpuWork(("t/batch",), ((np.concatenate([b for b, _ in busy]), np.concatenate([e for _, e in busy])),))
+    process = MeasuredProcess("p", "GPU-a", "GPU-a", Batches.of(found), work, (T0, edges[-1]))
+    energy, _ = account(log.build(), [process])
+    joules = sum(
+        watts * (end - start) / S
+        for start, end, watts in zip(edges[:-1], edges[1:], power, strict=True)
+        if any(one.start_ns[1] <= start < one.start_ns[-1] for one in found)
+    )
+    assert energy.processes["p"].items == 40 * loops
+    assert energy.energy_per_item_j == pytest.approx(joules / (40 * loops), rel=0.03)
+    assert energy.energy_j is not None
+    assert energy.error_j is not None
+    assert abs(energy.energy_j - joules) <= energy.error_j
