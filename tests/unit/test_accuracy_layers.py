@@ -171,4 +171,6 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare-layers", str(one), str(one)]) == 0
     assert "no tensor is beyond the tolerance" in capsys.readouterr().out
     assert run(["compare-layers", str(one), str(two), "--shape", "t_in"]) == 2
-    assert "must be NAME=N,N" in capsys.readouterr().err
+    assert "--shape t_in" in capsys.readouterr().err
+    for shape in ("t_in=1x4", "t_in=1,4"):
+        assert run(["compare-layers", str(one), str(one), "--shape", shape]) == 0

@@ -277,6 +277,7 @@ def test_distinct_names_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     assert names == [f"r{number}" for number in [*range(100), *range(100)]]
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where an earlier test has imported it
 def test_a_forked_child_writes_a_log_of_its_own(tmp_path: Path) -> None:
     """The parent's keys and a range open at the fork mean the same in the child."""
     log = RangeLog(str(tmp_path))
