@@ -1,7 +1,8 @@
 """Which case to take: the fastest that keeps to the user's constraints, on the Pareto front; and why not the others.
 
 A case is beaten by another that is at least as good in every objective, by the measured values, and better in one
-beyond the intervals of both. So two that differ within their intervals only are both on the front.
+beyond the intervals of both. So two that differ within their intervals only are both on the front. Where too few
+iterations were measured for an interval, all that was observed stands for it.
 """
 
 from __future__ import annotations
@@ -210,8 +211,7 @@ def _candidates(fitting: Sequence[tuple[CaseResult, CaseResult | None]], constra
 def _candidate(
     result: CaseResult, baseline: CaseResult | None, constraints: Constraints, percentile: LatencyPercentile
 ) -> Candidate:
-    speed = result.items_per_second
-    assert speed is not None, "of a case that fits"
+    speed = _speed_within(result)
     negated = Estimate(
         value=-speed.value,
         low=None if speed.high is None else -speed.high,
@@ -223,7 +223,7 @@ def _candidate(
         result.case.case_id,
         (
             negated,
-            latency_of(result, percentile),
+            _latency_within(result, percentile),
             None if memory is None else Estimate.exact(memory),
             result.energy_per_item_j,
             None if loss is None else Estimate.exact(loss),
@@ -240,9 +240,26 @@ def _shown(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _speed_within(result: CaseResult) -> Estimate:
+    """Items per second; without an interval, what the longest and the shortest iteration would give."""
+    speed, latency = result.items_per_second, result.latency
+    assert speed is not None, "of a case that fits"
+    if speed.low is not None or latency is None or latency.min <= 0:
+        return speed
+    low, high = (1e3 * result.case.batch_size / ms for ms in (latency.max, latency.min))
+    return Estimate(value=speed.value, low=min(low, speed.value), high=max(high, speed.value))
+
+
+def _latency_within(result: CaseResult, percentile: LatencyPercentile) -> Estimate | None:
+    """A percentile of the latency; without an interval of its own, it lies between the shortest and the longest."""
+    found, latency = latency_of(result, percentile), result.latency
+    if found is None or found.low is not None or latency is None:
+        return found
+    return Estimate(value=found.value, low=latency.min, high=latency.max)
+
+
 def _is_tie(one: CaseResult, other: CaseResult) -> bool:
-    mine, its = one.items_per_second, other.items_per_second
-    return mine is not None and its is not None and overlap(mine, its)
+    return overlap(_speed_within(one), _speed_within(other))
 
 
 def _none_fits(model: str, excluded: list[Exclusion], missed: list[tuple[float, CaseResult, str]]) -> Recommendation:
