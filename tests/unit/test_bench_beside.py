@@ -83,7 +83,8 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
         time.sleep(rounds * round_ms / 1e3)
         return [begin + (number + 1) * round_ms * MS for number in range(rounds)]
 
-    found = measure_beside(folder, TelemetrySettings(gpu_uuids=(gpu_uuid(0),)), 4, work)
+    settings = TelemetrySettings(gpu_uuids=(gpu_uuid(0),), idle_seconds=2.2)  # the load of the record begins at 2 s
+    found = measure_beside(folder, settings, 4, work)
     log = read_sample_log(folder / TELEMETRY_NAME)
     assert "sm_clock_mhz" in log.metrics(gpu_uuid(0))
     assert found.energy_per_item_j is not None
