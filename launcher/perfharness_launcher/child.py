@@ -5,9 +5,9 @@ Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK PLAC
 * tells that it is ready and waits for the word to go, so that all processes of a launch start at once;
 * starts the command in a session of its own, its output going straight to the two log files, on the CPUs and with the
   memory that PLACEMENT gives it (JSON; empty: as they are);
-* writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`;
+* writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`, and `left`;
 * then holds until it is released, so that no tracer starts to import while another process is still being measured;
-* is a subreaper: all that the measured process leaves behind, daemons too, stays below it and can be found;
+* is a subreaper: all that the measured process leaves behind, daemons too, stays below it, and is ended before it ends;
 * ends the measured process and all below it when CONTROL is closed, that is when the launcher itself has died.
   Should this process be killed, the kernel kills the measured one.
 
@@ -33,6 +33,9 @@ GO = b"g"
 RELEASE = b"r"
 EXIT_NOT_STARTED = 127
 ORPHAN_GRACE_S = 2.0
+LEFTOVER_GRACE_S = 3.0
+"""How long what the measured process leaves behind may take to end by itself."""
+
 KILL_ROUNDS, KILL_S = 5, 1.0
 
 TMPDIR_BEFORE = "PERFHARNESS_TMPDIR_BEFORE"
@@ -100,6 +103,8 @@ def main(arguments: list[str]) -> int:
         )
         if launcher_died or not os.read(control, 1):  # RELEASE, or the end
             _kill_descendants()
+        elif left := _end_descendants():
+            tell("left", commands=left)
         return code if code >= 0 else 128 - code
 
 
@@ -230,6 +235,43 @@ def _kill_descendants() -> None:
             while time.monotonic() < deadline:
                 if not os.waitpid(-1, os.WNOHANG)[0]:
                     time.sleep(0.02)
+
+
+def _end_descendants() -> list[str]:
+    """Wait for what is left below this process to end by itself, then end it; command lines of what had to be ended.
+
+    Here, for no launcher that is killed from now on would find it: this process is the last one above it.
+    """
+    if not _any_descendant_after(LEFTOVER_GRACE_S):
+        return []
+    below = _descendants()
+    commands = [_command_line(pid) for pid in below]
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    if _any_descendant_after(ORPHAN_GRACE_S):
+        _kill_descendants()
+    return commands
+
+
+def _any_descendant_after(seconds: float) -> bool:
+    """Whether any process lives below this one so many seconds from now; returns as soon as none does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not _descendants():
+            return False
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(0.05)
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        return f"{pid}: {file.read().rstrip(bytes(1)).replace(bytes(1), b' ').decode(errors='replace')[:200]}"
+    return str(pid)
 
 
 def _descendants() -> list[int]:

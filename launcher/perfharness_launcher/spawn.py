@@ -59,6 +59,8 @@ class ChildStatus:
     lost: bool = False
     """`child.py` was killed after it had started the process, and so was the process."""
 
+    left: list[str] = field(default_factory=list)
+
 
 @dataclass
 class RunningProcess:
@@ -88,12 +90,20 @@ class RunningProcess:
         if self.is_over:
             return self.status
         gone = self._is_gone()
-        *lines, self._unread = (self._unread + self.status_file.read()).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+        self._read()
         if gone and not self.is_over:
             self.give_up(self._why_gone())
         return self.status
+
+    def leftovers(self) -> list[str]:
+        """Command lines of what the measured process left running and its helper, which has ended, had to end."""
+        self._read()
+        return self.status.left
+
+    def _read(self) -> None:
+        *lines, self._unread = (self._unread + self.status_file.read()).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
 
     def _is_gone(self) -> bool:
         """Whether nobody is there any more who could tell of the measured process."""
@@ -141,6 +151,8 @@ class RunningProcess:
             self.status.ended = told
         elif state == "not_started":
             self.status.not_started = told["error"]
+        elif state == "left":
+            self.status.left = told["commands"]
 
     @property
     def is_measured(self) -> bool:

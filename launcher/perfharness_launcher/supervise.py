@@ -348,6 +348,7 @@ class Supervisor:
                 watch.process.popen.wait(self.patience.signal)
         self.leftovers = self._processes.end(clock=self.clock, sleep=self.sleep)
         for watch in watches:
+            self.leftovers += watch.process.leftovers()
             watch.process.close()
 
 

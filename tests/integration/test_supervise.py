@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -217,6 +218,21 @@ def test_without_a_launcher_the_helper_ends_all_below_it(helper: tuple[subproces
     os.close(descriptor)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
     assert processes_naming("sleep 7302") == []
+
+
+def test_a_released_helper_ends_what_its_process_left(
+    helper: tuple[subprocess.Popen[bytes], int], tmp_path: Path
+) -> None:
+    """A launcher that is killed from now on, while the tracer writes its report, would never find it."""
+    process, descriptor = helper
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: "ended" in (tmp_path / "status").read_text())
+    os.write(descriptor, child.RELEASE)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert processes_naming("sleep 7302") == []
+    told = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
+    assert [line.partition(": ")[2] for line in told[-1]["commands"]] == ["sleep 7302"]
+    os.close(descriptor)
 
 
 def test_a_process_dies_with_its_helper_though_no_launcher_is_there(
