@@ -8,7 +8,7 @@ left to a prior as wide as the powers that a GPU can draw. docs/energy.md derive
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,12 @@ SMOOTHED_MS = (20, 35, 50, 75, 110, 160, 230, 330)
 LAG_PERIODS = tuple(step / 4 for step in range(-2, 9))
 FINER = (0.5, 0.25, 0.1, 0.05, 0.02)
 """Steps of the search for the best lag, in periods."""
+
+STRETCHED = (1.3, 1.15, 1.07, 1.03, 1.015)
+"""Factors beside them by which a time constant, or the age of a change, is made larger or smaller."""
+
+MOST_MOVES = 6
+"""With steps of one size, where time constant and lag are both looked for."""
 
 LAG_SLACK = (-0.2, -0.1, -0.04, -0.015, 0.015, 0.04, 0.1, 0.2)
 
@@ -66,6 +72,9 @@ SLACK = 0.05
 
 HIGHEST_W = 2000.0
 """No GPU draws more, where its own limit is not known."""
+
+CHANGE_MS = tuple(15 * 1.2**step for step in range(19))
+"""Ages at which power may change at once: a power limit acts after tens to hundreds of milliseconds."""
 
 LEADING = 4
 MAX_KEPT = 40
@@ -184,6 +193,12 @@ def _at(table: Float64, cell: Float64) -> Float64:
     return np.asarray(first + (table[whole + 1] - first) * part)
 
 
+def _smoother(response: Response, factor: float) -> Response:
+    """With another time constant, and as late as before in all: the lag makes up for it."""
+    smoothed_ns = min(response.smoothed_ns * factor, max(SMOOTHED_MS) * 1e6)
+    return replace(response, smoothed_ns=smoothed_ns, lag_ns=response.lag_ns + response.smoothed_ns - smoothed_ns)
+
+
 class _Model:
     """Kinds as a sensor may see them."""
 
@@ -215,6 +230,20 @@ class _Model:
                 if left < least:
                     least, response = left, one
                     break
+        return response
+
+    def settle_both(self, response: Response) -> Response:
+        """The best lag and time constant near by. Kinds that follow any course of power would take on the filter's."""
+        period = self.readout.steps.period_ns
+        least = self.left(response)
+        for step, factor in zip(FINER, STRETCHED, strict=True):
+            for _ in range(MOST_MOVES):
+                near = [replace(response, lag_ns=response.lag_ns + off * period) for off in (-step, step)]
+                near += [_smoother(response, by) for by in (1 / factor, factor) if response.smoothed_ns]
+                left, one = min(((self.left(one), one) for one in near), key=lambda pair: pair[0])
+                if left >= least:
+                    break
+                least, response = left, one
         return response
 
     def fit(self, response: Response) -> Fit:
@@ -273,11 +302,14 @@ def explanations(readout: Readout, work: KnownWork) -> list[Fit]:
     ]
     constants = {0.0, *(response.smoothed_ns for response in leading[:2])}
     likely = [response for response in every if response.duty <= 1 and response.smoothed_ns in constants]
-    for kinds in _splits(readout, work):
+    splits = (*work.splits(readout.window), *work.batch_parts(readout.window))
+    change, found = _change(few, work, leading, every)
+    for kinds in (*splits, change):
+        starts = [*leading, found] if kinds is change else leading
         scout, model = _Model(few, kinds), _Model(readout, kinds)
         left = sorted((scout.left(response), at) for at, response in enumerate(likely))
         near = _near(left, likely, MAX_NEAR, inexact)
-        settled = [scout.settle(response) for response in dict.fromkeys([*leading, *near[:2]])]
+        settled = [scout.settle(response) for response in dict.fromkeys([*starts, *near[:2]])]
         best = sorted(settled, key=scout.left)[:3]
         settled += [replace(one, lag_ns=one.lag_ns + off * period) for one in best for off in LAG_SLACK]
         settled += [replace(one, smoothed_ns=one.smoothed_ns * off) for one in best for off in SMOOTH_SLACK]
@@ -292,9 +324,26 @@ def _near(left: list[tuple[float, int]], responses: Sequence[Response], most: in
     return near[:: -(-len(near) // most)]
 
 
-def _splits(readout: Readout, work: KnownWork) -> Iterator[Kinds]:
-    yield from work.splits(readout.window)
-    yield from work.batch_parts(readout.window)
+def _change(
+    readout: Readout, work: KnownWork, leading: Sequence[Response], every: Sequence[Response]
+) -> tuple[Kinds, Response]:
+    """Split at the age at which a change of power explains the most, and under which response it does."""
+
+    def split(age_ms: float) -> _Model:
+        return _Model(readout, work.change(readout.window, age_ms))
+
+    def tried(age_ms: float, responses: Sequence[Response]) -> tuple[float, float, Response]:
+        model = split(age_ms)
+        return min(((model.left(one), age_ms, one) for one in responses), key=lambda found: found[0])
+
+    _, age_ms, _ = min((tried(age_ms, leading) for age_ms in CHANGE_MS), key=lambda found: found[0])
+    _, _, response = tried(age_ms, [*leading, *every])
+    for factor in STRETCHED[1:]:
+        response = split(age_ms).settle_both(response)
+        near = (tried(age_ms * by, [response]) for by in (1.0, 1 / factor, factor))
+        _, age_ms, _ = min(near, key=lambda found: found[0])
+    model = split(age_ms)
+    return model.kinds, model.settle_both(response)
 
 
 def _responses(steps: Steps) -> Iterable[Response]:

@@ -137,6 +137,10 @@ class KnownWork:
             yield Kinds("before", self.classes, [*self._by_predecessor()], window)
         yield Kinds("quarter", self.classes, [*self._by_quarter(window)], window)
 
+    def change(self, window: tuple[int, int], age_ms: float) -> Kinds:
+        """Power that changes at one age of each stretch, as by a power limit that acts after a while."""
+        return Kinds("change", self.classes, [*self._by_age((0.0, age_ms))], window)
+
     def batch_parts(self, window: tuple[int, int]) -> Iterator[Kinds]:
         """The batches of each process in ten equal parts, whatever ran in them; very short ones do not matter."""
         for start, end in self._batches:
@@ -160,9 +164,9 @@ class KnownWork:
     def _owned(self) -> list[tuple[int | None, Span]]:
         return [*enumerate(self._stretches), (None, self._pauses)]
 
-    def _by_age(self) -> Iterator[_Part]:
+    def _by_age(self, cuts_ms: Sequence[float] = AGE_CUTS_MS) -> Iterator[_Part]:
         for owner, (start, end) in self._owned():
-            for low, high in zip(AGE_CUTS_MS, (*AGE_CUTS_MS[1:], None), strict=True):
+            for low, high in zip(cuts_ms, (*cuts_ms[1:], None), strict=True):
                 first = start + round(low * NS_PER_MS)
                 last = end if high is None else np.minimum(start + round(high * NS_PER_MS), end)
                 yield _Part(owner, (first[last > first], last[last > first]))
