@@ -53,6 +53,7 @@ class Runtime:
         self._pid = os.getpid()
         self._core: RecorderCore | None = None
         self._lock = threading.RLock()
+        self._opening = threading.local()  # here: whether this thread is about to open a range
         self._within = annotations.within
         self._open_within = 0
         atexit.register(self._write_at_exit)
@@ -64,6 +65,17 @@ class Runtime:
         self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Scope | None:
         """The range of one call, not yet entered; None where this call is not to be recorded."""
+        if getattr(self._opening, "here", False):
+            return None  # what opening a range itself calls
+        self._opening.here = True
+        try:
+            return self._open(target, function, args, kwargs)
+        finally:
+            self._opening.here = False
+
+    def _open(
+        self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Scope | None:
         note = target.note
         if not note.called:
             self._tell(note, "called")

@@ -84,6 +84,16 @@ def judge(estimate: Estimate | None, target_ms: float) -> Meets:
     return "misses" if estimate.low > target_ms else "cannot-tell"
 
 
+def judge_by_most(case: CaseResult, figure: TargetFigure, target_ms: float) -> Meets:
+    """Whether a median without an interval meets a target: nine iterations of ten below it, or none, decide that."""
+    latency = case.latency
+    if figure != "p50" or latency is None or latency.p90 is None:
+        return "not-measured"
+    if latency.p90.value <= target_ms:
+        return "meets"
+    return "misses" if latency.min > target_ms else "not-measured"
+
+
 @dataclass
 class _Search:
     """What is known so far, by batch size."""
@@ -105,6 +115,8 @@ class _Search:
                 raise
             estimate = figure_of(case, self.figure) if case.status == "ok" else None
             verdict = judge(estimate, self.target_ms)
+            if verdict == "not-measured" and case.status == "ok":
+                verdict = judge_by_most(case, self.figure, self.target_ms)
             why = case.reason
             if case.status == "ok" and verdict == "not-measured":
                 told = estimate.reason if estimate is not None else "too few iterations"
@@ -218,11 +230,16 @@ def _concluded(search: _Search, largest: int) -> LatencyTarget:
         ended_by=end,
         undecided=undecided,
         proven=best is not None
+        and _has_interval(search.points[best])
         and not undecided
         and (best == largest or (above is not None and _certainly_not(above))),
         points=points,
     )
     return answer.model_copy(update={"reason": _sentence(answer, search)})
+
+
+def _has_interval(point: TargetPoint) -> bool:
+    return point.latency is not None and point.latency.low is not None
 
 
 def _certainly_not(point: TargetPoint) -> bool:

@@ -22,7 +22,6 @@ line (`LogFacts`) says whose log it is. A forked child writes files of its own, 
 from __future__ import annotations
 
 import itertools
-import json
 import mmap
 import os
 import struct
@@ -31,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from json import dumps  # a name of our own: a script may have its json.dumps annotated
 
 from perfharness.model import environment
 
@@ -79,7 +79,7 @@ class RangeAttributes:
         values = [
             self.domain, self.message, self.category, self.color, self.category_id, self.double_payload
         ]  # fmt: skip
-        return json.dumps(values).encode() + b"\n"
+        return dumps(values).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class RangeLog:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
         self._names = os.open(stem + NAMES_SUFFIX, flags, 0o666)
         self._records = os.open(stem + LOG_SUFFIX, flags & ~os.O_APPEND, 0o666)
-        facts = json.dumps(asdict(self.facts)).encode() + b"\n"
+        facts = dumps(asdict(self.facts)).encode() + b"\n"
         inherited = b""
         if self._inherited is not None:
             inherited = os.pread(self._inherited, self._names_bytes, 0).partition(b"\n")[2]

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from json import dumps  # a name of our own: a script may have its json.dumps annotated
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -118,7 +119,7 @@ class Journal:
         with self._lock:
             if self._broken or not self._has_begun:
                 return
-            text = json.dumps(self._content(ended), indent=2) + "\n"
+            text = dumps(self._content(ended), indent=2) + "\n"
             try:
                 if self._path is None:
                     self._path = self._claim(text)

@@ -80,7 +80,7 @@ def own_environment(**more: str) -> dict[str, str]:
 
 
 def launch(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    return run_to_the_end(arguments, own_environment(**more))
+    return run_to_the_end(("-w", "0", *arguments), own_environment(**more))
 
 
 def codes(out: Path) -> list[str]:

@@ -39,7 +39,7 @@ def test_a_run_is_drawn_again_and_a_later_run_takes_its_pictures_away(tmp_path: 
     analysed = perfharness("analyze", "--plots", out)
     assert analysed.returncode == 0, analysed.stderr
     assert picture.read_bytes().startswith(PNG)
-    again = perfharness("launch", "--tracer", "none", "--no-telemetry", "-o", out, TOY, "--stage-ms", "1")
+    again = perfharness("launch", "--tracer", "embedded", "--no-telemetry", "-o", out, TOY, "--stage-ms", "1")
     assert again.returncode == 0, again.stderr
     assert not picture.exists()
     without = perfharness("analyze", "--plots", out)

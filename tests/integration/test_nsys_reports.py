@@ -57,7 +57,7 @@ def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.Capture
 
 def test_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ranges", str(tmp_path / "none.nsys-rep")]) == 1
-    assert "There is no report at" in capsys.readouterr().err
+    assert "none.nsys-rep" in capsys.readouterr().err
 
 
 def test_an_nsys_that_cannot_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.sweep import SweepInterruptedError, doubling_sizes, judge, largest_batch, sweep
+from perfharness.bench.sweep import SweepInterruptedError, doubling_sizes, judge, judge_by_most, largest_batch, sweep
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, Estimate, LatencyStats
 
@@ -73,6 +73,20 @@ def test_the_interval_decides() -> None:
     assert judge(Estimate(value=9.5, low=9, high=10.1), 10) == "cannot-tell"
     assert judge(Estimate(value=11, low=10.1, high=12), 10) == "misses"
     assert judge(Estimate(value=9), 10) == "not-measured"
+
+
+@pytest.mark.parametrize(
+    ("p90", "least", "meets"), [(9.9, 1.0, "meets"), (10.1, 1.0, "not-measured"), (14.0, 10.1, "misses")]
+)
+def test_a_median_without_an_interval_is_judged_by_most_iterations(p90: float, least: float, meets: str) -> None:
+    median = Estimate(value=max(least, 9.0))
+    latency = LatencyStats(
+        iterations=400, warmup_iterations=50, mean=median, std=1.0, median=median, p50=median.value,
+        p90=Estimate(value=p90), p95=None, p99=None, min=least, max=99.0,
+    )  # fmt: skip
+    one = result(1, 9.0).model_copy(update={"latency": latency})
+    assert judge_by_most(one, "p50", 10) == meets
+    assert judge_by_most(one, "p95", 10) == "not-measured"
 
 
 def test_worked_example() -> None:
