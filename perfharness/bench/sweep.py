@@ -238,6 +238,12 @@ def _concluded(search: _Search, largest: int) -> LatencyTarget:
     return answer.model_copy(update={"reason": _sentence(answer, search)})
 
 
+def _within(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "without an interval"
+    return f"{estimate.low:.4g} to {estimate.high:.4g}"
+
+
 def _has_interval(point: TargetPoint) -> bool:
     return point.latency is not None and point.latency.low is not None
 
@@ -296,6 +302,6 @@ def _sentence(found: LatencyTarget, search: _Search) -> str:
         "measurements": f"after {len(found.points)} measurements no more were made",
     }.get(found.ended_by or "", "")
     return (
-        f"a batch of {found.batch_size} meets a {target} ({best.value:.4g} ms, {best.low:.4g} to {best.high:.4g})"
+        f"a batch of {found.batch_size} meets a {target} ({best.value:.4g} ms, {_within(best)})"
         f"{'; ' + end if end else ''}{straddling}"
     )

@@ -264,3 +264,16 @@ def test_a_search_that_goes_on_finds_what_one_in_a_piece_finds(most: int, target
     resumed = largest_batch(lambda size: known.get(size) or rest(size), target, largest=256)
     assert resumed == largest_batch(Table(milliseconds), target, largest=256)
     assert not set(first.asked) & set(rest.asked)
+
+
+def test_a_best_size_without_an_interval_is_not_proven() -> None:
+    def measure(size: int) -> CaseResult:
+        milliseconds = 3.0 * size
+        median = Estimate(value=milliseconds, reason="autocorrelated")
+        found = result(size, milliseconds)
+        assert found.latency is not None
+        return found.model_copy(update={"latency": found.latency.model_copy(update={"median": median})})
+
+    target = largest_batch(measure, 10.0, figure="p50", largest=4)
+    assert (target.batch_size, target.proven) == (3, False)
+    assert target.reason
