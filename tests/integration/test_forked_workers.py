@@ -62,12 +62,20 @@ SCRIPT = textwrap.dedent("""
     reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
 )
 def test_names_from_before_and_after_the_fork(tmp_path: Path) -> None:
-    script, out = tmp_path / "forked.py", tmp_path / "out"
+    script = tmp_path / "forked.py"
     script.write_text(SCRIPT)
-    done = run_to_the_end(
-        ("--tracer", "nsys", "--nsys", os.environ[NSYS_VARIABLE], "-o", out, script),
-        environment(os.environ[SITE_VARIABLE]),
-    )
+    for attempt in range(5):  # nsys loses the last events of a child that ends by os._exit now and then: exit code 3
+        out = tmp_path / f"out{attempt}"
+        done = run_to_the_end(
+            ("--tracer", "nsys", "--nsys", os.environ[NSYS_VARIABLE], "-o", out, script),
+            environment(os.environ[SITE_VARIABLE]),
+        )
+        if done.returncode != 3:
+            break
+        findings = open_run(out).findings
+        assert {"trace-missing-ranges", "trace-missing-items"} & {finding.code for finding in findings}
+    if done.returncode == 3:
+        pytest.skip("this nsys lost events of the forked children in each of five runs, and each said so")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = open_run(out).ranges()
     assert pc.unique(rows["domain"]).to_pylist() == ["perfharness"]
