@@ -79,9 +79,10 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
     if mine is None or base is None or base.value <= 0:
         return None
     ratio = mine.value / base.value
-    if mine.low is None or mine.high is None or base.low is None or base.high is None:
+    if mine.interval is None or base.interval is None:
         return Estimate(value=ratio, reason=mine.reason or base.reason)
-    return Estimate(value=ratio, low=mine.low / base.high, high=mine.high / base.low if base.low > 0 else None)
+    (low, high), (base_low, base_high) = mine.interval, base.interval
+    return Estimate(value=ratio, low=low / base_high, high=high / base_low if base_low > 0 else None)
 
 
 def apart_percent(timed: Estimate, again: float) -> float | None:
@@ -92,7 +93,7 @@ def apart_percent(timed: Estimate, again: float) -> float | None:
     """
     if timed.value <= 0:
         return None
-    inside = timed.low is not None and timed.high is not None and timed.low <= again <= timed.high
+    inside = timed.interval is not None and timed.interval[0] <= again <= timed.interval[1]
     percent = 100 * (again - timed.value) / timed.value
     return None if inside or abs(percent) <= APART_PERCENT else round(percent, 3)
 
@@ -162,6 +163,6 @@ def gives_wrong_answers(result: CaseResult) -> bool:
 
 def overlap(one: Estimate, other: Estimate) -> bool:
     """Whether two numbers may be the same: their intervals share a point, or one of them has none."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+    if one.interval is None or other.interval is None:
         return True
-    return one.low <= other.high and other.low <= one.high
+    return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]

@@ -161,9 +161,9 @@ def information_of(values: Float64) -> Information | str:
 def relative_half_width_percent(values: Float64) -> float | None:
     """Half of the width of the median's interval, in percent of the median; None where there is no interval."""
     median = quantile_estimate(values, 0.5) if len(values) else None
-    if median is None or median.low is None or median.high is None or median.value <= 0:
+    if median is None or median.interval is None or median.value <= 0:
         return None
-    return 100 * (median.high - median.low) / 2 / median.value
+    return 100 * (median.interval[1] - median.interval[0]) / 2 / median.value
 
 
 def is_settled(values: Float64, percent: float) -> bool:
@@ -191,7 +191,7 @@ def _outer_thirds(values: Float64) -> tuple[Estimate, Estimate] | None:
     if third < MIN_FOR_DRIFT:
         return None
     first, last = (_median_of_third(_level(part)) for part in (values[:third], values[-third:]))
-    return None if first is None or last is None or first.low is None or last.low is None else (first, last)
+    return None if first is None or last is None or not (first.interval and last.interval) else (first, last)
 
 
 def _median_of_third(values: Float64) -> Estimate | None:

@@ -244,7 +244,7 @@ def _speed_within(result: CaseResult) -> Estimate:
     """Items per second; without an interval, what the longest and the shortest iteration would give."""
     speed, latency = result.items_per_second, result.latency
     assert speed is not None, "of a case that fits"
-    if speed.low is not None or latency is None or latency.min <= 0:
+    if speed.interval is not None or latency is None or latency.min <= 0:
         return speed
     low, high = (1e3 * result.case.batch_size / ms for ms in (latency.max, latency.min))
     return Estimate(value=speed.value, low=min(low, speed.value), high=max(high, speed.value))
@@ -253,7 +253,7 @@ def _speed_within(result: CaseResult) -> Estimate:
 def _latency_within(result: CaseResult, percentile: LatencyPercentile) -> Estimate | None:
     """A percentile of the latency; without an interval of its own, it lies between the shortest and the longest."""
     found, latency = latency_of(result, percentile), result.latency
-    if found is None or found.low is not None or latency is None:
+    if found is None or found.interval is not None or latency is None:
         return found
     return Estimate(value=found.value, low=latency.min, high=latency.max)
 

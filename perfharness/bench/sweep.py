@@ -77,11 +77,12 @@ def figure_of(case: CaseResult, figure: TargetFigure) -> Estimate | None:
 
 def judge(estimate: Estimate | None, target_ms: float) -> Meets:
     """Whether a figure meets a target: its whole interval decides, and one that has the target inside does not."""
-    if estimate is None or estimate.low is None or estimate.high is None:
+    if estimate is None or estimate.interval is None:
         return "not-measured"
-    if estimate.high <= target_ms:
+    low, high = estimate.interval
+    if high <= target_ms:
         return "meets"
-    return "misses" if estimate.low > target_ms else "cannot-tell"
+    return "misses" if low > target_ms else "cannot-tell"
 
 
 def judge_by_most(case: CaseResult, figure: TargetFigure, target_ms: float) -> Meets:
@@ -239,13 +240,13 @@ def _concluded(search: _Search, largest: int) -> LatencyTarget:
 
 
 def _within(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
+    if estimate.interval is None:
         return "without an interval"
-    return f"{estimate.low:.4g} to {estimate.high:.4g}"
+    return "{:.4g} to {:.4g}".format(*estimate.interval)
 
 
 def _has_interval(point: TargetPoint) -> bool:
-    return point.latency is not None and point.latency.low is not None
+    return point.latency is not None and point.latency.interval is not None
 
 
 def _certainly_not(point: TargetPoint) -> bool:

@@ -60,6 +60,11 @@ class Estimate(_Model):
         """Of a number that was counted, not estimated."""
         return cls(value=value, low=value, high=value)
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends; None where one of them is not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 def _estimate(value: object) -> object:
     """Of a file from when p90 had no interval."""

@@ -97,7 +97,7 @@ class Chart:
                 sizes, values = [result.case.batch_size for result in curve.results], [one or GAP for one in found]
                 self.ax.errorbar(sizes, [one.value for one in values], yerr=_errors(values), label=_label(curve),
                                  color=curve.color, linestyle=curve.style, **_look(curve))  # fmt: skip
-                lacks_bar += [r.case for r, one in zip(curve.results, found, strict=True) if one and _has_no_bar(one)]
+                lacks_bar += [r.case for r, one in zip(curve.results, found, strict=True) if one and not one.interval]
             self._name_missing(curve, value, what)
         if drawn:
             self.batch_axis()
@@ -245,16 +245,12 @@ def value_of(result: CaseResult, value: Value) -> Estimate | None:
 
 def _errors(values: Sequence[Estimate]) -> list[list[float]] | None:
     """Lengths of the bars below and above; None where no value has an interval."""
-    if all(one.low is None or one.high is None for one in values):
+    if all(one.interval is None for one in values):
         return None
     return [
         [0.0 if one.low is None else max(0.0, one.value - one.low) for one in values],
         [0.0 if one.high is None else max(0.0, one.high - one.value) for one in values],
     ]
-
-
-def _has_no_bar(one: Estimate) -> bool:
-    return one.low is None or one.high is None
 
 
 def _look(curve: Curve) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def speedup_in_words(estimate: Estimate | None) -> str:
     """`1.23x`, with `~` behind it where the interval holds 1."""
     if estimate is None:
         return NOT_MEASURED
-    if estimate.low is not None and estimate.high is not None and estimate.low <= 1 <= estimate.high:
+    if estimate.interval is not None and estimate.interval[0] <= 1 <= estimate.interval[1]:
         return f"{estimate.value:.2f}x ~"
     return f"{estimate.value:.2f}x"
 

@@ -113,7 +113,8 @@ def _with_interval(figure: Estimate | None) -> str:
     if figure is None:
         return NOT_MEASURED
     value = f"{figure.value:.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.4g}"
-    if figure.low is None or figure.high is None:
+    if figure.interval is None:
         return value
-    half = float(f"{(figure.high - figure.low) / 2:.1g}")
+    low, high = figure.interval
+    half = float(f"{(high - low) / 2:.1g}")
     return f"{value} ±{half:.0f}" if half >= 1 else f"{value} ±{half:g}"

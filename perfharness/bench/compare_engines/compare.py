@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
+from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, model_source, spelled
 from perfharness.bench.accuracy.depth import MapAccumulator
 from perfharness.bench.accuracy.figure import SampleError
@@ -239,9 +239,9 @@ def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
     mine, base = one.latency.mean, first.latency.mean
     medians = first.latency.median.value / one.latency.median.value
     told = f"(the medians' ratio is {medians:.2f}x)"
-    if mine.low is None or mine.high is None or base.low is None or base.high is None:
+    if mine.interval is None or base.interval is None:
         return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {told}"
-    if mine.low <= base.high and base.low <= mine.high:
+    if overlap(mine, base):
         return (
             f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so the speed-up of "
             f"{base.value / mine.value:.2f}x may be chance {told}"
