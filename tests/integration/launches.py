@@ -79,3 +79,9 @@ def hanging(out: Path, count: int) -> bool:
     """Whether so many processes of the run being written have come to where they hang."""
     logs = list(out.glob(".perfharness-run-*/proc_*/stdout.log"))
     return sum("hanging" in log.read_text() for log in logs) == count
+
+
+def noted(out: Path, count: int) -> bool:
+    """Whether the manifest of the run being written has the pids of so many processes."""
+    (hidden,) = out.glob(".perfharness-run-*")
+    return sum(record["pid"] is not None for record in manifest(hidden)["processes"]) == count

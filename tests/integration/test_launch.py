@@ -21,6 +21,7 @@ from tests.integration.launches import (
     environment,
     hanging,
     manifest,
+    noted,
     processes_naming,
     run_to_the_end,
     wait_for,
@@ -175,7 +176,7 @@ def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_p
 def test_even_a_killed_launcher_leaves_no_process(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with launching("-np", 2, "--tracer", "none", "-o", out, script, "hang") as launcher:
-        wait_for(lambda: hanging(out, 2))
+        wait_for(lambda: hanging(out, 2) and noted(out, 2))
         launcher.kill()
     wait_for(lambda: processes_naming(str(tmp_path)) == [])
     (hidden,) = out.glob(".perfharness-run-*")

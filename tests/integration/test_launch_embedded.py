@@ -55,7 +55,7 @@ def names(trace: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mode", "options", "ended"),
-    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "2"], "timeout")],
+    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "5"], "timeout")],
 )
 def test_a_process_that_ends_badly_still_leaves_its_trace(
     tmp_path: Path, mode: str, options: list[str], ended: str

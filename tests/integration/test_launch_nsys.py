@@ -146,7 +146,7 @@ def test_the_truth_about_the_end_of_a_process_comes_through_nsys(
 
 def test_a_timeout_still_leaves_a_trace(nsys: Path, script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert launch("--timeout", 1.5, "--nsys", nsys, "-o", out, script, "hang").returncode == 1
+    assert launch("--timeout", 5, "--nsys", nsys, "-o", out, script, "hang").returncode == 1
     assert manifest(out)["processes"][0]["ended"] == "timeout"
     assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
     assert processes_naming(str(tmp_path)) == []
@@ -179,9 +179,7 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
     nsys: Path, script: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with launching(
-        ("-np", 2, "--timeout", 4, "--nsys", nsys, "-o", out, script, "hang"), own_environment()
-    ) as launcher:
+    with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
         wait_for(lambda: hanging(out, 2))
         (victim,) = [
             process
@@ -189,6 +187,7 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
             if "proc_1_gpu_0/trace" in " ".join(process.cmdline())
         ]
         victim.kill()
+        launcher.send_signal(signal.SIGINT)
         assert launcher.wait(PATIENCE_S) == 1
     findings = manifest(out)["findings"]
     (died,) = [finding for finding in findings if finding["code"] == "tracer-died"]
