@@ -39,8 +39,18 @@ TINY = "tests.contract.tiny_models:create"
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 6e-2, "int8": 0.1}
 """Greatest absolute difference from fp32 in NumPy, where outputs are about 1: a few roundings of the precision."""
 
+LIGHT = {"onnxruntime", "torch"}
+"""The other backends' frameworks are installed and tried by `scripts/test --all` only."""
+
+
+def of_backend(name: str, *more: str) -> Any:
+    """The parameters of a test of one backend."""
+    return pytest.param(name, *more, id="-".join((name, *more)), marks=() if name in LIGHT else pytest.mark.slow)
+
+
+NAMES = [of_backend(name) for name in BACKENDS]
 CASES = [
-    pytest.param(name, mode, precision, id=f"{name}-{mode}-{precision}")
+    of_backend(name, mode, precision)
     for name in BACKENDS
     for mode in backend(name).modes
     for precision in backend(name).precisions
@@ -107,7 +117,7 @@ def loaded_in(made: Backend, options: BackendOptions) -> Session:
         raise
 
 
-@pytest.fixture(params=list(BACKENDS))
+@pytest.fixture(params=NAMES)
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     """In the default mode, fp32, nothing allocated yet."""
     made, options = options_or_skip(request.param)
@@ -134,7 +144,9 @@ def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str, tmp_pa
         assert 0 <= (session.build_ms or 0) <= taken_ms
 
 
-@pytest.mark.parametrize(("name", "mode"), [("torch", "compile"), ("jax", "jit"), ("openvino", "latency")])
+@pytest.mark.parametrize(
+    ("name", "mode"), [of_backend("torch", "compile"), of_backend("jax", "jit"), of_backend("openvino", "latency")]
+)
 def test_what_a_cache_had_is_no_build(name: str, mode: str, tmp_path: Path) -> None:
     """Built once, found twice, and built again where the cache is another."""
     made, options = options_or_skip(name, mode)
@@ -281,7 +293,7 @@ def test_settings_are_text(session: Session) -> None:
     assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_two_sessions_at_once(name: str) -> None:
     made, options = options_or_skip(name)
     with made.load(model_source(TINY), options) as one, made.load(model_source(TINY), options) as other:
@@ -297,7 +309,7 @@ def test_two_sessions_at_once(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [pytest.param(name, mode, id=f"{name}-{mode}") for name in BACKENDS for mode in backend(name).modes],
+    [of_backend(name, mode) for name in BACKENDS for mode in backend(name).modes],
 )
 def test_sessions_in_threads_at_once(name: str, mode: str) -> None:
     """Each on inputs of its own, round after round; what one gives is never another's."""
@@ -323,7 +335,7 @@ def test_sessions_in_threads_at_once(name: str, mode: str) -> None:
             assert_equal(thread.submit(session.read_outputs).result(), arrays, TOLERANCE["fp32"])
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_what_it_is(name: str) -> None:
     made = backend(name)
     assert made.name == name
@@ -332,7 +344,7 @@ def test_what_it_is(name: str) -> None:
     assert all(made.versions().values())
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -348,7 +360,7 @@ def test_options_that_it_has_not(name: str, change: dict[str, Any], says: str) -
         made.load(model_source(TINY), options)
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_gpu_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     script = (
@@ -361,7 +373,7 @@ def test_a_gpu_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(told.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_another_kind(name: str, tmp_path: Any) -> None:
     made, options = options_or_skip(name)
     other = next(suffix for suffix in (".engine", ".pt2", ".onnx") if suffix not in made.suffixes)
@@ -371,7 +383,7 @@ def test_a_file_of_another_kind(name: str, tmp_path: Any) -> None:
         made.load(model_source(str(path)), options)
 
 
-@pytest.mark.parametrize("name", list(BACKENDS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_is_broken(name: str, tmp_path: Any) -> None:
     made, options = options_or_skip(name)
     for suffix in made.suffixes:

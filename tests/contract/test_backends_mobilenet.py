@@ -17,6 +17,7 @@ from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import reference, weights
 from samples.mobilenet_v3.factory import BUILDERS
 from samples.mobilenet_v3.structure import CLASSES, IMAGE_SIZE, INPUT, OUTPUT
+from tests.contract.test_backends import of_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
 
@@ -30,7 +31,7 @@ round after several that are fused.
 COSINE = {"fp32": 0.999999, "fp16": 0.998, "bf16": 0.96, "int8": 0.995}
 
 CASES = [
-    pytest.param(name, mode, precision, id=f"{name}-{mode}-{precision}")
+    of_backend(name, mode, precision)
     for name in BACKENDS
     if name in BUILDERS
     for mode in backend(name).modes

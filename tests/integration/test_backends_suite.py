@@ -24,6 +24,8 @@ CELLS = {
 }
 FRAMEWORKS = ("torch", "onnx", "onnxruntime", "keras", "tensorflow", "jax", "openvino")
 
+pytestmark = pytest.mark.slow
+
 missing = [name for name in FRAMEWORKS if find_spec(name) is None]
 
 

@@ -108,6 +108,7 @@ def test_memory_that_ran_out_is_known_by_its_text() -> None:
     assert str(other) == "it failed: bad thing"
 
 
+@pytest.mark.slow
 def test_jax_refuses_half_precision_for_weights_that_it_cannot_cast() -> None:
     pytest.importorskip("jax")
     source = model_source(f"{HERE}:closing_over_its_weights")
@@ -117,6 +118,7 @@ def test_jax_refuses_half_precision_for_weights_that_it_cannot_cast() -> None:
         backend("jax").load(source, BackendOptions(precision="bf16"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jax", "tensorflow"])
 def test_a_function_must_be_described(name: str) -> None:
     pytest.importorskip(name)
@@ -124,6 +126,7 @@ def test_a_function_must_be_described(name: str) -> None:
         backend(name).load(model_source(f"{HERE}:undescribed"), BackendOptions())
 
 
+@pytest.mark.slow
 def test_flags_of_xla_are_those_of_one_compilation() -> None:
     pytest.importorskip("jax")
     source = model_source("tests.contract.tiny_models:create")
@@ -139,6 +142,7 @@ def test_flags_of_xla_are_those_of_one_compilation() -> None:
     assert problem == "xla_flags: '--fast' is no flag of XLA; write --xla_NAME=VALUE, apart by spaces"
 
 
+@pytest.mark.slow
 def test_threads_of_jax_are_set_when_it_starts_and_not_later() -> None:
     pytest.importorskip("jax")
     script = (
@@ -160,6 +164,7 @@ def test_threads_of_jax_are_set_when_it_starts_and_not_later() -> None:
     assert "has started with 3 threads in this process and cannot change it; for 1 use a process of its own" in told[3]
 
 
+@pytest.mark.slow
 def test_a_saved_model(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     folder = tmp_path / "tiny"
@@ -177,6 +182,7 @@ def test_a_saved_model(tmp_path: Path) -> None:
         backend("tensorflow").load(source, BackendOptions(precision="fp16"))
 
 
+@pytest.mark.slow
 def test_a_broken_saved_model(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     (tmp_path / "saved_model.pb").write_bytes(b"this is no model")
@@ -185,6 +191,7 @@ def test_a_broken_saved_model(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_tensorflow_does_not_pass_fp32_off_as_bf16() -> None:
     pytest.importorskip("tensorflow")
     source = model_source(f"{HERE}:in_float32")
@@ -194,6 +201,7 @@ def test_tensorflow_does_not_pass_fp32_off_as_bf16() -> None:
         backend("tensorflow").load(source, BackendOptions(precision="bf16"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of TensorFlow, in Keras's save
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_keras_file(tmp_path: Path, precision: Any) -> None:
@@ -211,6 +219,7 @@ def test_a_keras_file(tmp_path: Path, precision: Any) -> None:
     assert (difference > 1e-4) == (precision == "bf16")
 
 
+@pytest.mark.slow
 def test_keras_is_on_one_framework_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     class Loaded:
         class backend:  # noqa: N801
@@ -227,6 +236,7 @@ def test_keras_is_on_one_framework_in_a_process(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.slow
 def test_openvino_reads_its_own_files(tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     model = openvino.Core().read_model(tiny_models.onnx_model("fp32"))
@@ -235,6 +245,7 @@ def test_openvino_reads_its_own_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["logits"], tiny_models.reference(**arrays())["logits"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_openvino_takes_a_quantised_model_as_int8_only(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     onnx = pytest.importorskip("onnx")
@@ -267,6 +278,7 @@ def test_openvino_takes_a_quantised_model_as_int8_only(tmp_path: Path) -> None:
         np.testing.assert_allclose(session.read_outputs()["y"], [[0.4, -0.2]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_openvino_sends_nothing() -> None:
     pytest.importorskip("openvino")
     script = (

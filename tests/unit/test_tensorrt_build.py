@@ -23,6 +23,8 @@ from tests.tensorrt.signatures import RTX, read_table, table_of
 
 pytest.importorskip("tensorrt_rtx")
 
+pytestmark = pytest.mark.slow
+
 SHAPES = {"features": (3, 6), "shift": (3, 1)}
 
 
