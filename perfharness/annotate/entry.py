@@ -13,7 +13,7 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import ImportWatch
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
-from perfharness.recorder import journal  # noqa: F401 - before any function of the standard library is annotated
+from perfharness.recorder import journal  # noqa: F401 - a recorder of the script binds the functions as they were
 
 USAGE = "usage: python -m perfharness.annotate SCRIPT.py [arguments of the script]"
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfharness.annotate.expressions import Expression
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionAnnotation, FunctionNote
+from perfharness.own_work import own_work
 
 if TYPE_CHECKING:
     from perfharness.annotate.scopes import Scope
@@ -53,7 +54,6 @@ class Runtime:
         self._pid = os.getpid()
         self._core: RecorderCore | None = None
         self._lock = threading.RLock()
-        self._opening = threading.local()  # here: whether this thread is about to open a range
         self._within = annotations.within
         self._open_within = 0
         atexit.register(self._write_at_exit)
@@ -64,14 +64,15 @@ class Runtime:
     def open(
         self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Scope | None:
-        """The range of one call, not yet entered; None where this call is not to be recorded."""
-        if getattr(self._opening, "here", False):
-            return None  # what opening a range itself calls
-        self._opening.here = True
+        """The range of one call, not yet entered; None where this call is not to be recorded or is `own_work`."""
+        own = own_work.thread
+        if own.busy:
+            return None
+        own.busy = True
         try:
             return self._open(target, function, args, kwargs)
         finally:
-            self._opening.here = False
+            own.busy = False
 
     def _open(
         self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -94,6 +95,16 @@ class Runtime:
 
     def open_module(self, name: str) -> Scope | None:
         """The range of a PyTorch module's forward call; None where it is not to be recorded."""
+        own = own_work.thread
+        if own.busy:
+            return None
+        own.busy = True
+        try:
+            return self._open_module(name)
+        finally:
+            own.busy = False
+
+    def _open_module(self, name: str) -> Scope | None:
         note = self.torch_note
         assert note is not None, "nobody watches PyTorch without a note"
         if not note.called:
@@ -152,8 +163,13 @@ class Runtime:
             self._write(f"annotations_{os.getpid()}.json")
 
     def _write_at_exit(self) -> None:
-        if os.getpid() == self._pid:
-            self._write(NOTES_NAME)
+        own = own_work.thread
+        own.busy = True
+        try:
+            if os.getpid() == self._pid:
+                self._write(NOTES_NAME)
+        finally:
+            own.busy = False
 
     def _write(self, name: str) -> None:
         notes = [target.note for target in self.targets]

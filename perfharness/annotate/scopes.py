@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perfharness.errors import RecorderError
+from perfharness.own_work import own_work
 from perfharness.recorder.checks import check_index, check_items
 from perfharness.recorder.scopes import BatchScope, RangeScope
 
@@ -39,10 +40,23 @@ class RangeOfCall(RangeScope):
 
     __slots__ = ()
 
+    def __enter__(self) -> Self:
+        own = own_work.thread
+        own.busy = True
+        try:
+            return RangeScope.__enter__(self)
+        finally:
+            own.busy = False
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
+        own = own_work.thread
+        before, own.busy = own.busy, True  # busy already where a generator is closed that nobody holds any more
+        try:
+            self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
+        finally:
+            own.busy = before
 
     def give(self, result: object) -> None:
         """A stage does not look at it."""
@@ -93,22 +107,38 @@ class BatchOfCall(BatchScope):
         super().__init__(core, target.annotation.name, self._next_index(), items)
 
     def __enter__(self) -> Self:
-        if self._within is not None:
-            self._within.enter_within(1)
-        return super().__enter__()
+        own = own_work.thread
+        own.busy = True
+        try:
+            if self._within is not None:
+                self._within.enter_within(1)
+            return super().__enter__()
+        finally:
+            own.busy = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._within is not None:
-            self._within.enter_within(-1)
-        stopped = kind is None or issubclass(kind, GeneratorExit)
-        self._core.leave(self, self.total_items, True, not stopped)
+        own = own_work.thread
+        before, own.busy = own.busy, True
+        try:
+            if self._within is not None:
+                self._within.enter_within(-1)
+            stopped = kind is None or issubclass(kind, GeneratorExit)
+            self._core.leave(self, self.total_items, True, not stopped)
+        finally:
+            own.busy = before
 
     def give(self, result: object) -> None:
         """Count the items in what the call returned, where they are counted there."""
-        if self._target.items is not None and self._target.items.uses_result:
+        if self._target.items is None or not self._target.items.uses_result:
+            return
+        own = own_work.thread
+        own.busy = True
+        try:
             self.total_items = self._count(result)
+        finally:
+            own.busy = False
 
     def _count(self, result: object) -> int | None:
         expression = self._target.items

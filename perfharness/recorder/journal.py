@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from perfharness.model import environment
+from perfharness.own_work import own_work
 from perfharness.recorder import startup
 from perfharness.recorder.json_values import arguments_to_json
 
@@ -116,6 +117,14 @@ class Journal:
         return all(entry.finalized for entry in self._entries)
 
     def _write(self, ended: str) -> None:
+        own = own_work.thread
+        before, own.busy = own.busy, True
+        try:
+            self._write_now(ended)
+        finally:
+            own.busy = before
+
+    def _write_now(self, ended: str) -> None:
         with self._lock:
             if self._broken or not self._has_begun:
                 return

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from perfharness.annotate.apply import apply_to_module
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.torch_modules import ModuleTracker, follow_modules
-from perfharness.model.annotations import Annotations
+from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog
 from tests.unit.recorder_events import drawn, recording
 
@@ -63,6 +65,19 @@ def net() -> Net:
 
 def shown(log: RangeLog) -> str:
     return drawn(log).replace("!recorder", "").strip()
+
+
+def test_functions_that_a_module_range_calls_are_no_ranges(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a module is encoded as JSON where it is new."""
+    monkeypatch.setattr(json.JSONEncoder, "encode", json.JSONEncoder.encode)  # put back at the end
+    function = FunctionAnnotation(module="json.encoder", qualname="JSONEncoder.encode", name="encode")
+    runtime = Runtime(Annotations((function,), torch_depth=1), "/nowhere")
+    apply_to_module(json.encoder, runtime.targets[0], runtime)
+    model = Net(stem=Module())
+    model.children["stem"].body = lambda: json.dumps(1.5)
+    for _ in range(2):
+        model(ModuleTracker(runtime, 1))
+    assert shown(log) == "Net(stem(encode())) Net(stem(encode()))"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import pickle
 import subprocess
 import sys
@@ -257,6 +258,66 @@ def test_the_scripts_own_recorder_is_taken_where_none_is_named(
         called()
     assert shown(log) == "pipeline(f())"
     assert {attributes.category for attributes in of_memory(log).attributes} <= {"own", None}
+
+
+# ---- what a range itself calls ----
+
+
+def test_functions_that_a_range_calls_are_no_ranges(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new name is encoded as JSON; the range of a task takes and gives back a number of a heap."""
+    import heapq
+
+    for holder, name in ((heapq, "heappush"), (heapq, "heappop"), (json.JSONEncoder, "encode")):
+        monkeypatch.setattr(holder, name, getattr(holder, name))  # put back at the end
+    stages = [stage(name, module="heapq") for name in ("heappush", "heappop")]
+    runtime = runtime_of(*stages, stage("JSONEncoder.encode", module="json.encoder"), stage(), batch("g"))
+    for target in runtime.targets[:2]:
+        apply_to_module(heapq, target, runtime)
+    apply_to_module(json.encoder, runtime.targets[2], runtime)
+    f = annotate_callable(lambda: heapq.heappush([], json.dumps(1.5)), runtime.targets[3], runtime)
+    g = annotate_callable(f, runtime.targets[4], runtime)
+
+    async def task() -> None:
+        for _ in range(3):
+            g()
+
+    asyncio.run(task())
+    calls = "<f#1 <JSONEncoder.encode#1 JSONEncoder.encode#1> <heappush#1 heappush#1> f#1>"
+    assert shown(log) == " ".join(f"<batch#1={index} {calls} batch#1>" for index in range(3))
+
+
+def test_the_items_are_counted_without_ranges(log: RangeLog) -> None:
+    class Batch:
+        def __len__(self) -> int:
+            return int(count())
+
+    runtime = runtime_of(stage("count"), batch("g", items="len(result)"), batch("h", items="len(one)"))
+    count = annotate_callable(lambda: 3, runtime.targets[0], runtime)
+    g = annotate_callable(lambda: Batch(), runtime.targets[1], runtime)
+    h = annotate_callable(lambda one: len(one), runtime.targets[2], runtime)
+    g()
+    h(Batch())
+    assert shown(log) == "batch=0(!items=3) batch=0(count() !items=3)"
+
+
+def test_what_the_journal_calls_is_no_range(log: RangeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from perfharness.recorder import journal
+
+    monkeypatch.setenv("PERFHARNESS_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(journal, "_journal", None)
+    monkeypatch.setattr(journal.Journal, "install", lambda self: None)
+    monkeypatch.setattr(os, "getpid", os.getpid)
+    runtime = runtime_of(stage("getpid", module="os"), tmp_path=tmp_path)
+    apply_to_module(os, runtime.targets[0], runtime)
+    assert os.getpid() == os.getpid()
+    journal.write()
+    (counted,) = json.loads((tmp_path / "recorder.json").read_text())["recorders"]
+    runtime._finalize()
+    runtime._write_at_exit()
+    assert shown(log) == "getpid() getpid()"
+    assert counted["ranges"] == 2
 
 
 # ---- where it is found ----
