@@ -111,7 +111,7 @@ def test_toy_pipeline(tmp_path: Path) -> None:
 
 
 EVERYTHING = """
-import asyncio, threading
+import asyncio, os, threading
 from perfharness import PerfRecorder
 
 perf = PerfRecorder("rec")
@@ -135,6 +135,19 @@ async def main():
 
 with perf.range("loop"):
     asyncio.run(main())
+
+async def hold(recorder, name, seconds):
+    with recorder.range(name):
+        await asyncio.sleep(seconds)
+
+async def at_once():
+    await asyncio.gather(hold(perf, "short", 0.01), hold(other, "long", 0.1), hold(again, "middle", 0.05))
+
+again = PerfRecorder("rec")
+asyncio.run(at_once())
+again.finalize()
+with perf.range(os.fsdecode(b"caf\\xe9.jpg")):
+    pass
 
 def in_thread():
     with perf.batch(0, total_items=2):
@@ -186,10 +199,19 @@ def test_everything_else(tmp_path: Path) -> None:
         assert [other.text for other in inside] == ["stage", "perfharness.items"]
         assert inside[1].payload == (row.payload or 0) // 10
 
+    ends = {}
+    for name, seconds in (("short", 0.01), ("middle", 0.05), ("long", 0.1)):
+        (held,) = by_text[name]
+        assert held.end_ns is not None
+        assert held.end_ns - held.start_ns > 0.9e9 * seconds
+        ends[name] = held.end_ns
+    assert ends["short"] < ends["middle"] < ends["long"]
+    assert len(by_text["caf\\udce9.jpg"]) == 1
+
     ranges = [row for row in events if row.kind != NVTX_MARK_EVENT]
     counted = {recorder["name"]: recorder for recorder in journal["recorders"]}
     assert counted["rec"]["ranges"] == len([row for row in ranges if row.domain == "perfharness"])
-    assert counted["other"]["ranges"] == 1
+    assert counted["other"]["ranges"] == 2
     assert (counted["rec"]["batches"], counted["rec"]["items"]) == (8, (1 << 40) + 2 + 2 * (0 + 1 + 2))
     assert (counted["rec"]["deleted_ranges"], counted["rec"]["threads"]) == (1, 2)
 

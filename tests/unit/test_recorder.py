@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
+from perfharness.model import range_log
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
@@ -633,6 +636,30 @@ def test_distinct_names_are_not_kept_and_stay_counted(perf: PerfRecorder, log: R
     totals = perf._core.registry.totals()
     assert (totals.ranges, totals.batches, totals.items) == (20_003, 2, 6)
     assert sum(event.op == "push" for event in events(log)) == 20_003
+
+
+def test_batches_take_no_memory(tmp_path: Path) -> None:
+    range_log.install(RangeLog(str(tmp_path)))
+    try:
+        perf = PerfRecorder("rec")
+
+        def record(first: int, count: int) -> None:
+            for index in range(first, first + count):
+                perf.push_range("batch", batch_idx=index)
+                perf.push_range("stage")
+                perf.pop_range()
+                perf.pop_range(total_items=1)
+
+        perf.push_range("pipeline")
+        record(0, 100)
+        tracemalloc.start()
+        record(100, 5000)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        perf.pop_range()
+    finally:
+        range_log.install(None)
+    assert kept < 10_000
 
 
 @pytest.mark.parametrize("name", ["r", "r{}"])

@@ -349,6 +349,21 @@ def test_secrets_are_masked(name: str) -> None:
     }
 
 
+def test_secrets_inside_values_are_masked() -> None:
+    class Client:
+        def __repr__(self) -> str:
+            return "Client(password='SECRET')"
+
+    made = arguments_to_json(
+        SimpleNamespace(
+            url="https://me:SECRET@host/", bearer="SECRET", db_dsn="SECRET", client=Client(), count=3,
+            config={"headers": {"Authorization": "SECRET", "X": "Bearer SECRET"}, "token": "SECRET"},
+        )
+    )  # fmt: skip
+    assert "SECRET" not in json.dumps(made)
+    assert (made["count"], set(made["config"])) == (3, {"headers", "token"})
+
+
 @pytest.mark.parametrize("name", ["keyframes", "monkey", "max_tokens", "tokenizer", "secretary", "keypoints", "hockey"])
 def test_words_that_only_look_like_secrets(name: str) -> None:
     assert arguments_to_json({name: 5}) == {name: 5}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import tracemalloc
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -275,6 +277,23 @@ def test_distinct_names_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     read = read_only_log(tmp_path)
     names = [read.attributes[key].message for key in decode(read).key.tolist()]
     assert names == [f"r{number}" for number in [*range(100), *range(100)]]
+
+
+@pytest.mark.parametrize("pops", [5000, 0])
+def test_a_deep_trace_stays_small(tmp_path: Path, pops: int) -> None:
+    """Of 5000 names, one in the other, each stands in the trace once, whether they are closed or not."""
+    log = RangeLog(str(tmp_path))
+    keys = [log.key(RangeAttributes("d", f"r{number}")) << OP_BITS for number in range(5000)]
+    for head in keys:
+        log.writer().event(head)
+    for _ in range(pops):
+        log.writer().event(keys[0] | POP)
+    trace = complete_trace(tmp_path)
+    assert trace is not None
+    assert trace.stat().st_size < 2_000_000
+    with closing(sqlite3.connect(trace)) as connection:
+        found = connection.execute(f"SELECT count(*), count(end) FROM {schema.TABLE_NVTX} WHERE eventType = 59")
+        assert found.fetchone() == (5000, pops)
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where an earlier test has imported it
