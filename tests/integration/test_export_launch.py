@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SCHEMA = CHECKOUT / "docs" / "schema" / "chrome_trace.schema.json"
 
 
-def run(*arguments: str) -> None:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "perfharness", *arguments],
@@ -28,27 +28,18 @@ def run(*arguments: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def test_a_launch_is_exported(tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = str(CHECKOUT / "samples" / "toy_pipeline.py")
-    run(
-        "launch",
-        "-np",
-        "2",
-        "-w",
-        "1",
-        "--tracer",
-        "embedded",
-        "-o",
-        str(out),
-        script,
-        "--batches",
-        "4",
-        "--stage-ms",
-        "20",
-    )
+    done = run(
+        "launch", "-np", "2", "-w", "1", "--tracer", "embedded", "--format", "json", "-o", str(out),
+        script, "--batches", "4", "--stage-ms", "20",
+    )  # fmt: skip
+    assert json.loads(done.stdout) == json.loads((out / "benchmark_mean.json").read_text())
+    assert "proc_1_gpu_0" in done.stderr, "progress"
     run("export", str(out), "-o", str(tmp_path / "t.json"))
     content = json.loads((tmp_path / "t.json").read_text())
     jsonschema.validate(content, json.loads(SCHEMA.read_text()))

@@ -260,14 +260,38 @@ def test_no_descriptor_of_the_launcher_reaches_the_script(tmp_path: Path) -> Non
     assert (tmp_path / "out" / "proc_0_gpu_0" / "stdout.log").read_text() == "[0, 1, 2]\n"
 
 
-def test_the_users_umask_holds(tmp_path: Path) -> None:
-    script = tmp_path / "umask.py"
-    script.write_text("import os; print(oct(os.umask(0)))")
+SECRETS = [
+    *("--api-key", "SECRET1", "--url", "http://u:SECRET2@h/?token=SECRET3", "--db-dsn", "SECRET4"),
+    *("--bearer", "SECRET5", "--header", "Authorization: Bearer SECRET6"),
+]
+
+
+def test_the_users_umask_holds_and_no_file_has_a_secret_in_clear(tmp_path: Path) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "out"
+    script.write_text(
+        "import argparse, os\n"
+        "from perfharness import PerfRecorder\n"
+        "umask = os.umask(0)\n"
+        "os.umask(umask)\n"
+        "print(oct(umask))\n"
+        "parser = argparse.ArgumentParser()\n"
+        "for name in ('--api-key', '--url', '--db-dsn', '--bearer', '--header'):\n"
+        "    parser.add_argument(name)\n"
+        "perf = PerfRecorder('toy', parser.parse_args())\n"
+        "with perf.batch(0, total_items=1):\n"
+        "    pass\n"
+        "perf.finalize()\n"
+    )
     before = os.umask(0o027)
     try:
-        assert launch("--tracer", "none", "-o", tmp_path / "out", script).returncode == 0
+        done = launch("--tracer", "embedded", "-w", 0, "-o", out, script, *SECRETS)
     finally:
         os.umask(before)
-    log = tmp_path / "out" / "proc_0_gpu_0" / "stdout.log"
+    assert done.returncode == 0, done.stderr
+    log = out / "proc_0_gpu_0" / "stdout.log"
     assert log.read_text() == "0o27\n"
     assert log.stat().st_mode & 0o777 == 0o640
+    assert not [path for path in (out, *out.rglob("*")) if path.stat().st_mode & 0o027]
+    assert (out / "proc_0_gpu_0" / "recorder.json").exists()
+    assert not [path for path in out.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
+    assert "SECRET" not in done.stdout + done.stderr

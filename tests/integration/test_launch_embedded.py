@@ -81,6 +81,46 @@ def test_a_killed_process_leaves_what_it_recorded(tmp_path: Path) -> None:
         assert not list(folder.glob(".ranges_*"))
 
 
+BATCHES = """
+from perfharness import PerfRecorder
+perf = PerfRecorder("app")
+for _ in perf.batches(range(4), items=lambda one: 1):
+    pass
+perf.finalize()
+"""
+NO_BATCH = """
+import time
+from perfharness import PerfRecorder
+perf = PerfRecorder("app")
+with perf.range("work"):
+    time.sleep(0.02)
+perf.finalize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "code"),
+    [
+        (BATCHES, ["-w", "5000"], 3),
+        (BATCHES, ["--batch-pattern", "nomatch"], 3),
+        ("print(1)", [], 3),
+        (NO_BATCH, [], 0),
+    ],
+)
+def test_a_launch_that_measured_nothing_is_3(tmp_path: Path, script: str, options: list[str], code: int) -> None:
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "--no-telemetry", *options,
+         "-o", str(tmp_path / "out"), str(tmp_path / "script.py")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    if script == NO_BATCH:
+        (row,) = [cells for line in done.stdout.splitlines() if (cells := line.split())[:1] == ["work"]]
+        assert row[1] == "1"
+        assert float(row[2]) >= 20
+
+
 def test_a_run_without_a_number_does_not_replace_a_good_one(tmp_path: Path) -> None:
     """And what lies beside is a whole run folder."""
     out = tmp_path / "out"

@@ -76,8 +76,8 @@ def test_all_that_was_asked_for_is_there(tmp_path: Path) -> None:
 
 
 def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
-    """4 rounds before, 120 timed, of which the last 60 take 4 ms longer; in the second pass all take 20 ms longer."""
-    script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 64, *[4.0] * 60, *[20.0] * 500))
+    """4 rounds before, 120 timed, of which the last 60 take 12 ms longer; in the second pass all take 40 ms longer."""
+    script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 64, *[12.0] * 60, *[40.0] * 500))
     found, _ = run(tmp_path / "case", script, passes=("latency", "telemetry"), telemetry=TelemetrySettings(seconds=0.5))
     assert found.latency is not None
     assert found.latency.drift_percent is not None
@@ -85,7 +85,7 @@ def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
     assert "it drifts" in found.reasons["latency"]
     assert found.items_per_second is not None
     assert found.telemetry_items_per_second is not None
-    assert found.telemetry_items_per_second < 4 / 0.021
+    assert found.telemetry_items_per_second < 4 / 0.041
     assert "its speed did not hold" in found.reasons["telemetry_items_per_second"]
     assert found.items_per_second.low is None, "of 120 iterations there is no interval"
 
@@ -198,7 +198,9 @@ def test_several_instances_are_measured_together(tmp_path: Path) -> None:
     # Four items in 4 ms and what sleeping adds: two processes, at most 2,000 items a second together.
     assert together.items_per_second <= 2000
     assert together.latency is not None
-    assert together.latency.iterations > 240, "for two seconds at least"
+    assert together.latency.iterations >= 240
+    assert together.window_ms is not None
+    assert together.window_ms > 1000  # of two seconds, of which a busy machine may let them overlap for a part
 
 
 def test_an_instance_that_fails_is_told(tmp_path: Path) -> None:

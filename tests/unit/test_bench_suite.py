@@ -232,6 +232,13 @@ def test_dimensions_that_an_onnx_model_leaves_open_are_found_in_the_plan(folder:
             suite_of(folder, text + f"inputs = {{ image = {wrong} }}")
 
 
+def test_open_dimensions_are_a_wrong_command_line_and_a_shape_mends_it(folder: Path) -> None:
+    open_shapes(folder / "open.onnx")
+    given = ["bench", "--backend", "onnxruntime", "--model", str(folder / "open.onnx"), "--dry-run"]
+    assert run(given) == 2
+    assert run([*given, "--shape", "image=batchx3x8x8"]) == 0
+
+
 def test_shapes_on_the_command_line(folder: Path) -> None:
     assert shapes_of(["image=batchx3x224x224", "m=batch,max,4"]) == {
         "image": ("batch", 3, 224, 224),

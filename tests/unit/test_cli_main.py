@@ -13,6 +13,7 @@ import pytest
 
 from perfharness.cli.help import VERBS
 from perfharness.cli.main import run
+from perfharness.testing.trace_builder import TraceBuilder
 
 CHECKOUT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher")])}
@@ -41,6 +42,17 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"Usage: perfharness {verb}" in capsys.readouterr().out
 
 
+def test_the_options_of_launch_are_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["launch", "--help"]) == 0
+    headings = re.findall(r"^(\w.*):$", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(headings)) == len(headings) >= 6
+
+
+def test_what_installs_nsys_is_an_option_of_the_verb_that_messages_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--help"]) == 0
+    assert "--install-nsys" in capsys.readouterr().out
+
+
 def test_the_version_needs_no_library_that_takes_time() -> None:
     code = (
         "import sys; from perfharness.cli.main import run; code = run(['--version']); "
@@ -59,9 +71,7 @@ def test_the_shell_completes_verbs_and_options(words: Sequence[str], expected: s
     assert set(done.stdout.split()) == expected
 
 
-def test_an_interrupt_while_traces_are_read_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -80,3 +90,10 @@ def test_an_ascii_locale_is_no_reason_to_fail(environ: dict[str, str], tmp_path:
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
     assert re.search(r"begins at 40 \\xb0C", done.stdout)
     assert command("--help", **environ).returncode == 0
+    trace = TraceBuilder()
+    for index in range(12):
+        trace.range(f"batch_{index}", 1000 * index, 1000 * index + 900)
+        trace.range("größe\u202e", 1000 * index, 1000 * index + 800)
+    done = command("analyze", str(trace.write(tmp_path / "t.sqlite")), **environ)
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    assert "gr\\xf6\\xdfe\\u202e" in done.stdout

@@ -159,7 +159,7 @@ def test_real_processes_without_a_tracer(weights: Path, tmp_path: Path, monkeypa
     assert [row.cache for row in found.rows] == ["unknown", "cold", "warm", "cold", "warm"]
     assert all(weights in asked for asked in drop.asked), "what the first process had open is what must go"
     assert (found.cold["model_load_ms"].count, found.warm["model_load_ms"].count) == (2, 2)
-    assert 300 <= (found.warm["model_load_ms"].median or 0) < 3000
+    assert 300 <= (found.warm["model_load_ms"].median or 0) < 30_000
     assert found.warm["first_batch_ms"].median is None, "without a tracer nobody tells"
     shown = (tmp_path / "shown.txt").read_text()
     assert "model load" in shown
@@ -187,6 +187,15 @@ def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, mon
     assert (failed.status, failed.startup) == ("failed", None)
     assert "ended with 7" in (failed.reason or "")
     assert found.cold["model_load_ms"].count == 1
+
+
+def test_cold_starts_that_tell_nothing_are_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = LaunchOptions("true", (), output_dir=tmp_path / "out", tracer="none", telemetry=False)
+    plans = [make_plan(each, MachineFacts()) for each in cold_start_options(options, 1)]
+    code, found = run(plans, Dropping(CacheState(method="fadvise")), tmp_path, monkeypatch)
+    assert code == 3
+    assert [row.status for row in found.rows] == ["ok"] * 3
+    assert all(spread.median is None for spread in (*found.cold.values(), *found.warm.values()))
 
 
 def test_the_published_schema_is_the_model_s() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError, ResultError
+from perfharness.report import run_folder
 from perfharness.report.run_folder import analyze_run, read_manifest
 from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
+from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, left_behind, staging
 from tests.unit.file_faults import Killed, count_operations, fault
 from tests.unit.test_run_folder import load, manifest_of, process, whole_run
@@ -215,6 +217,29 @@ def test_analyze_replaces_all_results_or_none(tmp_path: Path, error: int | None)
         files = [out / "benchmark_mean.json", *sorted(out.glob("proc_*/benchmark.json"))]
         assert len(files) == 3
         assert len({load(file)["meta"]["warmup_batches"] for file in files}) == 1, at
+
+
+def test_an_interrupt_while_traces_are_read_leaves_the_old_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the second of two traces is read."""
+    manifest = whole_run(tmp_path)
+    (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
+    analyze_run(tmp_path, manifest)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    read = []
+
+    def interrupted(path: Path, *args: Any, **kwargs: Any) -> Any:
+        read.append(path)
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        return open_trace(path, *args, **kwargs)
+
+    monkeypatch.setattr(run_folder, "open_trace", interrupted)
+    assert run(["analyze", str(tmp_path), "-w", "2"]) == 1
+    assert len(read) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def delete_trace(out: Path) -> None:

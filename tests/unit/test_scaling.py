@@ -154,7 +154,9 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     assert [row["status"] for row in (one, three, two)] == ["ok", "failed", "ok"]
     assert "out of memory; 3 of 3 processes" in three["reason"]
     assert three["items_per_second"] is None
-    assert 100 < one["items_per_second"] < 200
+    measured = json.loads((out / "np_1" / "benchmark_mean.json").read_text())["throughput"]["items_per_second"]
+    assert one["items_per_second"] == pytest.approx(measured)
+    assert 0 < one["items_per_second"] < 200
     assert one["latency_p50_ms"] > 10
     assert scaling["loop"] == "rec/batch"
     assert scaling["base_num_processes"] == 1
@@ -163,6 +165,13 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     assert (out / "scaling.png").exists()
     assert "slowdown" in done.stdout
     assert Scaling.model_validate_json((out / "scaling.json").read_text()).points[0].row.num_processes == 1
+
+
+def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--np-sweep", "1", "--tracer", "none")
+    assert done.returncode == 3, done.stdout + done.stderr
+    (point,) = json.loads((tmp_path / "out" / "scaling.json").read_text())["points"]
+    assert (point["row"]["status"], point["row"]["items_per_second"]) == ("ok", None)
 
 
 def test_a_dry_run_shows_all_plans_and_a_clash_is_refused(tmp_path: Path) -> None:

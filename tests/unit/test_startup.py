@@ -177,7 +177,7 @@ def test_a_real_process(tmp_path: Path) -> None:
     body = load(folder / "benchmark.json")
     jsonschema.validate(body, load(ROOT / "docs" / "schema" / "benchmark.schema.json"))
     told = body["startup"]
-    assert 200 <= told["model_load_ms"] < 2000
+    assert 200 <= told["model_load_ms"] < 20_000
     assert told["interpreter_and_imports_ms"] > 10
     assert told["first_batch_ms"] == pytest.approx(body["data"]["rec"]["batch_0"]["cpu_time"], abs=0.01)
     total = told["process_to_first_batch_ms"]

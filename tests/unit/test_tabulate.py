@@ -226,13 +226,16 @@ def test_a_batch_without_items(tmp_path: Path) -> None:
     assert pipeline["batch_1"]["total_items"] == 0
     assert pipeline["batch_1"]["cpu_time_per_item"] is None
     assert pipeline["total_items"] is None
-    assert "batch-without-items" in codes(result)
+    (finding,) = (finding for finding in result.findings if finding.code == "batch-without-items")
+    assert "items=len" in finding.cure
 
 
 def test_a_recorder_without_ranges(tmp_path: Path) -> None:
     result = result_of(Recorded(), tmp_path)
     assert result.data == {}
-    assert codes(result) == {"no-ranges"}
+    (finding,) = result.findings
+    assert (finding.code, finding.severity.value) == ("no-ranges", "error")
+    assert "--annotate" in finding.cure
 
 
 def test_an_item_count_outside_of_any_batch_is_nobody_s(tmp_path: Path) -> None:

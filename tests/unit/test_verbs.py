@@ -16,6 +16,7 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.model.scaling import Knee, Scaling, ScalingPoint, ScalingRow
+from perfharness.telemetry.clock_state import STATE_DIR
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
@@ -156,6 +157,17 @@ def test_a_run_without_traces_is_3(tmp_path: Path, capsys: Captured) -> None:
     assert run(["analyze", str(path)]) == 3
     assert run(["diagnose", str(path)]) == 3
     assert run(["ranges", str(path)]) == 1
+    capsys.readouterr()
+
+
+def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    os.mkfifo(state / "clocks.json")
+    monkeypatch.setenv(STATE_DIR, str(state))
+    assert run(["diagnose", str(two_processes(tmp_path / "out"))]) == 0
     capsys.readouterr()
 
 
