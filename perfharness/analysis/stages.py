@@ -1,7 +1,7 @@
 """Which ranges make up the result, and what they mean: recorder, lane, batch index, item count, deleted or not.
 
-A recorder's trace explains itself (docs/trace-conventions.md). A trace of plain NVTX calls is read by a pattern that
-tells which names are batches.
+A recorder's trace explains itself (docs/internals/trace-conventions.md). A trace of plain NVTX calls is read by a
+pattern that tells which names are batches.
 """
 
 from __future__ import annotations

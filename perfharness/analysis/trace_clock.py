@@ -2,7 +2,7 @@
 
 A recorder reads CLOCK_MONOTONIC and then makes a mark that carries the reading, some times in a row. So each mark was
 made after the reading that it carries and before that of the next: every pair bounds the offset between the two clocks
-from both sides, and the tightest bounds of a row are less than a microsecond apart (docs/telemetry.md has figures).
+from both sides, and the tightest bounds are less than a microsecond apart (figures: docs/guides/telemetry.md).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ModelSource:
     """A model as the user named it: a file (or SavedModel folder), or `module:function`.
 
     The function is called as `function(backend=NAME, precision=PRECISION)` and returns what the backend takes, in a
-    `FactoryModel` where that does not describe its inputs itself (see docs/backends.md). `models.model_source` makes
+    `FactoryModel` where that does not describe its inputs itself (docs/guides/backends.md). `models.model_source` makes
     one of text.
 
     Args:

@@ -1,4 +1,4 @@
-"""How a recorder's trace explains itself (docs/trace-conventions.md says it at length).
+"""How a recorder's trace explains itself (docs/internals/trace-conventions.md says it at length).
 
 Standard library only: the recorder writes by these rules and the analysis reads by them.
 """

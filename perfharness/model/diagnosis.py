@@ -79,7 +79,7 @@ class KernelGroup:
     """Launches of one kernel on one GPU with one grid and block. `share` is of the stage's kernel time, 0 to 1.
 
     `kind` is what the name says. `occupancy` is the share of the GPU's warps that can be resident at most, `limiter`
-    what keeps it from being more, `waves` how often the grid fills the GPU (docs/diagnosis.md).
+    what keeps it from being more, `waves` how often the grid fills the GPU (docs/guides/diagnosis.md).
     """
 
     name: str
@@ -236,7 +236,7 @@ class StageVerdict:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What the stage costs the whole, by a replay of the trace (docs/diagnosis.md). Null, with the reason."""
+    """What the stage costs the whole, by a replay of the trace (docs/guides/diagnosis.md). Null, with the reason."""
 
     pipeline_ms: float | None
     without_stage_ms: float | None

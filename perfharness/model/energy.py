@@ -1,4 +1,4 @@
-"""Energy as it stands in benchmark.json and benchmark_mean.json: joules, with 95 % intervals (docs/energy.md)."""
+"""Energy in benchmark.json and benchmark_mean.json: joules, with 95 % intervals (docs/guides/energy.md)."""
 
 from __future__ import annotations
 

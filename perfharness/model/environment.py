@@ -23,7 +23,7 @@ ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""
 
 NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
-"""For tests: a record of an NVML (JSON) to be answered from instead of the machine's own; see docs/testing-nvml.md."""
+"""For tests: a record of an NVML (JSON) that answers in place of the machine's; docs/internals/testing-nvml.md."""
 
 START_BARRIER = "PERFHARNESS_START_BARRIER"
 """Folder of the FIFOs of the start barrier; unset or empty: there is none."""

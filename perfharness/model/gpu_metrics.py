@@ -1,4 +1,4 @@
-"""What GPUs and host did over the measured window, as it stands in benchmark_mean.json (docs/gpu-metrics.md)."""
+"""What GPUs and host did over the measured window, as it stands in benchmark_mean.json (docs/guides/telemetry.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run, a process of it or a bare trace, opened for Python: tables in Arrow (docs/python-api.md)."""
+"""A run, a process of it or a bare trace, opened for Python: tables in Arrow (docs/guides/python-api.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An NVML that answers like the module `pynvml`, from the record of a real one; no GPU, driver or NVML library needed.
 
 Names, constants and error classes are those of `pynvml` itself. Readings come from the record, by the time since the
-replay began; what the setters change is kept in a state and shows in the readings it concerns (docs/testing-nvml.md).
+replay began; what the setters change shows in the readings it concerns (docs/internals/testing-nvml.md).
 """
 
 from __future__ import annotations

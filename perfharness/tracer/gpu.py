@@ -1,6 +1,6 @@
 """Recording GPU work through CUPTI: started before the script, stopped after it, nothing in between.
 
-What is asked for, and why so little (measured on an H200, docs/embedded-tracer.md): kernels, copies, memsets and graph
+What is asked for, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph
 launches as the GPU ran them, and API records of only those functions that start such work. That is all that is needed
 to attribute work to ranges (by correlation id, thread and time), and costs a third of what all API records cost.
 """

@@ -1,6 +1,6 @@
 """MobileNetV3-Large through every backend on the CPU: the same logits as in NumPy, in every precision that it has.
 
-The figures in `TOLERANCE` are promised in docs/backends.md.
+The figures in `TOLERANCE` are promised in docs/guides/backends.md.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def test_stages_of_milliseconds_have_one_number_together() -> None:
 
 
 AWAKE_W = 123.0
-"""What a card draws between kernels that draws 75 W before a run: about as an H200 does (docs/energy.md)."""
+"""What a card draws between kernels that draws 75 W before a run: about as an H200 does (docs/guides/energy.md)."""
 
 
 def rarely_busy(stages: dict[str, tuple[float, float]], jitter_ms: float = 40.0) -> Pipeline:

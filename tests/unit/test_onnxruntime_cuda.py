@@ -1,6 +1,6 @@
 """ONNX Runtime's CUDA and TensorRT providers on a CUDA that is the host: what they are told, and the order of a round.
 
-The CUDA provider itself: tests/gpu/test_backends_gpu.py. The TensorRT provider was never run (docs/backends.md).
+The CUDA provider itself: tests/gpu/test_backends_gpu.py. The TensorRT provider was never run (docs/guides/backends.md).
 """
 
 from __future__ import annotations

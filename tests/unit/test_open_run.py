@@ -307,8 +307,8 @@ def test_everything_in_all_is_there() -> None:
 
 
 def test_the_examples_of_the_document_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every block of docs/python-api.md, one after another, as a reader would type them in a run folder's parent."""
-    text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    """Every block of docs/guides/python-api.md, in order, as a reader would type them in a run folder's parent."""
+    text = (ROOT / "docs" / "guides" / "python-api.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
     two_processes(tmp_path / "out")
@@ -318,7 +318,7 @@ def test_the_examples_of_the_document_run(tmp_path: Path, monkeypatch: pytest.Mo
     for block in blocks:
         needed = [name for name in ("pandas", "polars") if re.search(rf"\b(import {name}|to_{name})\b", block)]
         if all(_installed(name) for name in needed):
-            exec(compile(block, "docs/python-api.md", "exec"), known)
+            exec(compile(block, "docs/guides/python-api.md", "exec"), known)
 
 
 def _installed(name: str) -> bool:
@@ -330,7 +330,7 @@ def _installed(name: str) -> bool:
 
 
 def test_every_column_is_in_the_document(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "python-api.md").read_text(encoding="utf-8")
     run = perfharness.open_run(recorded_trace(tmp_path / "t.sqlite"))
     for name in TABLES:
         for column in run.table(name).column_names:

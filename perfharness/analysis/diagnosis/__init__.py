@@ -1,4 +1,4 @@
-"""Why a stage takes the time it takes. `diagnose` is the whole; docs/diagnosis.md says what each number means."""
+"""Why a stage takes the time it takes. `diagnose` is the whole; the numbers: docs/guides/diagnosis.md."""
 
 from perfharness.analysis.diagnosis.diagnose import ALONE, diagnose
 from perfharness.analysis.diagnosis.pool import pool

@@ -3,7 +3,7 @@
 The model: each host thread does its work in order; a GPU operation begins when its call has reached the GPU and
 everything before it on its stream has ended; a blocking call returns when what it waited for has ended. Durations and
 latencies are those of the trace. A stage that takes no time leaves no host time and no operations behind; a wait in it
-for other stages' work stays. docs/diagnosis.md says what the model does not know.
+for other stages' work stays. docs/guides/diagnosis.md says what the model does not know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What limits a stage: rules over shares of its time, the first that holds gives the verdict (docs/diagnosis.md)."""
+"""What limits a stage: rules over shares of its time, the first match is the verdict (docs/guides/diagnosis.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Every moment belongs to one class: a stage, GPU work outside of stages, or none of it ("waiting"). Every model and
 every response of the sensor that the readings do not rule out (`fits`) gives each class an energy; the interval holds
-all of them. A class whose interval is wide has no number, only bounds. docs/energy.md derives it.
+all of them. A class whose interval is wide has no number, only bounds. docs/guides/energy.md derives it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Power of a GPU that is awake and does nothing: clocks up, a context there, between kernels.
 
 It is not idle power: an H200 that nobody uses drew 81 W at 345 MHz before a run, and 123 W at 1980 MHz between the
-kernels of it (docs/energy.md). What the work itself took is what is above *this* power.
+kernels of it (docs/guides/energy.md). What the work itself took is what is above *this* power.
 """
 
 from __future__ import annotations

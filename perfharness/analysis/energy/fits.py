@@ -3,7 +3,7 @@
 What a step speaks of is not documented, and what power depends on is not known. So every combination of a response of
 the sensor (how late, which part of each period, how much smoothed) and of a model (`kinds`) is tried, and all that the
 readings do not rule out are kept: what they say between them is the interval. What the readings do not tell at all is
-left to a prior as wide as the powers that a GPU can draw. docs/energy.md derives it.
+left to a prior as wide as the powers that a GPU can draw. docs/guides/energy.md derives it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 Typing = Literal["auto", "strong", "weak"]
 
 EXTRA = ("profile", "typing", "workspace_bytes", "optimization_level", "compute_capabilities")
-"""Names of what only this backend knows; docs/tensorrt.md tells what they mean."""
+"""Names of what only this backend knows; docs/guides/tensorrt.md tells what they mean."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The user's own metric: `module:function`, or `file.py:function`. docs/accuracy.md has the contract.
+"""The user's own metric: `module:function`, or `file.py:function`. docs/guides/accuracy.md has the contract.
 
 A function is called for each sample and returns a number, or numbers by name; the figure is their mean. A class is made
 once, `update` is called for each sample, and `result` returns the figures.

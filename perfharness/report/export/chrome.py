@@ -1,4 +1,4 @@
-"""A run as a Chrome trace: one JSON file that Perfetto and chrome://tracing open (docs/exports.md)."""
+"""A run as a Chrome trace: one JSON file that Perfetto and chrome://tracing open (docs/guides/exports.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/exports.md).
+"""A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/guides/exports.md).
 
 Each kind of event is a source: the times of its events, and a function that writes some of them as lines of JSON.
 Lines are made a chunk at a time, so that a timeline of millions of events never stands in memory as text.

@@ -1,0 +1,56 @@
+"""The documentation names what there is: its links lead somewhere, and code names pages that exist."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")), CHECKOUT / "samples" / "README.md"]
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ +(.*)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {"#" + slug(heading) for heading in headings}
+
+
+def slug(heading: str) -> str:
+    kept = (c for c in heading.lower().strip() if c in " -_" or unicodedata.category(c)[0] in "LN")
+    return "".join(kept).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target, anchor in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), f"{target} does not exist"
+        assert linked.is_relative_to(CHECKOUT), target
+        if anchor:
+            assert anchor in anchors(linked), f"{target}{anchor}: no such heading"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    found: set[Path] = set()
+    waiting = [CHECKOUT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        found.add(page)
+        linked = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text("utf-8")) if target}
+        waiting += [path for path in linked if path.suffix == ".md" and path not in found]
+    assert set(PAGES) <= found
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    named: set[str] = set()
+    for folder in ("perfharness", "launcher", "scripts", "samples", "tests"):
+        for path in (CHECKOUT / folder).rglob("*"):
+            if path.is_file() and path.suffix in ("", ".py", ".md", ".sh", ".toml"):
+                named |= set(re.findall(r"docs/[\w/-]+\.(?:md|json)", path.read_text("utf-8")))
+    assert len(named) > 10
+    assert not [name for name in named if not (CHECKOUT / name).is_file()]
