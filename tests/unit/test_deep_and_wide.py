@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,11 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_results_hold_the_outer_levels_and_say_how_many_they_leave_out(deep: Path, tmp_path: Path) -> None:
+    tracemalloc.start()
     assert run(["analyze", str(deep), "-o", str(tmp_path)]) == 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
     result = json.loads((tmp_path / "t" / "benchmark.json").read_text())
     finding = next(one for one in result["meta"]["findings"] if one["code"] == "nested-too-deep")
     assert str(2 * (DEPTH + 1 - MAX_LEVELS)) in finding["message"]
