@@ -63,6 +63,8 @@ def test_nothing_in_the_current_folder_is_run(trapped: Path, tmp_path: Path) -> 
         "launch", "--tracer", "embedded", "--annotate", annotations, "-o", tmp_path / "out", script, cwd=trapped
     )
     assert done.returncode == 0, done.stderr
+    assert perfharness("launch", "--dry-run", script, cwd=trapped).returncode == 0
+    perfharness("doctor", cwd=trapped)  # its exit code is about what this machine can measure
     assert not (tmp_path / "marks").exists()
     assert ask_interpreter(sys.executable).has_perfharness
 

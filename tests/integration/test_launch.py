@@ -13,8 +13,10 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from perfharness_launcher import child
 from tests.integration import launches
 from tests.integration.launches import (
     PATIENCE_S,
@@ -42,6 +44,9 @@ if index == 1:
         raise ValueError("bad frame 7")
     if mode == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "kill-helper":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
 if mode == "stubborn":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -52,7 +57,7 @@ if mode in ("hang", "stubborn", "family"):
     print("hanging", flush=True)
     time.sleep(600)
 if mode == "daemon":
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    subprocess.Popen(["env", "-i", "sleep", "7305"], start_new_session=True)
 """
 
 
@@ -139,6 +144,13 @@ def test_a_process_that_fails_is_named_and_the_other_is_kept(
     assert how in done.stdout + done.stderr
 
 
+def test_a_killed_helper_costs_its_own_process_only(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch("-np", 2, "--tracer", "none", "-o", out, script, "kill-helper").returncode == 1
+    assert [end for end, _, _ in ended(out)] == ["ok", "failed"]
+    assert processes_naming(str(tmp_path)) == []
+
+
 def test_a_timeout_ends_what_hangs(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = launch("-np", 2, "--tracer", "none", "--timeout", 1, "-o", out, script, "hang")
@@ -173,6 +185,18 @@ def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_p
     assert ended(out) == [("interrupted", None, "SIGKILL")]
 
 
+def test_helpers_killed_together_with_the_launcher_leave_no_process(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with launching("-np", 2, "--tracer", "none", "-o", out, script, "hang") as launcher:
+        wait_for(lambda: hanging(out, 2))
+        helpers = [one for one in psutil.Process(launcher.pid).children() if child.__file__ in one.cmdline()]
+        assert len(helpers) == 2
+        launcher.kill()
+        for helper in helpers:
+            helper.kill()
+    wait_for(lambda: processes_naming(str(tmp_path)) == [])
+
+
 def test_even_a_killed_launcher_leaves_no_process(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with launching("-np", 2, "--tracer", "none", "-o", out, script, "hang") as launcher:
@@ -195,8 +219,8 @@ def test_a_daemon_left_behind_is_ended_and_told(script: Path, tmp_path: Path) ->
     assert launch("--tracer", "none", "-o", out, script, "daemon").returncode == 0
     (finding,) = manifest(out)["findings"]
     assert finding["code"] == "leftover-processes"
-    assert "sleep 600" in finding["message"]
-    assert processes_naming(str(tmp_path)) == []
+    assert "sleep 7305" in finding["message"]
+    assert processes_naming("sleep 7305") == []
 
 
 def test_an_old_run_is_replaced_as_a_whole_and_foreign_files_stay(script: Path, tmp_path: Path) -> None:

@@ -64,6 +64,21 @@ def test_a_closed_terminal_costs_no_result(
     assert (out / "benchmark_mean.json").exists()
 
 
+def test_a_reader_that_has_gone_costs_no_result(script: Path, tmp_path: Path) -> None:
+    """As in `perfharness launch … | head -1`."""
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        command(*PLAIN, "--show-output", "-o", out, script, "many"),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
+    ) as launcher:  # fmt: skip
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline()
+        launcher.stdout.close()
+        assert launcher.wait(PATIENCE_S) == 0
+    assert manifest(out)["processes"][0]["ended"] == "ok"
+    assert (out / "benchmark_mean.json").exists()
+
+
 def test_a_full_disk_behind_stdout_costs_no_result(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Path("/dev/full").open("wb") as full:
@@ -74,6 +89,7 @@ def test_a_full_disk_behind_stdout_costs_no_result(script: Path, tmp_path: Path)
     assert done.returncode == 0
     assert b"No space left on device" in done.stderr
     assert manifest(out)["processes"][0]["ended"] == "ok"
+    assert (out / "benchmark_mean.json").exists()
 
 
 def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_every_line(script: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from perfharness.analysis.paths import name_paths
 from perfharness.analysis.range_table import build_range_table
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.throughput import throughput
 from perfharness.report.meta import trace_only_meta
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded
@@ -60,6 +61,8 @@ def test_two_calls_of_a_pipeline_are_two_loops(tmp_path: Path) -> None:
     assert kept(builder, tmp_path) == {"batch": [1, 2, 3, 1, 2, 3, 4]}
     result = tabulate_file(tmp_path, 1)
     assert [loop.count for loop in result.loops] == [5, 6]
+    rate = throughput({"p": result.loops}, clock_is_utc=True)
+    assert (rate["items_per_second"], rate["items"]) == (50, 7), "the pause between the calls does not count"
     meta = trace_only_meta(open_trace(tmp_path / "t.sqlite").meta, result, "t", 1)
     assert meta["total_batches"] == {"toy/pipeline/batch": 11}
     assert meta["total_batches_minus_warmup"] == {"toy/pipeline/batch": 7}
@@ -103,13 +106,32 @@ def test_a_thread_or_a_task_for_each_batch_makes_one_loop(tmp_path: Path) -> Non
         assert sorted(kept(builder, tmp_path)["batch"]) == [1, 2, 3, 4]
 
 
-def test_each_task_with_batches_has_its_warmup(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["tid", "lane", "pid"])
+def test_each_thread_task_or_worker_with_batches_has_its_warmup(tmp_path: Path, key: str) -> None:
+    """Four with six batches each, of which the first is cold (50 ms), the others take 5 ms: 16 are left, of 5 ms."""
     builder = Recorded()
-    for lane in (1, 2):
-        for index in range(4):
-            at = 5 * lane + 20 * index
-            builder.batch(index, at, at + 15, lane=lane)
-    assert kept(builder, tmp_path) == {"batch": [1, 2, 1, 2]}
+    for number in range(1, 5):
+        where: dict[str, Any] = {key: number}
+        for index in range(6):
+            at = number + 60 * index
+            builder.batch(index, at, at + (50 if index == 0 else 5), **where)
+    assert kept(builder, tmp_path) == {"batch": [1, 2, 3, 4] * 4}
+    time = tabulate_file(tmp_path, 1).stats_minus_warmup["toy"]["batch"]["cpu_time"]
+    assert (time["count"], time["mean"], time["max"]) == (16, 5, 5)
+
+
+def test_rounds_of_tasks_are_one_loop_with_the_rate_of_the_rounds(tmp_path: Path) -> None:
+    """Five rounds of four tasks of 20 ms, a round each 20.5 ms: 4 items in 20.5 ms."""
+    builder = Recorded()
+    for number in range(20):
+        at = 20.5 * (number // 4) + 0.001 * (number % 4)
+        builder.batch(number, at, at + 20, lane=1 + number % 4)
+    builder.write(tmp_path / "t.sqlite")
+    loops = tabulate_file(tmp_path, 1).loops
+    assert [loop.count for loop in loops] == [20]
+    found = throughput({"p": loops}, clock_is_utc=True)
+    assert found["items_per_second"] == pytest.approx(4 / 0.0205, rel=1e-3)
+    assert found["items"] == pytest.approx(12, abs=0.01)
 
 
 def test_tasks_of_a_server_share_one_loop(tmp_path: Path) -> None:

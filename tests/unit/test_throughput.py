@@ -287,10 +287,10 @@ def test_a_constant_rate_comes_out_exactly_or_not_at_all(
 
 
 @pytest.mark.parametrize("processes", [1, 4])
-@pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 40.0])
-@pytest.mark.parametrize("count", [5, 50])
+@pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 9.0, 40.0])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 10, 50])
 def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> None:
-    """Jitter of 5 % and any phase, loaders of 0 to 40 times as long; mean over 50 runs."""
+    """Jitter of 5 % and any phase, loaders of 0 to 40 times as long; mean over 50 runs. Null below three periods."""
     rng = np.random.default_rng(1)
     found = []
     for _ in range(50):
@@ -302,5 +302,10 @@ def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> No
         value = throughput(run, clock_is_utc=True)["items_per_second"]
         if value is not None:
             found.append(value / (processes * 100 / (1 + loader)))
-    assert len(found) >= 25
+    if count < MIN_PERIODS:
+        assert found == []
+    elif count >= 5 or processes == 1:
+        assert len(found) >= 25
+    if len(found) < 25:
+        return
     assert abs(np.mean(found) - 1) < max(0.01, 4 * np.std(found) / np.sqrt(len(found)))

@@ -1,0 +1,151 @@
+"""Batches of threads, tasks, nested loops and worker processes, recorded by one real launch: which of them count."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.launches import environment, run_to_the_end
+
+SCRIPT = """
+import asyncio, multiprocessing, threading, time
+from perfharness import PerfRecorder
+
+def loop(perf, count):
+    for index in range(count):
+        with perf.batch(index, total_items=1):
+            time.sleep(0.005 if index == 0 else 0.001)
+
+def work(_number):
+    perf = PerfRecorder("workers")
+    loop(perf, 6)
+    perf.finalize()
+
+async def task(perf):
+    for index in range(8):
+        with perf.batch(index, total_items=1):
+            await asyncio.sleep(0.001)
+
+async def request(perf, index):
+    with perf.batch(index, total_items=1):
+        await asyncio.sleep(0.004)
+
+async def tasks(perf):
+    await asyncio.gather(*[task(perf) for _ in range(4)])
+
+async def rounds(perf):
+    for number in range(5):
+        await asyncio.gather(*[request(perf, 4 * number + place) for place in range(4)])
+
+async def server(perf):
+    requests = []
+    for index in range(80):
+        requests.append(asyncio.create_task(request(perf, index)))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*requests)
+
+def main():
+    threads_recorder = PerfRecorder("threads")
+    threads = [threading.Thread(target=loop, args=(threads_recorder, 6)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in (tasks, rounds, server):
+        asyncio.run(run(PerfRecorder(run.__name__)))
+    calls = PerfRecorder("calls")
+    for count in (5, 20):
+        with calls.range("pipeline"):
+            loop(calls, count)
+    nested = PerfRecorder("nested")
+    for epoch in range(3):
+        with nested.batch(epoch, message="epoch"):
+            for video in range(3):
+                with nested.batch(video, message="video"):
+                    for frame in range(4):
+                        with nested.batch(frame, total_items=1, message="frame"):
+                            pass
+    items = PerfRecorder("items")
+    with items.range("pipeline"):
+        for index in range(42):
+            with items.batch(index, total_items=64 if index % 2 else 1):
+                time.sleep(0.001)
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+if __name__ == "__main__":
+    main()
+"""
+BREAKS = """
+from perfharness import PerfRecorder
+perf = PerfRecorder("rec")
+for index in range(10):
+    with perf.batch(index, total_items=1):
+        if index == 5:
+            raise ValueError("broken input")
+"""
+
+
+def launch(tmp_path: Path, script: str, *options: object) -> tuple[int, dict[str, Any]]:
+    """Exit code and benchmark_mean.json."""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    done = run_to_the_end(("--tracer", "embedded", "-o", tmp_path / "out", *options, path), environment())
+    result: dict[str, Any] = json.loads((tmp_path / "out" / "benchmark_mean.json").read_text())
+    return done.returncode, result
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    code, mean = launch(tmp_path_factory.mktemp("loops"), SCRIPT, "-w", 1)
+    assert code == 0
+    return mean
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("threads/batch", 4 * 4),
+        ("workers/batch", 4 * 4),
+        ("tasks/batch", 4 * 6),
+        ("rounds/batch", 18),
+        ("server/batch", 78),
+        ("calls/pipeline/batch", 3 + 18),
+        ("items/pipeline/batch", 40),
+        ("nested/epoch", 1),
+        ("nested/epoch/video", 1),
+        ("nested/epoch/video/frame", 2),
+    ],
+)
+def test_the_first_and_last_batch_of_each_loop_are_excluded(measured: dict[str, Any], path: str, count: int) -> None:
+    assert at(measured["stats_minus_warmup"], path)["cpu_time"]["count"] == count
+
+
+def at(tree: dict[str, Any], path: str) -> dict[str, Any]:
+    for name in path.split("/"):
+        tree = tree[name]
+    return tree
+
+
+def test_time_per_item_is_time_over_items_and_no_mean_of_ratios(measured: dict[str, Any]) -> None:
+    """Batches of 1 and of 64 items in turns, equally long: the mean of the ratios would be 16 times as much."""
+    batch = at(measured["stats_minus_warmup"], "items/pipeline/batch")
+    per_item = batch["cpu_time"]["mean"] / batch["total_items"]["mean"]
+    assert batch["total_items"]["mean"] == statistics.mean([1, 64])
+    assert batch["cpu_time_per_item"]["mean"] == pytest.approx(per_item, rel=1e-3)
+    mean = at(measured["mean_data"], "items/pipeline/batch")
+    assert mean["cpu_time_per_item"] == pytest.approx(mean["cpu_time"] / mean["total_items"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("script", "warmup", "code"), [(BREAKS, 0, 1), (BREAKS.replace("== 5", "== 50"), 5000, 3)])
+def test_a_crash_and_no_batch_left_give_no_rate(tmp_path: Path, script: str, warmup: int, code: int) -> None:
+    found, mean = launch(tmp_path, script, "--no-telemetry", "-w", warmup)
+    assert (found, (mean.get("throughput") or {}).get("items_per_second")) == (code, None)
