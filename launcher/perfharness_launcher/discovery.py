@@ -13,6 +13,8 @@ from pathlib import Path
 from perfharness.model.plan import NsysInstall
 
 NSYS_VARIABLE = "PERFHARNESS_NSYS"
+"""Path of an nsys, looked at before all others."""
+
 PROBE_TIMEOUT_S = 60
 IMPORTER = "QdstrmImporter"
 

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 import psutil
 
 RUN_ID_VARIABLE = "PERFHARNESS_RUN_ID"
+"""Marks every process of a run, so that none is left behind."""
+
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 

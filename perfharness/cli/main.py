@@ -25,6 +25,7 @@ MEASURING = frozenset({"launch", "bench", "compare-engines", "compare-layers"})
 """They go on when nobody reads what they print; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
+"""Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
 
 
 EXIT_INTERRUPTED = 130

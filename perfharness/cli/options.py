@@ -12,9 +12,16 @@ import typer
 from perfharness.model.findings import Finding, Severity
 
 EXIT_OK = 0
+"""All well."""
+
 EXIT_FAILED = 1
+"""A process failed, or perfharness did; Ctrl-C; or results could not be written."""
+
 EXIT_USAGE = 2
+"""The command line is wrong; nothing was started."""
+
 EXIT_CHECK_FAILED = 3
+"""Measured, but a check failed (a finding of severity `error`), or nothing that was asked for could be measured."""
 
 
 def spelled_with_dashes(token: str) -> str:

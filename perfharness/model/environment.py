@@ -9,7 +9,11 @@ OUTPUT_DIR = "PERFHARNESS_OUTPUT_DIR"
 """Folder of this process (`proc_X_gpu_Y`); the recorder writes `recorder.json` there. Set means: inside a launch."""
 
 PROCESS_INDEX = "PERFHARNESS_PROCESS_INDEX"
+"""Number of the process over all GPUs, from 0."""
+
 NUM_PROCESSES = "PERFHARNESS_NUM_PROCESSES"
+"""How many processes the launch measures, over all GPUs."""
+
 GPU_INDEX = "PERFHARNESS_GPU_INDEX"
 """Index of the GPU on the machine; inside the process it is device 0, for CUDA_VISIBLE_DEVICES holds its UUID."""
 
@@ -17,7 +21,10 @@ TRACER = "PERFHARNESS_TRACER"
 """`nsys`, `embedded` or `none`."""
 
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
+"""`--warmup-batches`."""
+
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
+"""`--log-level`, for the script to use."""
 
 ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""

@@ -25,6 +25,8 @@ from perfharness.files import NOT_REGULAR
 from perfharness.model.clocks import Setting
 
 STATE_DIR = "PERFHARNESS_STATE_DIR"
+"""Folder of the record of changed clocks; containers that share a GPU have to share it."""
+
 STATE_NAME = "clocks.json"
 LOCK_NAME = "clocks.lock"
 STATE_VERSION = 2
