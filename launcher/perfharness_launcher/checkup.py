@@ -15,8 +15,7 @@ from perfharness.errors import ClockError
 from perfharness.model.distribution import install_command
 from perfharness.model.plan import InterpreterFacts, NsysInstall
 from perfharness.model.version import VERSION
-from perfharness.telemetry.clock_state import StateStore, all_stores
-from perfharness.telemetry.clock_words import RESTORE_COMMAND, left_behind_in_words
+from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus, state_dirs
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
 from perfharness_launcher.discovery import INSTALL_NSYS, NSYS_VARIABLE, find_nsys
 from perfharness_launcher.environment import cpu_model, operating_system
@@ -77,7 +76,7 @@ def check_up(
         *check_gpus(gpus, environ),
         *check_embedded(gpus, interpreter),
         *check_permissions(root, has_gpu=bool(gpus.gpus)),
-        *check_clocks(gpus, all_stores(environ), root),
+        *check_clocks(gpus, state_dirs(environ), root),
         *check_packages(has_gpu=bool(gpus.gpus)),
     ]
 
@@ -219,26 +218,23 @@ def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
         )
 
 
-def check_clocks(gpus: GpuFacts, stores: Sequence[StateStore], root: Path = Path("/")) -> Iterator[Check]:
+def check_clocks(gpus: GpuFacts, folders: Sequence[Path], root: Path = Path("/")) -> Iterator[Check]:
     """Whether this user may lock clocks, and whether an earlier run has left them changed."""
     if gpus.gpus:
         yield _clock_permission(root)
         for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
             yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
-    for store in stores:
+    for clocks in changed_gpus(folders):
         try:
-            state = store.read()
+            state, line = clocks.read(), clocks.left_behind()
         except ClockError as error:
             yield Check("clocks", Health.WARNING, str(error))
             continue
-        if state is None:
-            continue
-        if line := left_behind_in_words(store, state):
+        if line:
             yield Check("clocks", Health.WARNING, line, RESTORE_COMMAND)
-        elif state.changes:
-            held = "for `clocks max`" if any(owner.kind == "hold" for owner in state.owners) else "for a running launch"
-            count = len({change.gpu_uuid for change in state.changes})
-            yield Check("clocks", Health.GOOD, f"clocks of {count} GPU{'s' * (count > 1)} are held at maximum, {held}")
+        elif state is not None:
+            held = "for `clocks max`" if state.held else "for a running launch"
+            yield Check("clocks", Health.GOOD, f"the clocks of GPU {clocks.gpu_uuid} are held at maximum, {held}")
 
 
 CAP_SYS_ADMIN = 21

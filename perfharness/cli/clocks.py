@@ -22,16 +22,17 @@ from perfharness.cli.options import (
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
 from perfharness.model.text import safe
-from perfharness.telemetry.clock_settings import CLOCK_SETTINGS
-from perfharness.telemetry.clock_state import StateStore, all_stores, own_store
-from perfharness.telemetry.clock_words import (
+from perfharness.telemetry.clock_settings import CLOCK_SETTINGS, step_lines, value_text
+from perfharness.telemetry.clocks import (
     RESTORE_COMMAND,
-    left_behind_in_words,
-    restored_in_words,
-    steps_in_words,
-    value_in_words,
+    ClockOwner,
+    ClockState,
+    GpuClocks,
+    Restored,
+    changed_gpus,
+    restore,
+    state_dirs,
 )
-from perfharness.telemetry.clocks import ClockTaker, Restored, process_as_owner, restore
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
@@ -73,17 +74,16 @@ def maximize(
     uuids = _choose(num_gpus, gpu_offset, gpus)
     stop = refusal is ClockRefusal.STOP
     with noting_interrupts() as interrupts, open_nvml() as nvml:
-        taker = ClockTaker(
-            nvml, own_store(), process_as_owner("hold"), stop_on_refusal=stop, interrupted=lambda: bool(interrupts)
-        )
-        steps = taker.take(uuids)
-        for _, line in steps_in_words(steps):
+        owner = ClockOwner(nvml, state_dirs()[0], stop, lambda: bool(interrupts))
+        steps = owner.maximize(uuids)
+        for line in step_lines(steps):
             _echo(line)
         refused = any(step.answer == "refused" for step in steps)
         if interrupts or (stop and refused):
-            _say_restored(taker.give_back())
+            _print_restored(owner.restore())
             _echo("interrupted" if interrupts else "stopped at the refusal", err=True)
             raise typer.Exit(EXIT_FAILED)
+        owner.hold()
     if any(step.answer == "set" for step in steps):
         _echo(f"until `{RESTORE_COMMAND}`")
     raise typer.Exit(_code(steps))
@@ -119,43 +119,38 @@ def restore_verb(
 
     Exit codes: 0 done, or nothing to do; 1 something could not be restored.
     """
-    results: list[Restored] = []
-    of_others: list[str] = []
+    folders = [folder for folder in state_dirs() if folder.exists()]
+    writable = [folder for folder in folders if os.access(folder, os.W_OK)]
     with noting_interrupts(), open_nvml() as nvml:
-        for store in all_stores():
-            if not store.path.exists():
-                continue
-            if not os.access(store.folder, os.W_OK):
-                of_others.append(str(store.path))
-                continue
-            results += restore(nvml, store, holds_end=True, force=force)
-    _say_restored(results)
-    if of_others:
-        raise ClockError(f"{', '.join(of_others)} is another user's; run `{RESTORE_COMMAND}` as that user, or as root")
+        results = restore(nvml, writable, force=force)
+    _print_restored(results)
+    if of_others := changed_gpus([folder for folder in folders if folder not in writable]):
+        names = ", ".join(str(clocks.path) for clocks in of_others)
+        raise ClockError(f"{names} is another user's; run `{RESTORE_COMMAND}` as that user, or as root")
     if not results:
         _echo("nothing to restore")
     raise typer.Exit(EXIT_FAILED if any(item.outcome == "failed" for item in results) else EXIT_OK)
 
 
-def _say_restored(results: Sequence[Restored]) -> None:
+def _print_restored(results: Sequence[Restored]) -> None:
     for item in results:
-        _echo(restored_in_words(item), err=item.outcome == "failed")
+        _echo(str(item), err=item.outcome == "failed")
 
 
 def status(as_json: AsJson = False) -> None:
     """The clocks now, what perfharness has changed about them, and for whom. Changes nothing."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
-        states = [state for store in all_stores() if (state := _state(store))]
+        states = [(clocks, state) for clocks in changed_gpus(state_dirs()) if (state := clocks.read())]
         if as_json:
-            _echo(json.dumps({"gpus": gpus, "states": states}, indent=2))
+            _echo(json.dumps({"gpus": gpus, "states": [_state(*one) for one in states]}, indent=2))
             return
         if not nvml.opened.ok:
             _echo(f"no GPU: {nvml.opened.reason}")
         for gpu in gpus:
             _print_gpu(gpu)
-        for store in all_stores():
-            _print_state(store)
+        for clocks, state in states:
+            _print_state(clocks, state)
         if not states:
             _echo("perfharness has changed nothing")
 
@@ -168,7 +163,7 @@ def _gpu_status(gpu: Device) -> dict[str, Any]:
         settings[setting.name] = {
             "now": now.value if now else None,
             "maximum": largest.value,
-            "reason": now.reason if now else "NVML does not tell locks",
+            "reason": now.reason if now else "NVML does not report locks",
         }
     clocks = {
         name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
@@ -181,51 +176,36 @@ def _print_gpu(gpu: dict[str, Any]) -> None:
     now = gpu["clocks_now"]
     _echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
     for setting in CLOCK_SETTINGS:
-        told = gpu["settings"][setting.name]
-        value = value_in_words(setting.name, told["now"]) if told["now"] else f"not told ({told['reason']})"
-        largest = value_in_words(setting.name, told["maximum"]) if told["maximum"] else "not told"
-        _echo(f"  {setting.title}: {value}; maximum {largest}")
+        found = gpu["settings"][setting.name]
+        value = value_text(setting.name, found["now"]) + ("" if found["now"] else f" ({found['reason']})")
+        _echo(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
 
 
-def _state(store: StateStore) -> dict[str, Any] | None:
-    state = store.read()
-    if state is None:
-        return None
-    owners = [{**owner.model_dump(), "lives": owner.lives} for owner in state.owners]
-    return {
-        "file": str(store.path),
-        "of_this_boot": state.is_of_this_boot,
-        "owners": owners,
-        "changes": [change.model_dump() for change in state.changes],
-    }
+def _owner(clocks: GpuClocks, state: ClockState) -> str | None:
+    """`launch` or `hold`; None where a killed run left the changes."""
+    if state.held:
+        return "hold"
+    return "launch" if clocks.is_owned() else None
 
 
-def _print_state(store: StateStore) -> None:
-    state = store.read()
-    if state is None:
-        return
+def _state(clocks: GpuClocks, state: ClockState) -> dict[str, Any]:
+    head = {"file": str(clocks.path), "gpu_uuid": clocks.gpu_uuid, "owner": _owner(clocks, state)}
+    return {**head, **state.model_dump(exclude={"held"})}
+
+
+def _print_state(clocks: GpuClocks, state: ClockState) -> None:
     for change in state.changes:
-        before = value_in_words(change.setting, change.before) if change.before else "not told"
-        what = f"{change.gpu_uuid}: {change.setting}: before {before}, set to"
-        _echo(f"changed: GPU {what} {value_in_words(change.setting, change.wanted)}")
-    for owner in state.owners:
-        who = f"a launch (pid {owner.pid})" if owner.kind == "launch" else "`clocks max`"
-        _echo(f"for: {who} of user {owner.uid}, since {owner.since}{'' if owner.lives else ', which was killed'}")
-    if line := left_behind_in_words(store, state):
+        what = f"GPU {clocks.gpu_uuid}: {change.setting}: before {value_text(change.setting, change.before)}"
+        _echo(f"changed: {what}, set to {value_text(change.setting, change.wanted)}")
+    who = {"hold": "`clocks max`", "launch": f"a launch (pid {state.pid})"}
+    _echo(f"for: {who.get(_owner(clocks, state) or '', 'a run that was killed')}, since {state.since}")
+    if line := clocks.left_behind():
         _echo(line)
 
 
 def notice() -> str | None:
-    """What a killed run has left behind, in one line, for every other verb to say; None where there is nothing.
-
-    Looks for a file or two and reads them only where they are; whatever is wrong with one is for `clocks` to say.
-    """
-    for store in all_stores():
-        if os.path.exists(store.path):  # noqa: PTH110 - false, rather than an error, where the folder may not be read
-            try:
-                state = store.read()
-            except ClockError as error:
-                return str(error)
-            if state is not None and (line := left_behind_in_words(store, state)):
-                return line
-    return None
+    """What a killed run has left behind, in one line, for every other verb to print; None where there is nothing."""
+    try:
+        return next((line for clocks in changed_gpus(state_dirs()) if (line := clocks.left_behind())), None)
+    except ClockError as error:
+        return str(error)

@@ -18,9 +18,9 @@ Setting = Literal[
 """In the order in which they are set; they are restored in the reverse order."""
 
 StepAnswer = Literal["set", "already", "refused", "absent", "not_tried"]
-"""`already`: it was so before, or another run had set it; `absent`: this card has no such setting any more."""
+"""`already`: it was so before, or `clocks max` holds it; `absent`: this card has no such setting any more."""
 
-Outcome = Literal["restored", "left_to_others", "changed_by_others", "gone_with_restart", "nothing_to_do", "failed"]
+Outcome = Literal["restored", "left_to_others", "changed_by_others", "nothing_to_do", "failed"]
 
 
 class _Model(BaseModel):
@@ -34,10 +34,10 @@ class ClockStep(_Model):
     setting: Setting
     answer: StepAnswer
     wanted: list[int] | None = None
-    """None where the card does not tell its maximum."""
+    """None where the card does not report its maximum."""
 
     before: list[int] | None = None
-    """None where NVML does not tell; it never tells locks."""
+    """None where NVML does not report it; it never reports locks."""
 
     after: list[int] | None = None
     """As read back after it was set; None for locks."""
@@ -55,7 +55,7 @@ class ClocksRecord(_Model):
     steps: list[ClockStep] = Field(default_factory=list)
 
     def _locked(self, gpu_uuid: str, setting: Setting) -> int | None:
-        """Set, or set already by another run: asked for either way."""
+        """Set, or held already: asked for either way."""
         for step in self.steps:
             if step.gpu_uuid == gpu_uuid and step.setting == setting and step.answer in ("set", "already"):
                 return step.wanted[-1] if step.wanted else None

@@ -1,37 +1,163 @@
-"""Clocks at their maximum, and back: what was there is on disk before anything changes; only our changes are undone.
+"""GPU clocks at their maximum, and back to what they were.
 
-Several runs at once share one state: each is an owner, and a GPU is restored when its last owner has gone. An owner
-that was killed counts as gone, so whoever restores next (a run that ends, or `clocks restore`) restores what it left.
+Each GPU's clocks have one owner at a time: the process that holds the lock on the GPU's state folder, which the kernel
+releases however the process ends. The state file in it holds what was there before each change, from before the change
+until it is undone; without an owner it is what a killed run left, and the next owner restores that first. What
+`clocks max` sets is held: it stays until `clocks restore`, and a launch meanwhile undoes only what it changed itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Literal
+from pathlib import Path
 
-from perfharness.errors import ClockError
+from pydantic import BaseModel, Field, ValidationError
+
+from perfharness.errors import ClockError, ResultError
+from perfharness.files import locked, read_regular, replacing, sync
 from perfharness.model.clocks import ClockStep, Outcome, Setting, StepAnswer
-from perfharness.telemetry.clock_settings import BY_NAME, CLOCK_SETTINGS, ClockSetting
-from perfharness.telemetry.clock_state import (
-    Change,
-    ClocksState,
-    Owner,
-    StateStore,
-    pid_namespace,
-    start_ticks,
-)
+from perfharness.telemetry.clock_settings import BY_NAME, CLOCK_SETTINGS, ClockSetting, value_text
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
+STATE_DIR = "PERFHARNESS_STATE_DIR"
+"""Folder of what the clocks were before they were changed; containers that share a GPU have to share it."""
+
+ROOT_STATE_DIR = Path("/run/perfharness")
+"""Emptied when the machine starts, as the settings are."""
+
+STATE_NAME = "clocks.json"
+LOCK_PATIENCE_S = 1.0
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
+RESTORE_COMMAND = "perfharness clocks restore"
+
+
+class Change(BaseModel):
+    """One setting that was changed, or was about to be."""
+
+    setting: Setting
+    before: list[int] | None
+    wanted: list[int]
+
+
+class ClockState(BaseModel):
+    """What was changed about one GPU, in the order of the changes.
+
+    Args:
+        pid: of the last owner, to be named.
+        held: `clocks max` was done; until then, and for a launch, the changes end with their owner.
+    """
+
+    pid: int = Field(default_factory=os.getpid)
+    since: str = Field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    held: bool = False
+    changes: list[Change] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GpuClocks:
+    """The state folder of one GPU's clocks, named by its UUID."""
+
+    folder: Path
+
+    @property
+    def gpu_uuid(self) -> str:
+        """Of the whole GPU."""
+        return self.folder.name
+
+    @property
+    def path(self) -> Path:
+        """The state file."""
+        return self.folder / STATE_NAME
+
+    def read(self) -> ClockState | None:
+        """What was changed; None where that is nothing. Raises `ClockError` where the file cannot be read."""
+        try:
+            return ClockState.model_validate_json(read_regular(self.path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ClockError(f"{self.path}, which keeps what the clocks were, cannot be read: {error}") from error
+        except ValidationError as error:
+            raise ClockError(
+                f"{self.path} is no state of clocks that this version can read ({error.error_count()} faults);"
+                " restore the clocks with nvidia-smi (-rgc, -rmc, -rac, -pl, -pm), then remove the file"
+            ) from error
+
+    def write(self, state: ClockState) -> None:
+        """Replace the file, or remove it where nothing is changed; it is on the disk when this returns.
+
+        Raises:
+            ClockError: it cannot be written.
+        """
+        try:
+            if state.changes:
+                with replacing(self.path, follow=False) as temporary:
+                    temporary.write_text(state.model_dump_json(indent=1))
+                    temporary.chmod(0o644)  # whatever root's umask: anybody's next command is to find it
+            else:
+                self.path.unlink(missing_ok=True)
+            sync(self.folder)
+        except (OSError, ResultError) as error:
+            raise ClockError(f"what the clocks were before cannot be kept: {error}") from error
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Be the owner. Raises `BlockingIOError` where another process is, `ClockError` where nothing can be kept."""
+        try:
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for folder in (self.folder, self.folder.parent):
+                    folder.chmod(0o755)
+        except OSError as error:
+            raise ClockError(
+                f"what the clocks were before cannot be kept in {self.folder}: {error}; nothing was changed; "
+                f"{STATE_DIR} names another folder"
+            ) from error
+        with locked(self.folder, LOCK_PATIENCE_S):
+            yield
+
+    def is_owned(self) -> bool:
+        """Whether a running process owns them now."""
+        try:
+            with locked(self.folder):
+                return False
+        except OSError:  # held, or of a folder that this user may not open
+            return True
+
+    def left_behind(self) -> str | None:
+        """What a killed run has left, in one line; None where nothing is left. Raises `ClockError`, as `read` does."""
+        state = self.read()
+        if state is None or state.held or self.is_owned():
+            return None
+        settings = ", ".join(dict.fromkeys(BY_NAME[change.setting].title for change in state.changes))
+        what = f"a run that was killed may have left GPU {self.gpu_uuid} changed ({settings})"
+        return f"{what}; `{RESTORE_COMMAND}` brings back what was before"
+
+
+def state_dirs(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """Where changes are kept: this user's own first, then root's, whose changes concern everybody."""
+    environ = os.environ if environ is None else environ
+    if named := environ.get(STATE_DIR):
+        return [Path(named)]
+    if os.geteuid() == 0:
+        return [ROOT_STATE_DIR]
+    state_home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local" / "state"
+    return [Path(state_home) / "perfharness", ROOT_STATE_DIR]
+
+
+def changed_gpus(folders: Sequence[Path]) -> list[GpuClocks]:
+    """The GPUs of which a state file is kept in these folders."""
+    return [GpuClocks(path.parent) for folder in folders for path in sorted(folder.glob(f"*/{STATE_NAME}"))]
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What became of one change."""
+    """The outcome of undoing one change."""
 
     gpu_uuid: str
     setting: Setting
@@ -39,300 +165,208 @@ class Restored:
     before: list[int] | None = None
     reason: str | None = None
 
+    def __str__(self) -> str:
+        """One line."""
+        what = f"GPU {self.gpu_uuid}: {BY_NAME[self.setting].title}"
+        back = value_text(self.setting, self.before) if self.before else "released"
+        return {
+            "restored": f"{what} restored: {back}",
+            "nothing_to_do": f"{what}: {back} already",
+            "left_to_others": f"{what} left as it is: {self.reason}",
+            "changed_by_others": f"{what} left as it is: somebody else has changed it since",
+            "failed": f"{what} could not be restored: {self.reason}",
+        }[self.outcome]
+
 
 def _never() -> bool:
     return False
 
 
 @dataclass
-class ClockTaker:
-    """Sets the clocks of some GPUs to their maximum, as one owner.
+class _Owned:
+    clocks: GpuClocks
+    state: ClockState
+    first: int
+    """Number of the first change that ends with this owner: those before are held."""
+
+
+@dataclass
+class ClockOwner:
+    """Sets the clocks of some GPUs to their maximum, and restores them.
 
     Args:
         nvml: open.
-        owner: a launch, until its process ends or gives back; or a hold, until somebody restores.
+        folder: where what they were before is kept.
         stop_on_refusal: leave the steps after the first refusal untried.
         interrupted: asked before each step; once true, the others are left untried.
     """
 
     nvml: Nvml
-    store: StateStore
-    owner: Owner
+    folder: Path
     stop_on_refusal: bool = False
     interrupted: Callable[[], bool] = _never
     steps: list[ClockStep] = field(default_factory=list)
+    _owned: list[_Owned] = field(default_factory=list)
+    _locks: ExitStack = field(default_factory=ExitStack)
 
-    def take(self, gpu_uuids: Sequence[str]) -> list[ClockStep]:
+    def maximize(self, gpu_uuids: Sequence[str]) -> list[ClockStep]:
         """Set everything; returns each step's answer.
 
         Raises:
-            ClockError: the state cannot be kept; nothing was changed then. Anything else raised has been undone.
+            ClockError: what was before cannot be kept, or what an earlier run kept cannot be read. Whatever is raised,
+                what was changed has been restored.
         """
         try:
-            with self.store.locked():
-                self._take(gpu_uuids)
+            for uuid in gpu_uuids:
+                self._maximize_gpu(uuid)
         except BaseException:
-            self.give_back()
+            self.restore()
             raise
         return self.steps
 
-    def _take(self, gpu_uuids: Sequence[str]) -> None:
-        state = self.store.read()
-        if state is None or not state.is_of_this_boot:
-            state = ClocksState()
-        self._forget_own(state)
-        owner = self.owner.model_copy(update={"gpus": list(gpu_uuids)})
-        planned = [step for uuid in gpu_uuids for step in self._plan(uuid, state)]
-        if not any(change for _, _, change in planned):
-            self.steps = [step for step, _, _ in planned]
-            changed = {change.gpu_uuid for other in self.store.machines() for change in other.changes}
-            if state.changes or changed & {*gpu_uuids}:  # of others, which this run relies on from now on
-                state.owners.append(owner)
-                self._complete(owner, state)
-            return
-        state.owners.append(owner)
-        self._write(state)
-        for step, device, change in planned:
-            self.steps.append(self._do(step, device, change, state))
-        state.changes = [change for change in state.changes if change.phase != "planned"]
-        self._complete(owner, state)
+    def hold(self) -> None:
+        """Leave the clocks as they are until `restore`, the function, is called; ends the ownership."""
+        with self._locks:
+            for owned in self._owned:
+                owned.state.held = True
+                owned.clocks.write(owned.state)
+            self._owned.clear()
 
-    def _complete(self, owner: Owner, state: ClocksState) -> None:
-        """Everything is done; a second `clocks max` takes the place of the first, whose GPUs it goes on holding."""
-        owner.complete = True
-        if owner.kind == "hold":
-            held = [other for other in state.owners if other.kind == "hold" and other.complete]
-            owner.gpus = list(dict.fromkeys(uuid for other in held for uuid in other.gpus))
-            state.owners = [other for other in state.owners if other is owner or other not in held]
-        self._write(state)
+    def restore(self) -> list[Restored]:
+        """Undo what this owner changed, the last change first; ends the ownership."""
+        results = []
+        with self._locks:
+            while self._owned:
+                owned = self._owned.pop()
+                if owned.clocks.path.exists():  # else somebody has restored it by force
+                    results += _undo(self.nvml, owned.clocks, owned.state, owned.first)
+        return results
 
-    def _forget_own(self, state: ClocksState) -> None:
-        """Owners that were killed do not count any more, nor does what this one wanted before."""
-        state.owners = [owner for owner in state.owners if owner.lives and not _is_same(owner, self.owner)]
-
-    def _write(self, state: ClocksState) -> None:
-        try:
-            self.store.write(state)
-        except OSError as error:
-            raise ClockError(f"what the clocks were before cannot be kept in {self.store.path}: {error}") from error
-
-    def _plan(self, uuid: str, state: ClocksState) -> list[tuple[ClockStep, Device | None, Change | None]]:
-        """Each setting's step, and the change that it takes; the changes are put into the state as planned."""
+    def _maximize_gpu(self, uuid: str) -> None:
         device = self.nvml.device(uuid)
         if device is None:
-            reason = self.nvml.opened.reason or "there is no such GPU"
-            return [(_step(uuid, setting.name, "refused", reason=reason), None, None) for setting in CLOCK_SETTINGS]
+            return self._refuse(uuid, self.nvml.opened.reason or "there is no such GPU")
         if device.is_mig or device.is_mig_parent:
-            return [(_step(uuid, setting.name, "refused", reason=MIG_REASON), None, None) for setting in CLOCK_SETTINGS]
-        return [self._plan_setting(device, setting, state) for setting in CLOCK_SETTINGS]
+            return self._refuse(uuid, MIG_REASON)
+        clocks = GpuClocks(self.folder / uuid)
+        try:
+            self._locks.enter_context(clocks.owned())
+        except BlockingIOError:
+            return self._refuse(uuid, _owner_text(clocks))
+        state = clocks.read() or ClockState()
+        if not state.held:  # what a killed run left
+            _undo(self.nvml, clocks, state)
+        state.pid = os.getpid()
+        owned = _Owned(clocks, state, len(state.changes) if state.held else 0)
+        self._owned.append(owned)
+        for setting in CLOCK_SETTINGS:
+            self.steps.append(self._maximize(device, setting, owned))
+        if state.changes:
+            clocks.write(state)
+        return None
 
-    def _plan_setting(
-        self, device: Device, setting: ClockSetting, state: ClocksState
-    ) -> tuple[ClockStep, Device | None, Change | None]:
+    def _refuse(self, uuid: str, reason: str) -> None:
+        steps = (ClockStep(gpu_uuid=uuid, setting=one.name, answer="refused", reason=reason) for one in CLOCK_SETTINGS)
+        self.steps.extend(steps)
+
+    def _maximize(self, device: Device, setting: ClockSetting, owned: _Owned) -> ClockStep:
         before = setting.read(device) if setting.read else Answer()
         wanted = setting.maximum(device) if before.ok else before
+        step = ClockStep(
+            gpu_uuid=device.uuid, setting=setting.name, answer="not_tried", before=before.value, wanted=wanted.value
+        )
         if not wanted.ok:
-            answer: StepAnswer = "absent" if _is_absent(setting, wanted) else "refused"
-            return _step(device.uuid, setting.name, answer, before=before.value, reason=wanted.reason), None, None
-        known = next((change for change in state.changes if _is_of(change, device, setting)), None)
-        step = _step(device.uuid, setting.name, "not_tried", before=before.value, wanted=wanted.value)
-        if setting.read and before.value == wanted.value:
-            return step.model_copy(update={"answer": "already", "after": before.value}), None, None
-        if known is None:
-            known = Change(gpu_uuid=device.uuid, setting=setting.name, before=before.value, wanted=wanted.value)
-            state.changes.append(known)
-        elif setting.read:  # somebody changed it in the meantime: that is what comes back in the end
-            known.before, known.wanted, known.phase = before.value, wanted.value, "planned"
-        return step, device, known
-
-    def _do(self, step: ClockStep, device: Device | None, change: Change | None, state: ClocksState) -> ClockStep:
-        if device is None or change is None:
-            return step
+            return step.model_copy(update={"answer": _refusal(setting, wanted), "reason": wanted.reason})
+        is_held = any(change.setting == setting.name for change in owned.state.changes)
+        if before.value == wanted.value if setting.read else is_held:
+            return step.model_copy(update={"answer": "already", "after": before.value})
         if self.interrupted() or (self.stop_on_refusal and any(done.answer == "refused" for done in self.steps)):
             return step
-        setting = BY_NAME[step.setting]
-        is_new = change.phase == "planned"
-        change.phase = "begun"
-        self._write(state)
+        change = Change(setting=setting.name, before=before.value, wanted=wanted.value)
+        owned.state.changes.append(change)
+        owned.clocks.write(owned.state)
         answer = setting.put(device, change.wanted)
         if not answer.ok:
-            if is_new:
-                state.changes.remove(change)
-            else:
-                change.phase = "set"  # by another run, whose change it stays
-            result: StepAnswer = "absent" if _is_absent(setting, answer) else "refused"
-            return step.model_copy(update={"answer": result, "reason": answer.reason})
-        change.phase = "set"
+            owned.state.changes.remove(change)
+            owned.clocks.write(owned.state)
+            return step.model_copy(update={"answer": _refusal(setting, answer), "reason": answer.reason})
         after = setting.read(device).value if setting.read else None
-        if after is not None:  # a driver may round: only what it became can be told from what others set
-            change.wanted = after
+        change.wanted = after or change.wanted  # a driver may round: else what it made of it would seem another's
         return step.model_copy(update={"answer": "set", "after": after})
 
-    def give_back(self) -> list[Restored]:
-        """Restore what no other owner wants; call once after `take`."""
-        return restore(self.nvml, self.store, leaving=self.owner)
 
-
-def restore(
-    nvml: Nvml,
-    store: StateStore,
-    *,
-    leaving: Owner | None = None,
-    holds_end: bool = False,
-    force: bool = False,
-) -> list[Restored]:
-    """Undo every change that nobody wants any more.
+def restore(nvml: Nvml, folders: Sequence[Path], *, force: bool = False) -> list[Restored]:
+    """Undo every change kept in these folders, what `clocks max` holds included.
 
     Args:
-        leaving: the owner that goes now, by pid and start.
-        holds_end: whether what `clocks max` set goes too, as `clocks restore` has it.
-        force: whether what running launches want goes too.
+        force: whether the changes of a launch that still runs are undone too.
 
     Returns:
-        What became of each change, in the order in which they were undone; empty where there was none.
+        The outcome of each change, in the order in which they were undone; empty where there was none.
 
     Raises:
-        ClockError: the state cannot be read.
+        ClockError: a state file cannot be read, or its folder not be used.
     """
-    if not store.path.exists():
-        return []
-    with store.locked():
-        machines = store.machines()
-        for state in machines:
-            state.owners = [
-                owner
-                for owner in state.owners
-                if _still_wants(owner, state)
-                and not (_is_here(owner, state, nvml) and _goes(owner, leaving, holds_end, force))
-            ]
-        wanted = {uuid for state in machines for owner in state.owners for uuid in owner.gpus}
-        return [result for state in machines for result in _restore_machine(nvml, state, store, wanted)]
-
-
-def _still_wants(owner: Owner, state: ClocksState) -> bool:
-    """Whether it lives; one of another machine, whose processes cannot be looked at, is taken to live."""
-    return not state.is_of_this_machine or (state.is_of_this_boot and owner.lives)
-
-
-def _is_here(owner: Owner, state: ClocksState, nvml: Nvml) -> bool:
-    """Whether it is for this machine to say that the owner goes: it is its own, or has only GPUs that are here."""
-    return state.is_of_this_machine or all(nvml.device(uuid) is not None for uuid in owner.gpus)
-
-
-def _restore_machine(nvml: Nvml, state: ClocksState, store: StateStore, wanted: Collection[str]) -> list[Restored]:
-    """Undo what one machine has changed; of another machine what it did to GPUs that are here."""
-    if not state.is_of_this_boot:
-        store.remove(state)
-        return [
-            Restored(change.gpu_uuid, change.setting, "gone_with_restart", change.before)
-            for change in reversed(state.changes)
-            if change.phase != "planned"
-        ]
-    changes = [
-        change
-        for change in reversed(state.changes)
-        if state.is_of_this_machine or nvml.device(change.gpu_uuid) is not None
-    ]
-    if not changes and not state.is_of_this_machine:
-        return []
-    _note(state, store)  # from here on the changes are nobody's, also if this process does not live to undo them
-    results = [result for change in changes for result in _undo_in_any_case(nvml, change, state, store, wanted)]
-    if state.owners or state.changes:
-        _note(state, store)
-    else:
-        store.remove(state)
+    results = []
+    for clocks in changed_gpus(folders):
+        with ExitStack() as owning:
+            try:
+                owning.enter_context(clocks.owned())
+            except BlockingIOError:
+                if not force:
+                    reason = _owner_text(clocks)
+                    results += [
+                        Restored(clocks.gpu_uuid, change.setting, "left_to_others", change.before, reason)
+                        for change in reversed((clocks.read() or ClockState()).changes)
+                    ]
+                    continue
+            if (state := clocks.read()) is not None:
+                state.held = False  # from here on it is to be undone, also if this process does not live to do so
+                clocks.write(state)
+                results += _undo(nvml, clocks, state)
     return results
 
 
-def _note(state: ClocksState, store: StateStore) -> None:
-    """Keep the state up to date while undoing; no fault, of a full disk say, may keep anything from being undone."""
-    with contextlib.suppress(Exception):
-        store.write(state)
+def _owner_text(clocks: GpuClocks) -> str:
+    state = clocks.read()
+    return f"a perfharness run is using its clocks{f' (pid {state.pid})' if state else ''}"
 
 
-def _goes(owner: Owner, leaving: Owner | None, holds_end: bool, force: bool) -> bool:
-    is_leaving = leaving is not None and _is_same(owner, leaving)
-    return force or is_leaving or (holds_end and owner.kind == "hold" and owner.complete)
-
-
-def _is_same(owner: Owner, other: Owner) -> bool:
-    return (owner.pid, owner.start_ticks, owner.pid_namespace) == (other.pid, other.start_ticks, other.pid_namespace)
-
-
-def _undo_in_any_case(
-    nvml: Nvml, change: Change, state: ClocksState, store: StateStore, wanted: Collection[str]
-) -> list[Restored]:
-    """Undo one change; a fault with it, ours or the disk's, must not keep the others from being undone."""
-    try:
-        return _undo(nvml, change, state, store, wanted)
-    except Exception as error:
-        if change not in state.changes:  # undone, only not noted on the disk: the next restore finds nothing to do
-            return [Restored(change.gpu_uuid, change.setting, "restored", change.before)]
-        reason = f"{type(error).__name__}: {error}"
-        return [Restored(change.gpu_uuid, change.setting, "failed", change.before, reason)]
-
-
-def _undo(nvml: Nvml, change: Change, state: ClocksState, store: StateStore, wanted: Collection[str]) -> list[Restored]:
-    if change.gpu_uuid in wanted:
-        return [Restored(change.gpu_uuid, change.setting, "left_to_others", change.before)]
-    if change.phase == "planned":
-        state.changes.remove(change)
-        return []
-    outcome, reason = _put_back(nvml.device(change.gpu_uuid), change, nvml.opened)
-    if outcome != "failed":
-        state.changes.remove(change)
-        _note(state, store)
-    return [Restored(change.gpu_uuid, change.setting, outcome, change.before, reason)]
+def _undo(nvml: Nvml, clocks: GpuClocks, state: ClockState, first: int = 0) -> list[Restored]:
+    """Undo the changes from that one on. A fault with one of them, or with the disk, keeps none from being undone."""
+    results = []
+    for change in reversed(state.changes[first:]):
+        try:
+            outcome, reason = _put_back(nvml.device(clocks.gpu_uuid), change, nvml.opened)
+        except Exception as error:
+            outcome, reason = "failed", f"{type(error).__name__}: {error}"
+        if outcome != "failed":
+            state.changes.remove(change)
+            with contextlib.suppress(ClockError):  # then the next restore finds nothing to do
+                clocks.write(state)
+        results.append(Restored(clocks.gpu_uuid, change.setting, outcome, change.before, reason))
+    return results
 
 
 def _put_back(device: Device | None, change: Change, opened: Answer) -> tuple[Outcome, str | None]:
     if device is None:
         return "failed", opened.reason or "there is no such GPU (now, or in this container)"
     setting = BY_NAME[change.setting]
-    if setting.read is None or setting.clear is not None:
-        cleared = setting.clear(device) if setting.clear else Answer()
-        return ("restored", None) if cleared.ok else ("failed", cleared.reason)
-    now = setting.read(device)
-    if not now.ok:
-        return "failed", now.reason
-    if now.value == change.before:
-        return "nothing_to_do", None
-    if now.value != change.wanted:
-        return "changed_by_others", None
-    answer = setting.put(device, change.before or change.wanted)
+    if setting.clear is not None:
+        answer = setting.clear(device)
+    else:
+        assert setting.read is not None  # only locks cannot be read
+        answer = setting.read(device)
+        if answer.ok and answer.value == change.before:
+            return "nothing_to_do", None
+        if answer.ok and answer.value != change.wanted:
+            return "changed_by_others", None
+        if answer.ok:
+            answer = setting.put(device, change.before or change.wanted)
     return ("restored", None) if answer.ok else ("failed", answer.reason)
 
 
-def process_as_owner(kind: Literal["launch", "hold"], pid: int | None = None) -> Owner:
-    """A process of this pid namespace as an owner; by default the one that runs this."""
-    pid = pid or os.getpid()
-    return Owner(
-        kind=kind,
-        pid=pid,
-        start_ticks=start_ticks(pid) or 0,
-        pid_namespace=pid_namespace(),
-        gpus=[],
-        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        uid=os.geteuid(),
-    )
-
-
-def _is_of(change: Change, device: Device, setting: ClockSetting) -> bool:
-    return change.gpu_uuid == device.uuid and change.setting == setting.name
-
-
-def _is_absent(setting: ClockSetting, answer: Answer) -> bool:
+def _refusal(setting: ClockSetting, answer: Answer) -> StepAnswer:
     """Newer cards have no application clocks: that is no refusal."""
-    return setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
-
-
-def _step(
-    uuid: str,
-    name: Setting,
-    answer: StepAnswer,
-    *,
-    before: list[int] | None = None,
-    wanted: list[int] | None = None,
-    reason: str | None = None,
-) -> ClockStep:
-    return ClockStep(gpu_uuid=uuid, setting=name, answer=answer, before=before, wanted=wanted, reason=reason)
+    is_absent = setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
+    return "absent" if is_absent else "refused"

@@ -1,7 +1,6 @@
-"""Faults at chosen steps of a process: every NVML call (and, where wanted, every file step) is a numbered step.
+"""Faults at chosen steps of a process: every NVML call is a numbered step.
 
-A test runs a command once with a log of its steps, then again for each step with a fault there. The plan travels in the
-environment, so that the command under test is the real one in a real process.
+The plan travels in the environment, so that the command under test is the real one in a real process.
 """
 
 from __future__ import annotations
@@ -12,14 +11,10 @@ import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Literal
 
 STEP_FAULTS = "PERFHARNESS_STEP_FAULTS"
 """JSON list of `Fault`s, as `faults_to_json` writes it."""
-
-STEP_LOG = "PERFHARNESS_STEP_LOG"
-"""File to which each step adds a line: `PID NUMBER NAME`."""
 
 
 class InjectedError(Exception):
@@ -57,22 +52,16 @@ class Steps:
     """Counts the steps of a process and brings about the faults planned for them."""
 
     faults: list[Fault] = field(default_factory=list)
-    log: Path | None = None
     count: int = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Steps:
         """As the environment says; without it nothing happens."""
-        faults = [Fault(**fault) for fault in json.loads(environ.get(STEP_FAULTS) or "[]")]
-        log = environ.get(STEP_LOG)
-        return cls(faults, Path(log) if log else None)
+        return cls([Fault(**fault) for fault in json.loads(environ.get(STEP_FAULTS) or "[]")])
 
     def before(self, name: str) -> int | None:
         """A step begins; returns the NVML error code that it is to fail with, or None."""
         self.count += 1
-        if self.log is not None:
-            with self.log.open("a") as file:
-                file.write(f"{os.getpid()} {self.count} {name}\n")
         self._bring_about(name, "before")
         return next((fault.error for fault in self._planned(name, "before") if fault.error is not None), None)
 

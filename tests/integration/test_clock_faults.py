@@ -1,4 +1,4 @@
-"""Clocks and kills: the real commands, ended at every step, against a replayed NVML (`scripts/clock_faults`)."""
+"""Clocks: the real commands, ended where they change something, against a replayed NVML."""
 
 from __future__ import annotations
 
@@ -14,49 +14,11 @@ from typing import Any
 import pytest
 
 from perfharness.model.environment import NVML_REPLAY
-from perfharness.telemetry.clock_state import STATE_DIR
-from perfharness.testing.clock_faults import unhurried
+from perfharness.telemetry.clocks import STATE_DIR
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_state import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE
 from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
-
-ROOT = Path(__file__).resolve().parents[2]
-ENDS = {"SIGKILL", "SIGTERM", "SIGINT", "exception"}
-
-
-def table(*options: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "clock_faults"), "--json", *options], capture_output=True, text=True
-    )
-    assert done.stdout, done.stderr
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
-
-
-@pytest.mark.parametrize("command", ["max", "restore"])
-def test_killed_at_every_step(command: str) -> None:
-    rows = table("--command", command, "--end", "SIGKILL")
-    assert [row for row in rows if not row["well"]] == []
-    assert {row["exit_code"] for row in rows} == {-signal.SIGKILL}
-    steps = {row["case"]["name"] for row in rows}
-    assert {"open(clocks.json.new)", "fsync", "replace(clocks.json.new)", "flock"} <= steps
-    left = [len(row["left"]) for row in rows]
-    assert set(left) == set(range(6))  # something of each kind was left in between: the cases are what they say
-
-
-@pytest.mark.parametrize("step", ["nvmlDeviceSet", "nvmlDeviceReset", "replace"])
-def test_every_way_to_end_at_the_steps_that_change_something(step: str) -> None:
-    rows = table("--step", step)
-    assert [row for row in rows if not row["well"]] == []
-    assert {row["case"]["end"] for row in rows} == ENDS
-
-
-def test_a_launch_ended_where_it_changes_something() -> None:
-    rows = table("--command", "launch", "--step", "nvmlDeviceSetGpuLockedClocks")
-    rows += table("--command", "launch", "--step", "nvmlDeviceResetGpuLockedClocks", "--end", "SIGKILL")
-    assert [row for row in rows if not row["well"]] == []
-    assert {row["case"]["end"] for row in rows} == ENDS
 
 
 class Machine:
@@ -66,7 +28,7 @@ class Machine:
         self.state = folder / "nvml.json"
         self.environment = {
             **os.environ,
-            NVML_REPLAY: str(unhurried(h100_machine(2)).write(folder / "record.json")),
+            NVML_REPLAY: str(h100_machine(2).write(folder / "record.json")),
             NVML_STATE: str(self.state),
             STATE_DIR: str(folder / "state"),
         }
@@ -100,7 +62,7 @@ def test_what_a_user_sees(machine: Machine) -> None:
         f"perfharness: a run that was killed may have left GPU {gpu_uuid(0)} changed (persistence mode, power limit,"
         " application clocks, memory clock lock); `perfharness clocks restore` brings back what was before"
     )
-    assert "which was killed" in machine.run("clocks", "status").stdout
+    assert "for: a run that was killed" in machine.run("clocks", "status").stdout
     restored = machine.run("clocks", "restore")
     assert restored.returncode == 0
     assert f"GPU {gpu_uuid(0)}: power limit restored: 650 W" in restored.stdout
@@ -116,7 +78,35 @@ def test_clocks_that_are_held_on_purpose_are_no_news(machine: Machine) -> None:
     assert machine.settings().devices[gpu_uuid(0)].locked_graphics_mhz is None
     assert "clocks restore" not in machine.run("analyze", "no-such-folder").stderr
     status = json.loads(machine.run("clocks", "status", "--json").stdout)
-    assert [(owner["kind"], owner["gpus"]) for owner in status["states"][0]["owners"]] == [("hold", [gpu_uuid(1)])]
+    assert [(state["owner"], state["gpu_uuid"]) for state in status["states"]] == [("hold", gpu_uuid(1))]
+
+
+ENDS = {
+    "SIGTERM": Fault(name="nvmlDeviceSetMemoryLockedClocks", signal="SIGTERM"),
+    "SIGINT": Fault(name="nvmlDeviceSetMemoryLockedClocks", signal="SIGINT"),
+    "exception": Fault(name="nvmlDeviceSetMemoryLockedClocks", raises=True),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_clocks_max_that_is_asked_to_end_restores(machine: Machine, end: str) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    assert machine.run("clocks", "max", faults=(ENDS[end],)).returncode == 1
+    assert machine.settings() == before
+    assert machine.run("clocks", "restore").stdout == "nothing to restore\n"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_restore_that_is_killed_is_finished_by_the_next(machine: Machine, when: Any) -> None:
+    machine.run("clocks", "status")
+    before = machine.settings()
+    machine.run("clocks", "max")
+    fault = Fault(name="nvmlDeviceSetPowerManagementLimit", signal="SIGKILL", when=when)
+    assert machine.run("clocks", "restore", faults=(fault,)).returncode == -signal.SIGKILL
+    assert "clocks restore" in machine.run("analyze", "no-such-folder").stderr
+    assert machine.run("clocks", "restore").returncode == 0
+    assert machine.settings() == before
 
 
 def test_refusals_and_exit_codes(machine: Machine) -> None:
@@ -220,19 +210,23 @@ class WaitingLaunch:
         return self.process.returncode
 
 
-@pytest.mark.parametrize("first_ends_first", [True, False])
-def test_two_real_launches_at_once(machine: Machine, tmp_path: Path, first_ends_first: bool) -> None:
+def clock_findings(folder: Path) -> set[str]:
+    findings = json.loads((folder / "out/manifest.json").read_text())["findings"]
+    return {finding["code"] for finding in findings if finding["code"].startswith("clocks")}
+
+
+def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -> None:
     machine.run("clocks", "status")
     before = machine.settings()
-    launches = [WaitingLaunch(machine, tmp_path / name) for name in ("a", "b")]
-    held = machine.settings().devices[gpu_uuid(0)]
-    assert held.locked_graphics_mhz == (1980, 1980)
-    assert "nothing to restore" not in machine.run("clocks", "restore").stdout  # both want them: left as they are
-    leaving, staying = launches if first_ends_first else reversed(launches)
-    assert leaving.end() == 0
-    assert machine.settings().devices[gpu_uuid(0)] == held
-    assert staying.end() == 0
+    owner, other = (WaitingLaunch(machine, tmp_path / name) for name in ("a", "b"))
+    held = machine.settings()
+    assert held != before
+    assert "left as it is" in machine.run("clocks", "restore").stdout
+    assert other.end() == 0
+    assert machine.settings() == held
+    assert owner.end() == 0
     assert machine.settings() == before
+    assert [clock_findings(each.folder) for each in (owner, other)] == [set(), {"clocks-refused"}]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -266,8 +260,7 @@ def test_a_script_that_fails_and_a_restore_by_force(machine: Machine, tmp_path: 
     machine.run("clocks", "restore", "--force")
     assert machine.settings() == before
     assert running.end() == 0
-    findings = json.loads((running.folder / "out/manifest.json").read_text())["findings"]
-    assert [finding["code"] for finding in findings] == ["clocks-changed-meanwhile"]
+    assert clock_findings(running.folder) == {"clocks-changed-meanwhile"}
     (tmp_path / "fails.py").write_text("raise SystemExit(3)")
     failing = ["-m", "--tracer", "none", "--no-telemetry", "-o", str(tmp_path / "out"), str(tmp_path / "fails.py")]
     assert machine.run("launch", *failing).returncode == 1

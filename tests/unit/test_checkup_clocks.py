@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.clock_state import StateStore
-from perfharness.telemetry.clocks import ClockTaker, process_as_owner
+from perfharness.telemetry.clocks import ClockOwner, changed_gpus
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.replayed_nvml import ReplayedNvml
@@ -43,7 +42,7 @@ def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Hea
 
 
 def test_without_a_gpu_nothing_is_said(tmp_path: Path) -> None:
-    assert list(check_clocks(GpuFacts(), [StateStore(tmp_path / "none")])) == []
+    assert list(check_clocks(GpuFacts(), [tmp_path / "none"])) == []
 
 
 def test_a_divided_gpu_is_left_alone(tmp_path: Path) -> None:
@@ -53,17 +52,21 @@ def test_a_divided_gpu_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
-    store = StateStore(tmp_path / "state")
-    gone = process_as_owner("launch").model_copy(update={"start_ticks": 1})
     with open_nvml(ReplayedNvml(h100_machine())) as nvml:
-        ClockTaker(nvml, store, gone).take([gpu_uuid(0)])
-        [left] = check_clocks(GpuFacts(), [store])
+        owner = ClockOwner(nvml, tmp_path)
+        owner.maximize([gpu_uuid(0)])
+        [running] = check_clocks(GpuFacts(), [tmp_path])
+        assert (running.health, "running launch" in running.text) == (Health.GOOD, True)
+        owner._locks.close()  # as the kernel does for a process that was killed
+        [left] = check_clocks(GpuFacts(), [tmp_path])
         assert (left.health, left.cure) == (Health.WARNING, "perfharness clocks restore")
-        assert "was killed" in left.text
-        ClockTaker(nvml, store, process_as_owner("hold")).take([gpu_uuid(0)])
-        [held] = check_clocks(GpuFacts(), [store])
-        assert (held.health, held.text) == (Health.GOOD, "clocks of 1 GPU are held at maximum, for `clocks max`")
-    store.path.write_text("{")
-    [broken] = check_clocks(GpuFacts(), [store])
+        again = ClockOwner(nvml, tmp_path)
+        again.maximize([gpu_uuid(0)])
+        again.hold()
+        [held] = check_clocks(GpuFacts(), [tmp_path])
+        assert (held.health, "clocks max" in held.text) == (Health.GOOD, True)
+    [clocks] = changed_gpus([tmp_path])
+    clocks.path.write_text("{")
+    [broken] = check_clocks(GpuFacts(), [tmp_path])
     assert broken.health is Health.WARNING
-    assert str(store.path) in broken.text
+    assert str(clocks.path) in broken.text

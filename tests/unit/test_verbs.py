@@ -16,7 +16,7 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.model.scaling import Knee, Scaling, ScalingPoint, ScalingRow
-from perfharness.telemetry.clock_state import STATE_DIR
+from perfharness.telemetry.clocks import STATE_DIR
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
@@ -164,8 +164,8 @@ def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state"
-    state.mkdir()
-    os.mkfifo(state / "clocks.json")
+    (state / "GPU-0").mkdir(parents=True)
+    os.mkfifo(state / "GPU-0" / "clocks.json")
     monkeypatch.setenv(STATE_DIR, str(state))
     assert run(["diagnose", str(two_processes(tmp_path / "out"))]) == 0
     capsys.readouterr()
