@@ -21,7 +21,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +36,8 @@ SEED = int(os.environ.get("PERFHARNESS_TEST_KILL_SEED", "1"))
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
 SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 AT_ONCE = 2
+TRIES = 40
+"""At most so many trials until a victim was there at the moment drawn."""
 TAG = "PERFHARNESS_TEST_KILL"
 LAUNCHER_LIMIT_S = 300.0
 """--barrier-timeout, two escalations of signals, the sampler's 60 s and as much again for a busy machine."""
@@ -131,7 +132,7 @@ class Campaign:
         """Who was hit, if anybody, and what went wrong."""
         chance = random.Random(SEED * 100_003 + number)
         kinds = VICTIMS_OF_NSYS if self.tracer == "nsys" else VICTIMS
-        kind = kinds[number % len(kinds)]
+        kind = kinds[number // TRIES % len(kinds)]
         number_of_signal = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         tag = f"{SEED}.{os.getpid()}{number:05d}"
         place = self.folder / str(number)
@@ -252,24 +253,20 @@ def test_whoever_is_killed(tmp_path: Path, tracer: str) -> None:
     lasts_s = 1.2 * campaign.run_well()
     hits: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
-    numbers, lock = itertools.count(), threading.Lock()
+    trials = itertools.count()
 
-    def work() -> None:
-        while True:
-            with lock:
-                number = next(numbers)
-                if hits.total() >= KILLS or number >= 10 * KILLS:
-                    return
+    def hit_one(place: int) -> None:
+        for number in range(TRIES * place, TRIES * (place + 1)):
             hit, problems = campaign.trial(number, lasts_s)
-            with lock:
-                hits.update([hit] if hit else [])
-                wrong.extend(problems)
-                if hit:
-                    print(f"{hits.total()} of {KILLS} hits ({hit}); {len(wrong)} wrong", flush=True)
+            next(trials)
+            wrong.extend(problems)
+            if hit:
+                hits.update([hit])
+                print(f"{hits.total()} of {KILLS} hits ({hit}); {len(wrong)} wrong", flush=True)
+                return
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for worker in [pool.submit(work) for _ in range(AT_ONCE)]:
-            worker.result()
-    print(f"{tracer}, seed {SEED}: {dict(sorted(hits.items()))} of {next(numbers)} trials")
+        list(pool.map(hit_one, range(KILLS)))
+    print(f"{tracer}, seed {SEED}: {dict(sorted(hits.items()))} of {next(trials)} trials")
     assert wrong == []
-    assert hits.total() >= KILLS
+    assert hits.total() == KILLS
