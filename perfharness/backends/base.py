@@ -161,6 +161,13 @@ class Session(ABC):
     def synchronize(self) -> None:
         """Wait until all that was started is done."""
 
+    def run_round(self) -> None:
+        """One round: what a service does for each batch."""
+        self.copy_in()
+        self.execute()
+        self.copy_out()
+        self.synchronize()
+
     @abstractmethod
     def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """The outputs of the last round, copies that stay valid; call after `synchronize`."""

@@ -1,6 +1,6 @@
 """What the process of one case is told (`spec.json`), and what it leaves behind in its folder.
 
-`python -m perfharness.bench.case FOLDER/spec.json` runs it. It writes, each file as a whole or not at all:
+`python -m perfharness.bench.worker.case FOLDER/spec.json` runs it. It writes, each file as a whole or not at all:
 
 - `status.json` (`CaseState`): which pass it is in;
 - `result.json` (`CaseResult`): what is known so far, after each pass;
@@ -9,7 +9,7 @@
 - `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter where they are to be kept;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 
-`perfharness.bench.outcome.case_outcome` makes one `CaseResult` of them, whatever became of the process.
+`perfharness.bench.process.case_outcome` makes one `CaseResult` of them, however the process ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.model.bench import BenchCase, CaseStatus
 
-CASE_ENTRY = "perfharness.bench.case"
+CASE_ENTRY = "perfharness.bench.worker.case"
 SPEC_NAME = "spec.json"
 STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"

@@ -49,7 +49,7 @@ from perfharness.cli.options import CONTEXT, EXIT_OK
 from perfharness.report.console import Console
 
 if TYPE_CHECKING:
-    from perfharness.bench.suite import Suite
+    from perfharness.bench.suite.suite import Suite
     from perfharness.model.bench_suite import BenchSuiteResult
 
 DEFAULT_OUT = Path("bench_out")
@@ -204,10 +204,10 @@ def run(
 
 
 def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: bool, charts: bool | None) -> int:
-    from perfharness.bench.matrix import default_baseline, plan_cases, shuffled
-    from perfharness.bench.resume import RESUME_HINT
-    from perfharness.bench.runner import SuiteRun
-    from perfharness.bench.store import locked, prepare
+    from perfharness.bench.suite.case_run import RESUME_HINT
+    from perfharness.bench.suite.matrix import default_baseline, plan_cases, shuffled
+    from perfharness.bench.suite.run import SuiteRun
+    from perfharness.bench.suite.store import locked, prepare
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from perfharness.bench.matrix import PlannedCase
+from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.report.bench_words import first_line, in_significant_digits
 from perfharness.report.console import Console

@@ -13,15 +13,15 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.report.console import Console
 
 if TYPE_CHECKING:
-    from perfharness.bench.suite import Suite
+    from perfharness.bench.suite.suite import Suite
     from perfharness.model.bench import MachineRecord
     from perfharness.model.manifest import GpuRecord
 
 
 def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) -> Suite:
     """The suite of a file with the flags over it."""
-    from perfharness.bench.suite import read_suite
-    from perfharness.bench.suite_check import make_suite
+    from perfharness.bench.suite.check import make_suite
+    from perfharness.bench.suite.suite import read_suite
 
     if path is None and not (flags["models"] or flags["backends"]):
         raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
@@ -46,7 +46,7 @@ def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) ->
 
 def with_inputs(content: dict[str, Any], shapes: dict[str, tuple[int | str, ...]]) -> dict[str, Any]:
     """The tables of a suite with these shapes of every model's inputs."""
-    from perfharness.bench.suite_check import written_out
+    from perfharness.bench.suite.check import written_out
 
     content = written_out(content)
     tables = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]

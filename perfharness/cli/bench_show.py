@@ -49,7 +49,7 @@ def show(
     Measures nothing. Exit codes: 0 printed; 3 printed, and no measured case meets the constraints.
     """
     from perfharness.analysis.recommendation import is_any_unmet, recommend
-    from perfharness.bench.store import is_of_sweep, read_suite_result
+    from perfharness.bench.suite.store import is_of_sweep, read_suite_result
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite
 
@@ -87,7 +87,7 @@ def show(
 
 
 def _show_sweep(folder: Path, charts: bool | None) -> None:
-    from perfharness.bench.store import read_sweep_result
+    from perfharness.bench.suite.store import read_sweep_result
     from perfharness.report.sweep import print_sweep
     from perfharness.report.sweep_charts import draw_sweep
 
@@ -103,8 +103,8 @@ def _constraints(known: Constraints, **given: Any) -> Constraints:
     from pydantic import ValidationError
 
     from perfharness.analysis.bench_figures import direction_of
-    from perfharness.bench.suite import ConstraintsTable
-    from perfharness.bench.suite_check import in_words
+    from perfharness.bench.suite.check import in_words
+    from perfharness.bench.suite.suite import ConstraintsTable
 
     kept = known.model_dump(exclude={"memory_limit_bytes"}) | {"memory_limit": known.memory_limit_bytes}
     if given["accuracy_metric"] not in (None, known.accuracy_metric):
@@ -145,8 +145,8 @@ def merge(
 
     Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
     """
-    from perfharness.bench.merge import merge_suites, write_merged
-    from perfharness.bench.store import read_suite_result
+    from perfharness.bench.suite.merge import merge_suites, write_merged
+    from perfharness.bench.suite.store import read_suite_result
     from perfharness.report.bench_charts import draw_merged
     from perfharness.report.bench_merge_table import print_merged
 

@@ -32,9 +32,9 @@ def start_up(
 
     Exit codes: 0 done; 1 interrupted, or a process failed; 3 there could be no cold ones.
     """
-    from perfharness.bench.matrix import plan_cases
-    from perfharness.bench.startup_run import FIGURES, measure_startup
-    from perfharness.bench.store import locked
+    from perfharness.bench.suite.matrix import plan_cases
+    from perfharness.bench.suite.startup import FIGURES, measure_startup
+    from perfharness.bench.suite.store import locked
     from perfharness.report.cold_start import print_cold_start, write_cold_start
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts

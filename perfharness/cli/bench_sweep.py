@@ -38,7 +38,7 @@ from perfharness.report.bench_words import first_line, in_significant_digits, st
 from perfharness.report.console import Console
 
 if TYPE_CHECKING:
-    from perfharness.bench.suite import Suite
+    from perfharness.bench.suite.suite import Suite
     from perfharness.model.bench import BenchCase, CaseResult
     from perfharness.model.bench_search import SweepFile
     from perfharness_launcher.interrupts import Interrupts
@@ -130,7 +130,7 @@ def sweep(
 
 def _passes_of(suite: Path | None) -> list[str] | None:
     """What a suite's file asks for."""
-    from perfharness.bench.suite import read_suite
+    from perfharness.bench.suite.suite import read_suite
 
     measure = {} if suite is None else read_suite(suite).get("measure", {})
     passes = measure.get("passes") if isinstance(measure, dict) else None
@@ -147,10 +147,10 @@ def _measured(
     resume: bool,
     retry_failed: bool,
 ) -> SweepFile:
-    from perfharness.bench.matrix import plan_cases
-    from perfharness.bench.store import locked, prepare
-    from perfharness.bench.sweep import doubling_sizes
-    from perfharness.bench.sweep_run import SweepRun
+    from perfharness.bench.search.run import SweepRun
+    from perfharness.bench.suite.matrix import plan_cases
+    from perfharness.bench.suite.store import locked, prepare
+    from perfharness.bench.suite.suite import doubling_sizes
     from perfharness.model.bench_search import SWEEP_NAME, TargetFigure
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
@@ -183,7 +183,7 @@ def _measured(
 
 def _tell(found: SweepFile, out: Path, *, charts: bool | None) -> int:
     """Tables, charts and what to do next; the exit code."""
-    from perfharness.bench.resume import RESUME_HINT
+    from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.report.sweep import print_sweep
     from perfharness.report.sweep_charts import draw_sweep
 

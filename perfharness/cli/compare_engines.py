@@ -179,7 +179,7 @@ def compare_engines_verb(
     from perfharness.bench.compare_engines.compare import RUNNING, choose_gpu, compare_engines, engines_of, put_in_place
     from perfharness.bench.compare_engines.model import CompareSettings
     from perfharness.bench.compare_engines.summary import print_comparison
-    from perfharness.bench.store import locked
+    from perfharness.bench.suite.store import locked
     from perfharness.report.pictures import require_matplotlib
     from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts

@@ -19,8 +19,8 @@ import pytest
 
 from perfharness.backends import BACKENDS, BackendOptions, FactoryModel, ModelSource, Session, backend, model_source
 from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
-from perfharness.bench.latency import measure_device_time, measure_latency, one_round, warm_up
 from perfharness.bench.spec import LatencySettings
+from perfharness.bench.worker.latency import measure_device_time, measure_latency, warm_up
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import reference, weights
@@ -91,7 +91,7 @@ def open_session(name: str, text: str = MOBILENET, source: ModelSource | None = 
 def run(session: Session, **arrays: Any) -> dict[str, Any]:
     session.allocate({name: array.shape for name, array in arrays.items()})
     session.write_inputs(arrays)
-    one_round(session)
+    session.run_round()
     return session.read_outputs()
 
 
@@ -112,7 +112,7 @@ CASES = [
 def test_mobilenet_is_the_same_network(name: str, mode: str, precision: str, images: Any, expected: Any) -> None:
     with open_session(name, mode=mode, precision=precision) as session:
         logits = run(session, **{INPUT: images})[OUTPUT]
-        one_round(session)
+        session.run_round()
         again = session.read_outputs()[OUTPUT]
         print(f"\n{name} {mode} {precision}: {session.settings()}")
     difference = float(np.abs(logits - expected).max())

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, Session, backend, model_source
-from perfharness.bench.inputs import input_arrays, input_shapes
-from perfharness.bench.latency import one_round
-from perfharness.bench.outcome import read_arrays
+from perfharness.bench.process import read_arrays
+from perfharness.bench.search.sweep import largest_batch, sweep
 from perfharness.bench.spec import CaseSpec, LatencySettings, TelemetrySettings
-from perfharness.bench.streams_case import run_streams
-from perfharness.bench.sweep import doubling_sizes, largest_batch, sweep
+from perfharness.bench.suite.suite import doubling_sizes
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.bench.worker.streams import run_streams
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.telemetry.nvml import open_nvml
 from tests.integration.case_process import run_case
@@ -142,7 +142,7 @@ def test_each_stream_gives_what_the_cpu_gives_for_its_inputs(name: str, mode: st
     with backend("torch").load(model, BackendOptions()) as reference:
         for number, stream in enumerate(streams):
             prepare(number, reference)
-            one_round(reference)
+            reference.run_round()
             (expected,), (found,) = reference.read_outputs().values(), stream.beside.values()
             np.testing.assert_allclose(found, expected, rtol=1e-2, atol=0.1)  # streams are 100 apart
             assert not np.allclose(found, streams[number - 1].beside[next(iter(stream.beside))], rtol=1e-2, atol=1e-2)

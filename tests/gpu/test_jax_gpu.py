@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, Session, backend, model_source
-from perfharness.bench.latency import one_round
 from samples.mobilenet_v3 import reference, weights
 from samples.mobilenet_v3.structure import INPUT, OUTPUT
 
@@ -41,7 +40,7 @@ def opened(**options: Any) -> Session:
 def ready(session: Session, images: Any) -> None:
     session.allocate({INPUT: images.shape})
     session.write_inputs({INPUT: images})
-    one_round(session)
+    session.run_round()
 
 
 def test_fp32_is_not_tf32() -> None:
@@ -87,7 +86,7 @@ def test_latency_is_that_of_a_loop_by_hand(batch: int, tmp_path: Path) -> None:
     with opened(extra={"xla_flags": " ".join(f"--{name}={value}" for name, value in chosen.items())}) as session:
         ready(session, images)
         assert list(tmp_path.iterdir())
-        ours, theirs = in_turns(lambda: one_round(session), by_hand)
+        ours, theirs = in_turns(session.run_round, by_hand)
         assert session.device_timer() is None
         assert session.device_memory_bytes() is None or (session.device_memory_bytes() or 0) > images.nbytes
     print(f"\nbatch {batch}: ours {ours:.4f} ms, by hand {theirs:.4f} ms, {ours / theirs:.3f}")

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from perfharness.bench.outcome import case_outcome
+from perfharness.bench.process import case_outcome
 from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
 from perfharness_launcher.spawn import STDERR_LOG

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.bench.outcome import read_arrays
+from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase
 from tests.contract import tiny_models

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perfharness.bench.startup_run import startup_figures
+from perfharness.bench.suite.startup import startup_figures
 from perfharness.model.bench import BenchCase, CaseResult, StartUp
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from perfharness.bench.accuracy.classes import ClassAccumulator, label_ranks
+from perfharness.bench.accuracy.classes import ClassAccumulator, holm, label_ranks, mcnemar, paired_difference, wilson
 from perfharness.bench.accuracy.depth import (
     DepthAccumulator,
     DepthSettings,
@@ -21,7 +21,6 @@ from perfharness.bench.accuracy.depth import (
 )
 from perfharness.bench.accuracy.difference import BLOCK, DifferenceAccumulator
 from perfharness.bench.accuracy.figure import Figures, SampleError
-from perfharness.bench.accuracy.intervals import holm, mcnemar, paired_difference, wilson
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given  # noqa: E402

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.bench.beside import conclude, measure_beside
 from perfharness.bench.spec import TelemetrySettings
+from perfharness.bench.worker.telemetry import conclude, measure_beside
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench.outcome import read_arrays
+from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import CASE_ENTRY, FILES_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model

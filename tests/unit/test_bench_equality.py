@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from perfharness.bench.equality import compare_outputs
-from perfharness.bench.suite import EqualityTable, Tolerance
+from perfharness.bench.suite.suite import EqualityTable
+from perfharness.bench.worker.equality import Tolerance, compare_outputs
 
 TIGHT = Tolerance(absolute=0.1, relative=0.0)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench.cold import make_cold
-from perfharness.bench.inputs import input_arrays, input_shapes
-from perfharness.bench.outcome import case_outcome, read_arrays
+from perfharness.bench.process import case_outcome, read_arrays
 from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
+from perfharness.bench.suite.startup import make_cold
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, MemoryUse, TensorSpec
 from perfharness_launcher.spawn import STDERR_LOG

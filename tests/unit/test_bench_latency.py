@@ -9,7 +9,8 @@ import pytest
 
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.backends import BackendOptions, ModelSource
-from perfharness.bench.latency import (
+from perfharness.bench.spec import ARRAYS, LatencySettings
+from perfharness.bench.worker.latency import (
     as_arrays,
     measure_device_time,
     measure_latency,
@@ -18,7 +19,6 @@ from perfharness.bench.latency import (
     warm_up,
     work_for,
 )
-from perfharness.bench.spec import ARRAYS, LatencySettings
 from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript, FakeSession
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.bench.memory import (
+from perfharness.bench.worker.memory import (
     GpuView,
     MemoryLimitError,
     MemoryWatchdog,
@@ -109,7 +109,7 @@ def test_the_kernel_refuses_what_is_over_the_limit() -> None:
     """200 MB more are refused under a limit of 150 MB beyond what is in use, and 100 MB are not."""
     program = """
 import numpy as np
-from perfharness.bench.memory import host_bytes, limit_host_memory
+from perfharness.bench.worker.memory import host_bytes, limit_host_memory
 assert limit_host_memory(host_bytes() + 150_000_000) is None
 kept = np.ones(100_000_000, np.uint8)
 del kept
@@ -132,7 +132,7 @@ def test_host_memory_is_that_of_this_process() -> None:
 
 def test_what_the_parent_held_is_not_the_childs_peak() -> None:
     held = bytearray(300_000_000)  # resident, for zeros are written
-    script = "from perfharness.bench.memory import host_peak_bytes as peak; print(peak())"
+    script = "from perfharness.bench.worker.memory import host_peak_bytes as peak; print(peak())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert 1_000_000 < int(done.stdout) < len(held)
 

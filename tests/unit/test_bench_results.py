@@ -20,8 +20,8 @@ from rich.console import Console
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
-from perfharness.bench.merge import merge_suites
-from perfharness.bench.store import read_suite_result, write_suite, write_sweep
+from perfharness.bench.suite.merge import merge_suites
+from perfharness.bench.suite.store import read_suite_result, write_suite, write_sweep
 from perfharness.cli.bench_progress import duration_in_words, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import (

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench import case_run
-from perfharness.bench.matrix import default_baseline, plan_cases
 from perfharness.bench.process import CaseEnd
-from perfharness.bench.record import CaseRecord
-from perfharness.bench.resume import is_passing
-from perfharness.bench.runner import SuiteRun
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
-from perfharness.bench.store import prepare
-from perfharness.bench.suite import read_suite
-from perfharness.bench.suite_check import make_suite
+from perfharness.bench.suite import case_run
+from perfharness.bench.suite.case_run import is_passing
+from perfharness.bench.suite.check import make_suite
+from perfharness.bench.suite.matrix import default_baseline, plan_cases
+from perfharness.bench.suite.run import SuiteRun
+from perfharness.bench.suite.store import prepare
+from perfharness.bench.suite.suite import read_suite
+from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, ModelSource, Session, cuda_memory
-from perfharness.bench.at_once import MIN_SECONDS, finished_at_once, measured_at_once
-from perfharness.bench.latency import Timed
 from perfharness.bench.spec import CaseSpec, LatencySettings
-from perfharness.bench.streams_case import Stream, conclude, run_streams, stream_problem
+from perfharness.bench.worker.concurrent import MIN_SECONDS, concurrent_figures, concurrent_spec
+from perfharness.bench.worker.latency import Timed
+from perfharness.bench.worker.streams import Stream, run_streams, stream_problem, summarize_streams
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, MemoryUse
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
@@ -56,7 +56,7 @@ def test_rounds_on_the_border_of_the_window_count_by_their_part() -> None:
     window      |5                                  50|
     """
     one, other = [(at, at + 10) for at in range(0, 50, 10)], [(at, at + 12) for at in range(5, 50, 12)]
-    found = finished_at_once([timed(*one), timed(*other)], 4, 7, "streams")
+    found = concurrent_figures([timed(*one), timed(*other)], 4, 7, "streams")
     # 4.5 rounds and 3.75 rounds, of 4 items each, in 45 ms.
     assert found["window_ms"] == 45
     assert found["items_per_second_each"] == pytest.approx([400, 3.75 * 4 / 0.045])
@@ -69,7 +69,7 @@ def test_rounds_on_the_border_of_the_window_count_by_their_part() -> None:
 def test_whoever_pauses_is_not_running() -> None:
     """Four rounds of 10 ms, one each 15 ms, beside rounds without a pause: 3.2 periods of 15 ms in 5 ... 53 ms."""
     one, other = [(0, 10), (15, 25), (30, 40), (45, 60)], [(at, at + 12) for at in range(5, 50, 12)]
-    found = finished_at_once([timed(*one), timed(*other)], 4, 0, "streams")
+    found = concurrent_figures([timed(*one), timed(*other)], 4, 0, "streams")
     assert found["mean_running"] == pytest.approx((5 + 10 + 10 + 8 + 48) / 48)
     assert found["items_per_second_each"][0] == pytest.approx(3.2 * 4 / 0.048)
 
@@ -77,16 +77,16 @@ def test_whoever_pauses_is_not_running() -> None:
 @pytest.mark.parametrize("begins", [0, 10, 30])
 def test_who_hardly_worked_at_the_same_time_has_no_throughput(begins: int) -> None:
     one, other = [(at, at + 10) for at in (0, 10, 20)], [(begins + at, begins + at + 10) for at in (0, 10, 20)]
-    found = finished_at_once([timed(*one), timed(*other)], 4, 0, "streams")
+    found = concurrent_figures([timed(*one), timed(*other)], 4, 0, "streams")
     assert (found.keys() == {"reason"}) == (begins > 0)
 
 
 def test_what_each_is_told() -> None:
-    told = measured_at_once(spec(3, passes=("streams", "telemetry"), latency=LatencySettings(until_stable=True)))
+    told = concurrent_spec(spec(3, passes=("streams", "telemetry"), latency=LatencySettings(until_stable=True)))
     assert (told.passes, told.instances, told.streams) == (("latency",), 1, 1)
     assert (told.latency.until_stable, told.latency.min_seconds) == (False, MIN_SECONDS)
     longer = LatencySettings(min_seconds=5, max_seconds=4)
-    told = measured_at_once(spec(3, latency=longer), streams=3)
+    told = concurrent_spec(spec(3, latency=longer), streams=3)
     assert (told.streams, told.latency.min_seconds, told.latency.max_seconds) == (3, 5, 5)
 
 
@@ -100,7 +100,7 @@ def test_known_times_come_out_as_they_went_in() -> None:
     assert starts[0].tolist() == [8, 10, 12, 14, 16, 18, 20, 22, 24, 26]
     assert starts[1].tolist() == [16, 20, 24, 28, 32]
     assert [stream.warmup_iterations for stream in streams] == [2, 2]
-    record = conclude(spec(), streams, MemoryUse(host_peak_bytes=7, model_host_bytes=1))
+    record = summarize_streams(spec(), streams, MemoryUse(host_peak_bytes=7, model_host_bytes=1))
     # All were at work from 16 to 28 ms: 6 rounds of one, 3 of the other, of 4 items each.
     assert record.window_ms == 12
     assert record.items_per_second == pytest.approx(9 * 4 / 0.012)
@@ -177,7 +177,7 @@ def stream(first: float, alone: float, beside: float) -> Stream:
     ],
 )
 def test_wrong_outputs_have_no_speed(streams: Sequence[Stream], equal: bool | None, says: str | None) -> None:
-    record = conclude(spec(), streams, MemoryUse())
+    record = summarize_streams(spec(), streams, MemoryUse())
     assert record.outputs_equal is equal
     if says is None:
         assert record.reason is None

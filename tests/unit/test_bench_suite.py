@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.matrix import at_batch, default_baseline, plan_cases, shuffled
-from perfharness.bench.sizes import parse_bytes
-from perfharness.bench.suite import Suite, read_suite
-from perfharness.bench.suite_check import make_suite
+from perfharness.bench.suite.check import make_suite
+from perfharness.bench.suite.matrix import at_batch, default_baseline, plan_cases, shuffled
+from perfharness.bench.suite.suite import Suite, parse_bytes, read_suite
 from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.bench_setup import suite_of as cli_suite
 from perfharness.cli.main import run

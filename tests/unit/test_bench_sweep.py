@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.sweep import SweepInterruptedError, doubling_sizes, judge, judge_by_most, largest_batch, sweep
+from perfharness.bench.search.sweep import (
+    SweepInterruptedError,
+    judge,
+    judge_by_most,
+    largest_batch,
+    sweep,
+)
+from perfharness.bench.suite.suite import doubling_sizes
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, Estimate, LatencyStats
 

@@ -17,8 +17,8 @@ pytest.importorskip("cuda.bindings.runtime")
 
 from perfharness.backends import BackendOptions, backend, model_source
 from perfharness.backends.tensorrt.session import TensorRTSession
-from perfharness.bench.latency import measure_device_time, measure_latency, warm_up
 from perfharness.bench.spec import LatencySettings
+from perfharness.bench.worker.latency import measure_device_time, measure_latency, warm_up
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
 from tests.contract.test_backends import TINY, assert_equal, inputs, run, shapes_of

@@ -29,7 +29,6 @@ from perfharness.bench.accuracy.own_metric import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor
 from perfharness.bench.accuracy.samples import Sample, as_map, read_arrays, read_map, resized_map
 from perfharness.bench.accuracy.settings import AccuracySettings
-from perfharness.bench.latency import one_round
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord
 
@@ -304,7 +303,7 @@ def _run_batch(
 ) -> Iterator[tuple[Sample, Outputs]]:
     filled = [arrays for _, arrays in items] + [items[-1][1]] * (batch - len(items))
     session.write_inputs({name: np.stack([arrays[name] for arrays in filled]) for name in filled[0]})
-    one_round(session)
+    session.run_round()
     outputs = session.read_outputs()
     for name, values in outputs.items():
         if batch > 1 and (not values.shape or values.shape[0] != batch):

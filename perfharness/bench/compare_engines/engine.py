@@ -21,7 +21,6 @@ from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.preprocess import CHANNELS, Preprocessor
 from perfharness.bench.accuracy.samples import as_map
 from perfharness.bench.accuracy.settings import AccuracySettings
-from perfharness.bench.beside import measure_beside
 from perfharness.bench.compare_engines.model import (
     IMAGE_FOLDER,
     MAPS_FOLDER,
@@ -33,14 +32,15 @@ from perfharness.bench.compare_engines.model import (
     EngineStatus,
     GpuUse,
 )
-from perfharness.bench.latency import (
+from perfharness.bench.spec import LatencySettings, TelemetrySettings
+from perfharness.bench.worker.latency import (
     measure_device_time,
     measure_latency,
     quiet_collector,
     warm_up,
     work_for,
 )
-from perfharness.bench.spec import LatencySettings, TelemetrySettings
+from perfharness.bench.worker.telemetry import measure_beside
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.files import replacing
 from perfharness.model.bench import Precision, TensorSpec

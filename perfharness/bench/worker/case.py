@@ -1,4 +1,4 @@
-"""The process of one case: `python -m perfharness.bench.case FOLDER/spec.json`; what it leaves is in `spec.py`."""
+"""The process of one case: `python -m perfharness.bench.worker.case FOLDER/spec.json`; `spec.py` lists its files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ import numpy as np
 from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
 from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
-from perfharness.bench.case_frame import gpu_view, hold_limit, in_ms, keep_memory, loaded, main, watched
-from perfharness.bench.inputs import input_arrays, input_shapes
-from perfharness.bench.latency import (
+from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
+from perfharness.bench.worker.frame import gpu_view, hold_limit, in_ms, keep_memory, loaded, main, watched
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.bench.worker.latency import (
     Timed,
     as_arrays,
     measure_device_time,
     measure_latency,
-    one_round,
     quiet_collector,
     warm_up,
     work_for,
 )
-from perfharness.bench.memory import GpuView
-from perfharness.bench.record import CaseRecord
-from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
+from perfharness.bench.worker.memory import GpuView
+from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import PerfHarnessError
 from perfharness.model.bench import InstancesRecord, LatencyStats, LayerRecord, StreamsRecord
 from perfharness.recorder import barrier
@@ -85,7 +84,7 @@ def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     record.keep(settings=session.settings())
     record.doing("first inference")
     begin = time.perf_counter_ns()
-    one_round(session)
+    session.run_round()
     record.keep_part("startup", first_inference_ms=in_ms(time.perf_counter_ns() - begin))
     record.doing("warm-up")
     return warm_up(session, spec.latency)
@@ -157,7 +156,7 @@ def _clock_drop(record: CaseRecord, before: float | None, after: float | None) -
 
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    from perfharness.bench.beside import measure_beside
+    from perfharness.bench.worker.telemetry import measure_beside
     from perfharness.report.bench_words import speed_that_did_not_hold
 
     record.doing("telemetry")
@@ -195,7 +194,7 @@ def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 def _outputs(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     record.doing("outputs")
-    one_round(session)
+    session.run_round()
     hidden = record.folder / f".{OUTPUTS_NAME}"
     outputs: dict[str, Any] = session.read_outputs()
     np.savez(hidden, **outputs)
@@ -224,13 +223,13 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 
 def _instances(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.instances import measure_instances
+    from perfharness.bench.worker.concurrent import measure_instances
 
     _at_once("instances", measure_instances, spec, record)
 
 
 def _streams(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.streams import measure_streams
+    from perfharness.bench.worker.concurrent import measure_streams
 
     _at_once("streams", measure_streams, spec, record)
 
@@ -246,7 +245,7 @@ def _at_once(
 
 
 def _stages(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.stages import measure_stages
+    from perfharness.bench.worker.stages import measure_stages
 
     record.doing("stages")
     with _not_fatal(record, "stages_ms"):

@@ -7,11 +7,34 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.bench.suite import Tolerance
-from perfharness.model.bench import EqualityRecord
+from perfharness.model.bench import EqualityRecord, Precision
 
 Outputs = Mapping[str, npt.NDArray[Any]]
+
+
+class Tolerance(BaseModel):
+    """An output is equal where |difference| <= absolute + relative * |reference|, as `numpy.allclose` has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    absolute: float = Field(default=1e-3, ge=0)
+    relative: float = Field(default=1e-3, ge=0)
+
+
+LOW_PRECISION: dict[Precision, Tolerance] = {
+    "tf32": Tolerance(absolute=1e-2, relative=1e-2),
+    "fp16": Tolerance(absolute=2e-2, relative=2e-2),
+    "bf16": Tolerance(absolute=1e-1, relative=1e-1),
+    "int8": Tolerance(absolute=5e-1, relative=1e-1),
+}
+
+
+def tolerance_of(precision: Precision, least: Tolerance = Tolerance()) -> Tolerance:  # noqa: B008 - frozen
+    """For outputs of that precision, and never tighter than `least`."""
+    low = LOW_PRECISION.get(precision, least)
+    return Tolerance(absolute=max(low.absolute, least.absolute), relative=max(low.relative, least.relative))
 
 
 def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance: Tolerance) -> EqualityRecord:

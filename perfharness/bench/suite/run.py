@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from perfharness.analysis.recommendation import recommend
-from perfharness.bench.accuracy_step import AccuracyStep
-from perfharness.bench.case_run import CaseRunner
-from perfharness.bench.equality_step import EqualityStep
-from perfharness.bench.matrix import PlannedCase, shuffled
 from perfharness.bench.process import CaseEnd
-from perfharness.bench.resume import why_again
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.store import CASES, results_on_disk, update_result, write_suite
-from perfharness.bench.suite import Suite
-from perfharness.bench.sweep import MEMORY_ENDS
+from perfharness.bench.suite.accuracy_step import AccuracyStep
+from perfharness.bench.suite.case_run import MEMORY_ENDS, CaseRunner, why_again
+from perfharness.bench.suite.equality_step import EqualityStep
+from perfharness.bench.suite.matrix import PlannedCase, shuffled
+from perfharness.bench.suite.store import CASES, results_on_disk, update_result, write_suite
+from perfharness.bench.suite.suite import Suite
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, MachineRecord
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness_launcher.interrupts import Interrupts

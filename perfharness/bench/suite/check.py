@@ -12,9 +12,8 @@ from perfharness.analysis.bench_figures import direction_of
 from perfharness.backends import Backend, ModelSource, backend, model_source, spelled
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.onnx_graph import onnx_inputs
-from perfharness.bench.inputs import input_shapes
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite import (
+from perfharness.bench.suite.suite import (
     ALL_MODES,
     Suite,
     SuiteModel,
@@ -26,6 +25,7 @@ from perfharness.bench.suite import (
     possible_devices,
     source_of,
 )
+from perfharness.bench.worker.inputs import input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, Direction
 

@@ -1,4 +1,4 @@
-"""The process with several streams: `python -m perfharness.bench.streams_case FOLDER/spec.json`.
+"""The process with several streams: `python -m perfharness.bench.worker.streams FOLDER/spec.json`.
 
 Each session has a thread of its own from `allocate` on, for frameworks keep things by thread (PyTorch its current
 stream and the algorithms that cuDNN has chosen). They are made ready one after the other, and let go together.
@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from perfharness.backends import Session, backend, model_source
-from perfharness.bench.at_once import finished_at_once
-from perfharness.bench.case_frame import gpu_view, hold_limit, keep_memory, loaded, main, options_of, watched
-from perfharness.bench.equality import Outputs, compare_outputs
-from perfharness.bench.inputs import input_arrays, input_shapes
-from perfharness.bench.latency import Clock, Timed, one_round, quiet_collector, timed_rounds, warm_up
-from perfharness.bench.record import CaseRecord
 from perfharness.bench.spec import CaseSpec, LatencySettings
-from perfharness.bench.streams import ENTRY
-from perfharness.bench.suite import EqualityTable, Tolerance
+from perfharness.bench.worker.concurrent import STREAMS_ENTRY, concurrent_figures
+from perfharness.bench.worker.equality import Outputs, Tolerance, compare_outputs, tolerance_of
+from perfharness.bench.worker.frame import gpu_view, hold_limit, keep_memory, loaded, main, options_of, watched
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.bench.worker.latency import Clock, Timed, quiet_collector, timed_rounds, warm_up
+from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import PerfHarnessError
 from perfharness.model.bench import MemoryUse, StreamsRecord
 
@@ -76,7 +74,7 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
     streams = run_streams(sessions, spec.latency, prepare, ready)
     keep_memory(spec, record, sessions, view)
     watchdog.check()
-    record.keep(streams=conclude(spec, streams, record.result.memory))
+    record.keep(streams=summarize_streams(spec, streams, record.result.memory))
 
 
 def stream_problem(spec: CaseSpec, sessions: Sequence[Session]) -> str | None:
@@ -117,10 +115,10 @@ def run_streams(
     def warmed(number: int) -> tuple[int, Outputs, Outputs]:
         session = sessions[number]
         prepare(number, session)
-        one_round(session)
+        session.run_round()
         first = session.read_outputs()
         rounds = len(warm_up(session, settings, clocks[number]).wall_ns)
-        one_round(session)
+        session.run_round()
         return rounds, first, session.read_outputs()
 
     def timed(number: int) -> tuple[Timed, Outputs]:
@@ -142,15 +140,15 @@ def run_streams(
     ]
 
 
-def conclude(spec: CaseSpec, streams: Sequence[Stream], memory: MemoryUse) -> StreamsRecord:
+def summarize_streams(spec: CaseSpec, streams: Sequence[Stream], memory: MemoryUse) -> StreamsRecord:
     """Their figures, where each stream's outputs are its own."""
     of_one = {"model_device_bytes": None, "model_host_bytes": None}  # of the session that was loaded first
     told = StreamsRecord(streams=len(streams), memory=memory.model_copy(update=of_one))
-    tolerance = EqualityTable().tolerance(spec.case.precision)
+    tolerance = tolerance_of(spec.case.precision)
     if (problem := _mixed_up(streams, tolerance)) is not None:
         return told.model_copy(update={"outputs_equal": False, "reason": problem})
     warmup = sum(stream.warmup_iterations for stream in streams)
-    figures = finished_at_once([stream.timed for stream in streams], spec.case.batch_size, warmup, "streams")
+    figures = concurrent_figures([stream.timed for stream in streams], spec.case.batch_size, warmup, "streams")
     return told.model_copy(update={**figures, "outputs_equal": True if _repeat(streams, tolerance) else None})
 
 
@@ -182,4 +180,4 @@ def _named(number: int, count: int, work: Callable[[], T]) -> T:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], ENTRY, measure_streams))
+    sys.exit(main(sys.argv[1:], STREAMS_ENTRY, measure_streams))

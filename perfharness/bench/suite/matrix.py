@@ -14,7 +14,15 @@ from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.backends.model_files import model_files, sha256_of
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel, modes_of, possible_devices, source_of, variant_of
+from perfharness.bench.suite.suite import (
+    Suite,
+    SuiteBackend,
+    SuiteModel,
+    modes_of,
+    possible_devices,
+    source_of,
+    variant_of,
+)
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.manifest import GpuRecord

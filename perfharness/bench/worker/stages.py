@@ -29,7 +29,7 @@ BETWEEN = "between batches"
 BATCH = "batch"
 TIME, BUSY = "cpu_time", "gpu_busy_time"
 
-SCRIPT = "import sys\n\nfrom perfharness.bench.pipeline import main\n\nmain(*sys.argv[1:])\n"
+SCRIPT = "import sys\n\nfrom perfharness.bench.worker.pipeline import main\n\nmain(*sys.argv[1:])\n"
 """Lies in the case's folder: a script inside the package would have the package's files on its path."""
 
 

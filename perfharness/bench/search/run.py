@@ -11,13 +11,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
-from perfharness.bench.case_run import CaseRunner
-from perfharness.bench.matrix import PlannedCase, at_batch
-from perfharness.bench.resume import why_again
-from perfharness.bench.runner import settings_of
-from perfharness.bench.store import CASES, results_on_disk, write_sweep
-from perfharness.bench.suite import Suite
-from perfharness.bench.sweep import Measure, SweepInterruptedError, doubling_sizes, largest_batch, sweep
+from perfharness.bench.search.sweep import Measure, SweepInterruptedError, largest_batch, sweep
+from perfharness.bench.suite.case_run import CaseRunner, why_again
+from perfharness.bench.suite.matrix import PlannedCase, at_batch
+from perfharness.bench.suite.run import settings_of
+from perfharness.bench.suite.store import CASES, results_on_disk, write_sweep
+from perfharness.bench.suite.suite import Suite, doubling_sizes
 from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
 from perfharness.model.bench_search import CellSweep, SweepFile, TargetFigure
 from perfharness.report.sweep import CELL

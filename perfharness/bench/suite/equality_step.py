@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
-from perfharness.bench.equality import Outputs, compare_outputs
-from perfharness.bench.matrix import Cell, PlannedCase, with_ids
 from perfharness.bench.process import Run, result_of
 from perfharness.bench.spec import OUTPUTS_NAME, LatencySettings
-from perfharness.bench.store import EQUALITY, put_in_place, read_outputs, results_on_disk, running_folder
-from perfharness.bench.suite import Suite
+from perfharness.bench.suite.matrix import Cell, PlannedCase, with_ids
+from perfharness.bench.suite.store import EQUALITY, put_in_place, read_outputs, results_on_disk, running_folder
+from perfharness.bench.suite.suite import Suite
+from perfharness.bench.worker.equality import Outputs, compare_outputs
 from perfharness.errors import ResultError
 from perfharness.model.bench import EqualityRecord
 

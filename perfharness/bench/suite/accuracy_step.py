@@ -9,11 +9,11 @@ from pathlib import Path
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.accuracy.settings import AccuracyPass
-from perfharness.bench.matrix import Cell, PlannedCase, with_ids
 from perfharness.bench.process import Run, result_of
 from perfharness.bench.spec import OUTPUTS_FOLDER, LatencySettings
-from perfharness.bench.store import ACCURACY, put_in_place, results_on_disk, running_folder
-from perfharness.bench.suite import Suite, accuracy_settings
+from perfharness.bench.suite.matrix import Cell, PlannedCase, with_ids
+from perfharness.bench.suite.store import ACCURACY, put_in_place, results_on_disk, running_folder
+from perfharness.bench.suite.suite import Suite, accuracy_settings
 from perfharness.model.bench import AccuracyRecord, CaseResult
 
 GROUND_TRUTH = "ground truth"

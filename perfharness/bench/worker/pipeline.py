@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from perfharness import PerfRecorder
 from perfharness.backends import Session, backend, model_source
-from perfharness.bench.case_frame import options_of
-from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
+from perfharness.bench.worker.frame import options_of
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.model.bench import TensorSpec
 
 MEAN, DEVIATION = np.float32(118.0), np.float32(58.0)

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.backends.base import Backend
-from perfharness.bench.memory import (
+from perfharness.bench.spec import EXIT_USAGE, FILES_NAME, CaseSpec
+from perfharness.bench.worker.memory import (
     GpuView,
     MemoryLimitError,
     MemoryWatchdog,
@@ -29,8 +30,7 @@ from perfharness.bench.memory import (
     limit_sentence,
     size_on_disk,
 )
-from perfharness.bench.record import CaseRecord, write_whole
-from perfharness.bench.spec import EXIT_USAGE, FILES_NAME, CaseSpec
+from perfharness.bench.worker.record import CaseRecord, write_whole
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.model.bench import CaseStatus
 from perfharness.telemetry.nvml import open_nvml

@@ -66,14 +66,6 @@ def quiet_collector() -> Iterator[None]:
             gc.enable()
 
 
-def one_round(session: Session) -> None:
-    """What a service does for each batch."""
-    session.copy_in()
-    session.execute()
-    session.copy_out()
-    session.synchronize()
-
-
 def time_rounds(session: Session, count: int, max_seconds: float, clock: Clock = time.perf_counter_ns) -> Timed:
     """At most so many rounds, none begun when the time is over; at least one."""
     start, end = _written(count), _written(count)
@@ -129,7 +121,7 @@ def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> l
     deadline = clock() + round(seconds * 1e9)
     ends: list[int] = []
     while not ends or ends[-1] < deadline:
-        one_round(session)
+        session.run_round()
         ends.append(clock())
     return ends
 

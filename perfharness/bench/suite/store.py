@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from perfharness.bench.outcome import read_arrays
+from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import replacing, write_text

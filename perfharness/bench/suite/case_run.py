@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from perfharness.bench.matrix import PlannedCase
-from perfharness.bench.outcome import has_reported
-from perfharness.bench.process import CaseEnd, result_of, run_process
+from perfharness.bench.process import CaseEnd, has_reported, result_of, run_process
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.store import CASES, put_in_place, running_folder
-from perfharness.bench.suite import RunTable
+from perfharness.bench.suite.matrix import PlannedCase
+from perfharness.bench.suite.store import CASES, put_in_place, running_folder
+from perfharness.bench.suite.suite import RunTable
 from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
@@ -140,3 +139,29 @@ class CaseRunner:
 def case_environment(spec: CaseSpec) -> dict[str, str]:
     """Over the suite's own: the GPU, or none, so that no framework takes one that it was not given."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""}
+
+
+RESUME_HINT = "--resume goes on with what is left"
+MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
+PASSING = ("timeout", "not-run", "unavailable")
+"""Why a case may fail today and not tomorrow: something may have been installed, freed or repaired since."""
+
+
+def why_again(case: PlannedCase, result: CaseResult, *, retry_failed: bool = False) -> str | None:
+    """Why a case with a result is run again; None: the result is kept."""
+    if result.spec_sha256 != case.sha256:
+        return "the suite, a file of the model or of its inputs, or the GPU has changed since"
+    if is_passing(result) or (retry_failed and result.status != "ok"):
+        return f"it was {result.status}: {result.reason}"
+    return None
+
+
+def is_passing(result: CaseResult) -> bool:
+    """Whether the same case may end otherwise when it is tried again.
+
+    Its process was killed, or ended without a word (where the disk is full), or the time ran out.
+    """
+    if result.status in PASSING:
+        return True
+    process = result.process
+    return result.status == "failed" and process is not None and (process.signal is not None or not process.reported)

@@ -1,20 +1,47 @@
-"""The start-up of a case in fresh processes, with a cold and a warm file cache in turn."""
+"""The start-up of a case in fresh processes, with a cold and a warm file cache in turn.
+
+Cold: files that an earlier process of the case had open or mapped are put out of the file cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from perfharness.backends import model_source
-from perfharness.bench.case_run import case_environment
-from perfharness.bench.cold import make_cold
-from perfharness.bench.matrix import PlannedCase
 from perfharness.bench.process import result_of, run_process
+from perfharness.bench.spec import FILES_NAME
+from perfharness.bench.suite.case_run import case_environment
+from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
 from perfharness.report.cold_start import spreads
 from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.page_cache import drop_page_cache
+
+
+def make_cold(warm_folder: Path, model: Path | None = None) -> CacheState:
+    """Empty the file cache for the next process of a case; what was done, and what stayed, or why it could not be.
+
+    Args:
+        warm_folder: of the same case, run before: `files.json` has the files.
+        model: file or folder, which is read and closed again, so that it is not among those.
+    """
+    try:
+        names = json.loads((warm_folder / FILES_NAME).read_text())
+    except (OSError, ValueError):
+        return CacheState(reason=f"there is no {warm_folder / FILES_NAME}; run the case once with a warm cache first")
+    return drop_page_cache({*map(Path, names), *_files(model)})
+
+
+def _files(model: Path | None) -> Iterator[Path]:
+    if model is not None and model.is_dir():
+        yield from (entry for entry in model.rglob("*") if entry.is_file())
+    elif model is not None and model.is_file():
+        yield model
+
 
 FIGURES = {
     "process_to_first_result_ms": "to the first result",

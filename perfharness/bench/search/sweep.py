@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from perfharness.errors import UsageError
+from perfharness.bench.suite.case_run import MEMORY_ENDS
+from perfharness.bench.suite.suite import doubling_sizes
 from perfharness.model.bench import CaseResult, CaseStatus, Estimate
 from perfharness.model.bench_search import LatencyTarget, Meets, SearchEnd, Sweep, TargetFigure, TargetPoint
 
 Measure = Callable[[int], CaseResult]
 """Raises `SweepInterruptedError` where the user has asked for the end."""
 
-MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
 ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
 """After these no larger batch is tried; after `failed` one more is, for a batch size may be refused by itself."""
 
@@ -32,16 +32,6 @@ NEXT_ONES = 2
 
 class SweepInterruptedError(Exception):
     """A batch size was not measured, for the user has asked for the end. What was measured before is kept."""
-
-
-def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
-    """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
-    if smallest < 1 or largest < smallest:
-        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
-    sizes = [smallest]
-    while sizes[-1] * 2 < largest:
-        sizes.append(sizes[-1] * 2)
-    return sizes if sizes[-1] == largest else [*sizes, largest]
 
 
 def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:

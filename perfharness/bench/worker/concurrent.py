@@ -1,13 +1,14 @@
-"""What several that measure one case finish while all are at work: instances (processes) and streams (threads)."""
+"""Several that measure one case concurrently: instances (processes) and streams (threads of one process)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import numpy as np
 
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.throughput import throughput
-from perfharness.bench.latency import Timed
-from perfharness.bench.spec import SPEC_NAME, CaseSpec
+from perfharness.bench.process import case_outcome, read_arrays
+from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
+from perfharness.bench.worker.latency import Timed
 from perfharness.boot import without_current_folder
+from perfharness.model import environment
+from perfharness.model.bench import CaseResult, InstancesRecord, StreamsRecord
 from perfharness.model.result import BatchLoop
+from perfharness_launcher.barrier import start_barrier
 from perfharness_launcher.spawn import STDERR_LOG
 
 MIN_SECONDS = 2.0
@@ -27,10 +32,14 @@ MIN_SECONDS = 2.0
 MOST_ITERATIONS = 1_000_000
 """Rounds in that time, of a model of two microseconds; a smaller limit would cut the time, and the window, short."""
 
+POLL_S = 0.01
+BARRIER_TIMEOUT_S = 600.0
+STREAMS_ENTRY = "perfharness.bench.worker.streams"
+
 Process = subprocess.Popen[bytes]
 
 
-def measured_at_once(spec: CaseSpec, **changes: Any) -> CaseSpec:
+def concurrent_spec(spec: CaseSpec, **changes: Any) -> CaseSpec:
     """What a process is told that is to measure a case beside others: the latency only, and for long enough."""
     least = max(MIN_SECONDS, spec.latency.min_seconds)
     latency = spec.latency.model_copy(
@@ -45,7 +54,7 @@ def measured_at_once(spec: CaseSpec, **changes: Any) -> CaseSpec:
     return spec.model_copy(update={**told, "spawned_unix_ns": time.time_ns()})
 
 
-def finished_at_once(timed: Sequence[Timed], batch_size: int, warmup_iterations: int, who: str) -> dict[str, Any]:
+def concurrent_figures(timed: Sequence[Timed], batch_size: int, warmup_iterations: int, who: str) -> dict[str, Any]:
     """What all of them finished in the window in which all were in their timed rounds, as fields of the result.
 
     A round on the border of the window counts by the part of it that lies inside. It is never their number divided by a
@@ -107,3 +116,55 @@ def started(module: str, spec: CaseSpec, folder: Path, variables: Mapping[str, s
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
+    """Start `spec.instances` processes, hold them before their timed rounds until all are there, and let them go."""
+    folders = [folder / "instances" / str(number) for number in range(spec.instances)]
+    codes = _run(concurrent_spec(spec), folders)
+    results = [case_outcome(one, spec.case, code) for one, code in zip(folders, codes, strict=True)]
+    return summarize_instances(folders, results, spec.case.batch_size)
+
+
+def summarize_instances(folders: Sequence[Path], results: Sequence[CaseResult], batch_size: int) -> InstancesRecord:
+    """What the instances left, put together."""
+    for number, result in enumerate(results):
+        if result.status != "ok":
+            why = f"instance {number} of {len(results)} is {result.status}: {result.reason}"
+            return InstancesRecord(instances=len(results), reason=why)
+    # The monotonic clock is the machine's, so that the processes can be laid side by side.
+    arrays = [read_arrays(one) for one in folders]
+    timed = [Timed(one["start_ns"], one["wall_ns"]) for one in arrays]
+    warmup = sum(result.latency.warmup_iterations for result in results if result.latency is not None)
+    return InstancesRecord(instances=len(results), **concurrent_figures(timed, batch_size, warmup, "instances"))
+
+
+def _run(spec: CaseSpec, folders: Sequence[Path]) -> list[int]:
+    """Exit codes of the processes, in order; none is left when this returns."""
+    with ExitStack() as stack:
+        control = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfharness-")))
+        names = {number: str(number) for number in range(len(folders))}
+        barrier = stack.enter_context(start_barrier(control, names, BARRIER_TIMEOUT_S))
+        processes: list[Process] = []
+        for number, folder in enumerate(folders):
+            own = {environment.START_BARRIER: str(barrier.folder), environment.PROCESS_INDEX: str(number)}
+            told = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
+            processes.append(stack.enter_context(started(CASE_ENTRY, told, folder, own)))
+        while any(process.poll() is None for process in processes):
+            barrier.look({number for number, process in enumerate(processes) if process.poll() is not None})
+            if barrier.is_open:
+                break
+            time.sleep(POLL_S)
+        return [process.wait() for process in processes]
+
+
+def measure_streams(spec: CaseSpec, folder: Path) -> StreamsRecord:
+    """Let a process of its own do it: its memory and its end are not the case's."""
+    place = folder / "streams"
+    with started(STREAMS_ENTRY, concurrent_spec(spec, streams=spec.streams), place, {}) as process:
+        code = process.wait()
+    result = case_outcome(place, spec.case, code)
+    if result.streams is None:
+        why = f"the process with {spec.streams} streams is {result.status}: {result.reason}"
+        return StreamsRecord(streams=spec.streams, memory=result.memory, reason=why)
+    return result.streams

@@ -12,13 +12,37 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfharness.backends import Backend, Device, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
-from perfharness.bench.sizes import parse_bytes
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
-from perfharness.bench.sweep import doubling_sizes
+from perfharness.bench.worker.equality import Tolerance, tolerance_of
 from perfharness.errors import UsageError
 from perfharness.model.bench import Direction, Precision
 from perfharness.model.bench_suite import Constraints
 from perfharness.model.plan import DEFAULT_COOL_DOWN_LIMIT_S
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes. Raises `UsageError` where it is no size."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    if found is None or found[2].lower() not in UNITS:
+        raise UsageError(f"{text!r} is no size; write it as 12GB, 512MiB or a number of bytes")
+    size = round(float(found[1]) * UNITS[found[2].lower()])
+    if size <= 0:
+        raise UsageError(f"{text!r} is no size of anything; it must be above 0")
+    return size
+
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,6 +51,16 @@ else:
 
 DEFAULT_TIMEOUT_S = 1800.0
 DEFAULT_SEED = 1
+
+
+def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
+    """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
+    if smallest < 1 or largest < smallest:
+        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
+    sizes = [smallest]
+    while sizes[-1] * 2 < largest:
+        sizes.append(sizes[-1] * 2)
+    return sizes if sizes[-1] == largest else [*sizes, largest]
 
 
 def _size(value: object) -> object:
@@ -140,21 +174,6 @@ class RunTable(_Table):
     gpu: str | None = None
 
 
-class Tolerance(_Table):
-    """An output is equal where |difference| <= absolute + relative * |reference|, as `numpy.allclose` has it."""
-
-    absolute: float = Field(default=1e-3, ge=0)
-    relative: float = Field(default=1e-3, ge=0)
-
-
-LOW_PRECISION = {
-    "tf32": Tolerance(absolute=1e-2, relative=1e-2),
-    "fp16": Tolerance(absolute=2e-2, relative=2e-2),
-    "bf16": Tolerance(absolute=1e-1, relative=1e-1),
-    "int8": Tolerance(absolute=5e-1, relative=1e-1),
-}
-
-
 class EqualityTable(_Table):
     """`[equality]`: outputs of all cells on the same inputs are compared before any speed is measured.
 
@@ -172,10 +191,8 @@ class EqualityTable(_Table):
 
     def tolerance(self, precision: Precision) -> Tolerance:
         """For cases of that precision: never tighter than the suite's own."""
-        if precision in self.precision:
-            return self.precision[precision]
-        low = LOW_PRECISION.get(precision, Tolerance(absolute=0, relative=0))
-        return Tolerance(absolute=max(low.absolute, self.absolute), relative=max(low.relative, self.relative))
+        own = Tolerance(absolute=self.absolute, relative=self.relative)
+        return self.precision.get(precision) or tolerance_of(precision, own)
 
 
 class AccuracyTable(AccuracySettings):
