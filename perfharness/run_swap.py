@@ -30,7 +30,7 @@ RESULTS_PREFIX = ".perfharness-results-"
 REPLACED_PREFIX = ".perfharness-replaced-"
 SWAP_NAME = ".perfharness-swap.json"
 
-PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png")
+PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png|telemetry\.html")
 RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, MANIFEST_NAME, "telemetry.parquet"})
 SETTLE_PATIENCE_S = 30.0
 """How long to wait for another command that is replacing a run: it has only renames to do."""

@@ -69,7 +69,7 @@ def analyze(
     they were printed.
     """
     from perfharness.inputs import locate_readable
-    from perfharness.report.pictures import require_matplotlib
+    from perfharness.render.charts.drawing import require_charts
     from perfharness.report.run_folder import ReadOptions
 
     located = [locate_readable(run, nsys) for run in runs]
@@ -81,7 +81,7 @@ def analyze(
     if plots and traces:
         raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
     if plots:
-        require_matplotlib()
+        require_charts()
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
     options = _Options(warmup_batches, domain, batch_pattern, reject_throttled, plots, nsys)
     documents: dict[str, Tree] = {}
@@ -170,7 +170,7 @@ def _analyze_runs(
             if finding.process is None or located.process in (None, finding.process)
         ]
         if options.plots:
-            from perfharness.report.telemetry_plots import draw_run
+            from perfharness.render.charts.telemetry import draw_run
 
             for path in draw_run(run_dir):
                 output.message(f"drawn: {path}")

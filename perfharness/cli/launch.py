@@ -50,8 +50,8 @@ from perfharness.model.plan import (
 )
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
+from perfharness.render.charts.drawing import require_charts
 from perfharness.report.console import Console, say
-from perfharness.report.pictures import require_matplotlib
 from perfharness_launcher.beside import companions_for
 from perfharness_launcher.companions import Companion
 from perfharness_launcher.environment import fingerprint
@@ -428,7 +428,7 @@ def execute(
             companions=[*companions_for(plan.options, view.stage), *more_companions],
         )
     if plan.options.plots and (outcome.output_dir / TELEMETRY_NAME).exists():
-        from perfharness.report.telemetry_plots import draw_run
+        from perfharness.render.charts.telemetry import draw_run
 
         for path in draw_run(outcome.output_dir):
             say(console, f"drawn: {path}")
@@ -444,7 +444,7 @@ def check_plots(telemetry: bool) -> None:
     """Whether pictures can be drawn, before anything starts. Raises `UsageError`, `ToolNotFoundError`."""
     if not telemetry:
         raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")
-    require_matplotlib()
+    require_charts()
 
 
 def analyse(folder: Path, manifest: RunManifest) -> RunSummary:

@@ -85,7 +85,7 @@ PlotsOption = Annotated[
     bool,
     typer.Option(
         "--plots",
-        help="Draw the telemetry: telemetry_gpu_N.png and telemetry_host.png, by matplotlib.",
+        help="Draw the telemetry: telemetry_gpu_N.png, telemetry_host.png and telemetry.html.",
         rich_help_panel="Output",
     ),
 ]

@@ -18,7 +18,9 @@ from perfharness.files import replacing
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.report.bench_words import first_line, short_cell, status_line
-from perfharness.report.plot_panels import PALETTE
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+"""Okabe and Ito's, told apart with every kind of colour vision."""
 
 COLORS = tuple(color for color in PALETTE if color != "#F0E442")
 """Without the yellow, which cannot be seen on white as a line."""

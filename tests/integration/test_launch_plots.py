@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
 from perfharness.testing.nvml_values import device
+
+pytest.importorskip("altair")
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = ROOT / "samples" / "toy_pipeline.py"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.analysis.telemetry_lines import NS_PER_S, with_gaps
 from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.samples import IMAGE_SUFFIXES, read_image, read_map, resized_map
@@ -26,10 +27,11 @@ from perfharness.bench.compare_engines.model import (
 from perfharness.errors import PerfHarnessError
 from perfharness.files import replacing
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64, SampleLog
-from perfharness.report.plot_panels import GIB, NS_PER_S, PALETTE, with_gaps
+from perfharness.report.bench_chart import PALETTE
 from perfharness.telemetry.store import read_sample_log
 
 NS_PER_MS = 1e6
+GIB = float(1 << 30)
 WHISKERS = (5, 95)
 DPI = 110
 NAME_WIDTH = 30

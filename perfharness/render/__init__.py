@@ -1,0 +1,1 @@
+"""Result models in, what people look at out; no arithmetic and no joins here."""

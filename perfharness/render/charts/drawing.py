@@ -1,0 +1,155 @@
+"""What all charts share: colours, layout, and the files made of one specification."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfharness.errors import ToolNotFoundError
+from perfharness.files import replacing
+from perfharness.model.distribution import install_command
+
+Row = dict[str, Any]
+Specification = dict[str, Any]
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+"""Okabe and Ito's colours, which people tell apart with every kind of colour vision."""
+
+LINE_PALETTE = tuple(color for color in PALETTE if color != "#F0E442")
+"""Without the yellow, which cannot be seen as a line on white."""
+
+GREY, LIGHT_GREY, LIMIT = "#999999", "#dddddd", "#444444"
+TITLE_WIDTH, NOTE_WIDTH, LEGEND_WIDTH = 120, 165, 36
+"""Characters of a line."""
+
+PIXEL_RATIO = 1.5
+"""Pixels of a PNG for each unit of a specification."""
+
+LESS = "\ue000"
+"""Stands for `<` in what vl-convert puts into a page."""
+
+CONFIG: dict[str, Any] = {
+    "font": "Liberation Sans, Arial, DejaVu Sans, sans-serif",
+    "lineBreak": "\n",
+    "padding": 12,
+    "view": {"stroke": None},
+    "concat": {"spacing": 14},
+    "axis": {"gridColor": "#eeeeee", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 300,
+             "titleFontWeight": "normal", "titleFontSize": 11, "labelFontSize": 10},
+    "legend": {"labelLimit": 420, "symbolLimit": 0, "titleLimit": 420, "titleFontWeight": "normal",
+               "titleFontSize": 11, "labelFontSize": 10, "offset": 14},
+    "title": {"anchor": "start", "fontSize": 13, "fontWeight": "normal", "limit": 2000},
+    "line": {"strokeCap": "butt"},
+}  # fmt: skip
+"""Vega-Lite's defaults of all charts."""
+
+
+def require_charts(option: str = "--plots") -> None:
+    """Raise `ToolNotFoundError`, which names the option, where charts cannot be drawn. Loads nothing."""
+    if any(importlib.util.find_spec(name) is None for name in ("altair", "vl_convert")):
+        raise ToolNotFoundError(
+            f"{option} needs altair and vl-convert-python, which are not installed; {install_command('plots')}"
+        )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One chart.
+
+    Attributes:
+        name: of its file, without the ending.
+        chart: Vega-Lite, in which rows have names.
+        rows: by those names.
+    """
+
+    name: str
+    chart: Specification
+    rows: Mapping[str, Sequence[Row]]
+
+    def save(self, path: Path) -> Path:
+        """Write a `.png`, `.svg`, `.pdf` or `.html`, as a whole or not at all. Raises `ResultError`."""
+        return _save(self.chart, self.rows, path)
+
+
+def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
+    """Write every picture as a PNG, and all of them as one interactive page. Returns the files.
+
+    Args:
+        page: name of the page, without the ending.
+
+    Raises `ToolNotFoundError` where Altair or vl-convert is not installed, `ResultError` where nothing can be written.
+    """
+    if not pictures:
+        return []
+    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
+    whole = column([picture.chart for picture in pictures], spacing=40)
+    rows = {name: rows for picture in pictures for name, rows in picture.rows.items()}
+    return [*written, _save(whole, rows, folder / f"{page}.html")]
+
+
+def _save(chart: Specification, rows: Mapping[str, Sequence[Row]], path: Path) -> Path:
+    import vl_convert
+
+    specification = {"$schema": SCHEMA, **chart, "datasets": dict(rows), "config": CONFIG}
+    text = json.dumps(specification, allow_nan=False)
+    content: bytes | str
+    if path.suffix == ".png":
+        content = vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[])
+    elif path.suffix == ".pdf":
+        content = vl_convert.vegalite_to_pdf(text, allowed_base_urls=[])
+    elif path.suffix == ".svg":
+        content = vl_convert.vegalite_to_svg(text, allowed_base_urls=[])
+    else:
+        page = vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True)
+        content = page.replace(LESS, "\\u003c")  # a name in the data must not end the script that holds it
+    with replacing(path, follow=False) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# Whole pictures are put together here, for Altair copies all that is in a composition whenever it is touched.
+
+
+def unit(chart: Any) -> Specification:
+    """Vega-Lite of a chart of Altair."""
+    made: Specification = chart.to_dict(validate=False)
+    return {name: part for name, part in made.items() if name not in ("$schema", "config")}
+
+
+def layered(layers: Sequence[Specification], width: float, height: float, **more: Any) -> Specification:
+    """Charts in one frame, the first behind."""
+    inside = [{name: part for name, part in layer.items() if name not in ("width", "height")} for layer in layers]
+    return {"layer": inside, "width": width, "height": height, **more}
+
+
+def column(charts: Sequence[Specification], **more: Any) -> Specification:
+    """Charts below each other, each with its own legend."""
+    own = dict.fromkeys(("color", "fill", "shape", "strokeDash"), "independent")
+    return {"vconcat": list(charts), "resolve": {"scale": own}, **more}
+
+
+def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Specification:
+    """The content, its title above, the notes in small letters below."""
+    if notes:
+        lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH, subsequent_indent="    ")]
+        below = {"text": lines, "orient": "bottom", "fontSize": 10, "color": "#555555", "offset": 10}
+        content = {"vconcat": [content], "title": below}
+    return {"vconcat": [content], "title": {"text": textwrap.wrap(title, TITLE_WIDTH)}}
+
+
+def wrapped(name: str, width: int = LEGEND_WIDTH) -> str:
+    """A name on as many lines of a legend as it takes."""
+    return textwrap.fill(name, width)
+
+
+def message(text: str, width: float, height: float) -> Specification:
+    """Words where there is nothing to be drawn."""
+    mark = {"type": "text", "text": textwrap.wrap(text, max(20, int(width / 7))), "color": "#666666", "fontSize": 11}
+    place = {"x": {"value": width / 2}, "y": {"value": height / 2}}
+    return {"data": {"values": [{}]}, "mark": mark, "encoding": place, "width": width, "height": height}

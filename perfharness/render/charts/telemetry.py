@@ -1,0 +1,383 @@
+"""A run's telemetry: one picture a GPU, one of the host, with what the processes were doing above it.
+
+Made of what is on disk, so an old run can be drawn too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from perfharness.analysis.activity import ProcessActivity
+from perfharness.analysis.telemetry_lines import (
+    NS_PER_S,
+    Spans,
+    core_load,
+    line_points,
+    rate_of,
+    stage_shares,
+    stage_spans,
+    storage_rate,
+    throttle_spans,
+    warmup_spans,
+)
+from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
+from perfharness.render.charts.drawing import (
+    GREY,
+    LIGHT_GREY,
+    PALETTE,
+    Picture,
+    Row,
+    Specification,
+    column,
+    draw,
+    layered,
+    message,
+    require_charts,
+    titled,
+    unit,
+    wrapped,
+)
+from perfharness.report.activity import RunTelemetry, read_telemetry
+
+PAGE = "telemetry"
+WIDTH, HEIGHT = 900, 105
+MAX_LINES = 8
+"""Processes with a line of their own."""
+
+MAX_SHADED = 60
+"""Up to so many stages are shaded one by one behind the lines; more would be a blur, and the top panel has them."""
+
+SAMPLES = "power_sample_mw"
+GIB = float(1 << 30)
+WARMUP = "#f0e9dd"
+HOLDS, RATE = "step-after", "step-before"
+"""A sensor's value holds until the next one; a rate is that of the time before it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel; `reason`: why it was not read."""
+
+    label: str
+    color: str
+    series: Series | None
+    reason: str = ""
+    scale: float = 1.0
+    dash: tuple[int, int] = (1, 0)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One quantity over time."""
+
+    label: str
+    lines: Sequence[Line]
+    top: float | None = None
+    from_zero: bool = True
+    step: str = HOLDS
+
+
+def draw_run(folder: Path) -> list[Path]:
+    """Draw the telemetry of a run folder; the files that were written.
+
+    Raises `ToolNotFoundError` without what draws charts, `ResultError` where there is no telemetry to be read.
+    """
+    require_charts()
+    return draw(telemetry_pictures(read_telemetry(folder)), folder, PAGE)
+
+
+def telemetry_pictures(run: RunTelemetry) -> list[Picture]:
+    """One picture for each whole GPU, one of the host."""
+    log, activities, title = run.log, run.activities, run.title
+    on_gpu = {record.name: record.gpu_uuid for record in log.subjects("process") if record.name is not None}
+    parents = {record.subject: record.parent_uuid for record in log.subjects("mig")}
+    pictures = []
+    for gpu in log.subjects("gpu"):
+        names = [name for name, uuid in on_gpu.items() if uuid is not None and parents.get(uuid, uuid) == gpu.subject]
+        own = {name: activities[name] for name in names if name in activities}
+        mig = [uuid for uuid, parent in parents.items() if parent == gpu.subject]
+        view = _View(f"telemetry_gpu_{gpu.gpu_index}", log, own)
+        view.panels(_gpu_panels(log, gpu.subject, names, mig))
+        view.throttling(throttle_spans(log.get(gpu.subject, "clock_event_reasons"), view.zero_ns))
+        pictures.append(view.picture(f"GPU {gpu.gpu_index} {gpu.name or ''}  {title}"))
+    view = _View("telemetry_host", log, activities)
+    view.panels(_host_panels(log, list(on_gpu)))
+    view.cores()
+    if len(on_gpu) > MAX_LINES:
+        view.notes.append(f"{len(on_gpu) - MAX_LINES} of {len(on_gpu)} processes have no line")
+    return [*pictures, view.picture(f"host  {title}")]
+
+
+def _lines(
+    log: SampleLog,
+    subjects: Mapping[str, str],
+    metric: str,
+    scale: float = 1.0,
+    of: Callable[[Series], Series] | None = None,
+) -> list[Line]:
+    """A line of one metric for each subject, which are given by label."""
+    found = []
+    for place, (label, subject) in enumerate(subjects.items()):
+        series = log.get(subject, metric)
+        drawn = of(series) if of is not None and series is not None else series
+        found.append(Line(label, PALETTE[place % len(PALETTE)], drawn, _why(log, subject, metric), scale))
+    return found
+
+
+def _gpu_panels(log: SampleLog, gpu: str, processes: Sequence[str], mig: Sequence[str]) -> list[Panel]:
+    def line(metric: str, label: str, color: int, scale: float = 1.0, **how: Any) -> Line:
+        return Line(label, PALETTE[color], log.get(gpu, metric), _why(log, gpu, metric), scale, **how)
+
+    owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
+    memory = [line("memory_used_bytes", "GPU", 7, 1 / GIB)]
+    memory += _lines(log, {f"MIG {place}": uuid for place, uuid in enumerate(mig)}, "memory_used_bytes", 1 / GIB)
+    memory += _lines(log, owners, "process_memory_bytes", 1 / GIB)
+    power = [
+        line("power_instant_mw", "instantaneous", 0, 1e-3),
+        line("power_average_mw", "averaged", 1, 1e-3),
+        line("power_limit_mw", "limit", 5, 1e-3, dash=(5, 3)),
+    ]
+    samples = log.get(gpu, SAMPLES)
+    if samples is not None and samples.is_read.any():
+        power.insert(0, Line("driver's samples", "#bbbbbb", samples, scale=1e-3))
+    return [
+        Panel("utilisation (%)", [line("gpu_utilization_percent", "GPU", 0),
+                                  line("memory_utilization_percent", "memory", 1)], top=100),
+        Panel("memory (GiB)", memory),
+        Panel("SM clock (MHz)", [line("sm_clock_mhz", "SM", 0)]),
+        Panel("power (W)", power),
+        Panel("temperature (°C)", [line("temperature_c", "GPU", 5)], from_zero=False),
+    ]  # fmt: skip
+
+
+def _host_panels(log: SampleLog, processes: Sequence[str]) -> list[Panel]:
+    owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
+    return [
+        Panel("CPU (% of all cores)", [
+            Line("busy", PALETTE[7], log.get(HOST, "cpu_percent"), _why(log, HOST, "cpu_percent")),
+            Line("I/O wait", PALETTE[1], log.get(HOST, "io_wait_percent"), _why(log, HOST, "io_wait_percent")),
+        ], top=100, step=RATE),
+        Panel("CPU (100 % a core)", _lines(log, owners, "cpu_percent"), step=RATE),
+        Panel("resident (GiB)", _lines(log, owners, "rss_bytes", 1 / GIB)),
+        Panel("context switches (1/s)", _lines(log, owners, "context_switches", of=rate_of), step=RATE),
+        Panel("read + written (MB/s)", [Line("machine", PALETTE[7], storage_rate(log), scale=1e-6)], step=RATE),
+    ]  # fmt: skip
+
+
+def _why(log: SampleLog, subject: str, metric: str) -> str:
+    """The commonest reason why a metric was not read."""
+    reasons = [failure for failure in log.meta.failures if (failure.subject, failure.metric) == (subject, metric)]
+    return max(reasons, key=lambda failure: failure.count).reason if reasons else ""
+
+
+class _View:
+    """Panels over one axis of time, the stages on top; legends stand beside the data."""
+
+    def __init__(self, name: str, log: SampleLog, activities: Mapping[str, ProcessActivity]) -> None:
+        import altair as alt
+
+        self.alt, self.name, self.log, self.activities = alt, name, log, list(activities.values())
+        times = [  # the driver's own buffer of power begins before the sampler did
+            series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
+        ]
+        self.begin_ns = min((int(own.min()) for own in times), default=0)
+        self.end_ns = max((int(own.max()) for own in times), default=1)
+        self.zero_ns = min((int(own.batch_start_ns.min()) for own in self.activities), default=self.begin_ns)
+        self.rows: dict[str, list[Row]] = {}
+        self.notes: list[str] = []
+        self.charts: list[Specification] = []
+        self.stage_colors: dict[str, str] = {}
+        self._behind: list[Specification] = []
+        if self.activities:
+            self._stages()
+
+    def picture(self, title: str) -> Picture:
+        """All panels, one below the other."""
+        alt = self.alt
+        if not self.charts:
+            self.charts.append(message("nothing was read", WIDTH, HEIGHT))
+        began = datetime.fromtimestamp(self.zero_ns / NS_PER_S, timezone.utc)
+        first = ", the first batch" if self.activities else ""
+        clock = f"seconds since {began:%Y-%m-%d %H:%M:%S} UTC{first}"
+        axis = alt.Chart(self._data("axis", []), width=WIDTH, height=1).mark_rule().encode(x=self._x(clock))
+        return Picture(self.name, titled(column([*self.charts, unit(axis)]), title, self.notes), self.rows)
+
+    def panels(self, panels: Sequence[Panel]) -> None:
+        """Those of which something was read; the notes say what was not, and why."""
+        for panel in panels:
+            missing: dict[str, list[str]] = {}
+            lines = []
+            for line in panel.lines:
+                if line.series is not None and line.series.is_read.any():
+                    lines.append(line)
+                else:
+                    missing.setdefault(line.reason, []).append(line.label)
+            for reason, labels in missing.items():
+                self.notes.append(f"{panel.label}: not read of {', '.join(labels)}{f' ({reason})' if reason else ''}")
+            if lines:
+                self.charts.append(self._panel(panel, lines))
+
+    def throttling(self, reasons: Sequence[Spans]) -> None:
+        """A row for each reason that lowered the clocks."""
+        alt = self.alt
+        if not reasons:
+            return
+        labels = {one.name: wrapped(f"clocks lowered: {one.name}, {one.share:.1%} of readings", 60) for one in reasons}
+        rows = [{**row, "reason": labels[row["name"]]} for row in _span_rows(reasons)]
+        chart = (
+            alt.Chart(self._data("throttling", rows), width=WIDTH, height=18 * len(reasons))
+            .mark_bar(color=PALETTE[5], height=12, clip=True)
+            .encode(
+                x=self._x(),
+                x2="until:Q",
+                y=alt.Y("reason:N", title=None, sort=list(labels.values()), axis=alt.Axis(orient="right")),
+                tooltip=["reason:N", "seconds:Q", "until:Q"],
+            )
+        )
+        self.charts.append(unit(chart))
+
+    def cores(self) -> None:
+        """Every core as a row: dark is busy."""
+        alt = self.alt
+        if (load := core_load(self.log, self.zero_ns)) is None:
+            return
+        rows: list[Row] = [
+            {"core": core, "seconds": start, "until": end, "busy": _known(busy)}
+            for core, values in zip(load.cores, load.percent.tolist(), strict=True)
+            for start, end, busy in zip(load.edges_s[:-1].tolist(), load.edges_s[1:].tolist(), values, strict=True)
+        ]
+        labels = len(load.cores) <= 16
+        chart = (
+            alt.Chart(self._data("cores", rows), width=WIDTH, height=max(HEIGHT, min(250, 3 * len(load.cores))))
+            .mark_rect(clip=True)
+            .encode(
+                x=self._x(),
+                x2="until:Q",
+                y=alt.Y("core:O", sort=load.cores, title="core", axis=alt.Axis(labels=labels, ticks=labels)),
+                color=alt.Color(
+                    "busy:Q", scale=alt.Scale(scheme="cividis", reverse=True, domain=[0, 100]), title="busy (%)"
+                ),
+                tooltip=["core:O", "seconds:Q", "busy:Q"],
+            )
+        )
+        self.charts.append(unit(chart))
+
+    def _panel(self, panel: Panel, lines: Sequence[Line]) -> Specification:
+        alt = self.alt
+        rows: list[Row] = []
+        for line in lines:
+            if line.series is not None:
+                inside = line.series.between(self.begin_ns, self.end_ns)
+                times, values = line_points(inside, self.zero_ns, line.scale)
+                label = wrapped(line.label)
+                rows += [
+                    {"seconds": time, "value": _known(value), "line": label}
+                    for time, value in zip(times.tolist(), values.tolist(), strict=True)
+                ]
+        labels = [wrapped(line.label) for line in lines]
+        top = alt.Undefined if panel.top is None else panel.top
+        chart = (
+            alt.Chart(self._data(f"panel_{len(self.charts)}", rows), width=WIDTH, height=HEIGHT)
+            .mark_line(interpolate=panel.step, strokeWidth=1.4)
+            .encode(
+                x=self._x(),
+                y=alt.Y("value:Q", title=panel.label.replace(" (", "\n(").split("\n"),
+                        scale=alt.Scale(zero=panel.from_zero, domainMax=top, nice=True),
+                        axis=alt.Axis(tickCount=5, format=",.6~g")),
+                color=alt.Color("line:N", title=None,
+                                scale=alt.Scale(domain=labels, range=[line.color for line in lines])),
+                strokeDash=alt.StrokeDash(
+                    "line:N", title=None, scale=alt.Scale(domain=labels, range=[list(line.dash) for line in lines])
+                ),
+                tooltip=["line:N", "seconds:Q", "value:Q"],
+            )
+        )  # fmt: skip
+        return layered([*self._behind, unit(chart)], WIDTH, HEIGHT)
+
+    def _stages(self) -> None:
+        """The share of each stage over time, and what stands behind all panels."""
+        alt, own = self.alt, self.activities
+        shares = stage_shares(own, self.begin_ns, self.end_ns, self.zero_ns)
+        colors = [*PALETTE[: len(shares.names) - 1], LIGHT_GREY]
+        if shares.is_rest:
+            colors[-2] = GREY
+        warmup = warmup_spans(own, self.zero_ns)
+        self._shade(warmup)
+        self.stage_colors = dict(zip(shares.names, colors, strict=True))
+        starts = shares.start_s.tolist()
+        rows = [
+            {"seconds": start, "stage": wrapped(name), "percent": percent, "place": place}
+            for place, (name, values) in enumerate(zip(shares.names, shares.percent, strict=True))
+            if values.any()
+            for start, percent in zip(starts, values.tolist(), strict=True)
+        ]
+        used = list(dict.fromkeys(row["stage"] for row in rows))
+        legend = {**{wrapped(name): color for name, color in self.stage_colors.items() if wrapped(name) in used},
+                  warmup.name: WARMUP}  # fmt: skip
+        batches = sum(len(one.batch_start_ns) for one in own)
+        of = ["(% of time)"] if len(own) == 1 else ["(% of time of", f"{len(own)} processes)"]
+        area = (
+            alt.Chart(self._data("stages", rows), width=WIDTH, height=1.3 * HEIGHT)
+            .mark_area(interpolate="step-after", line=False)
+            .encode(
+                x=self._x(),
+                y=alt.Y("percent:Q", stack="zero", title=["stages", *of], scale=alt.Scale(domainMin=0)),
+                color=alt.Color("stage:N", title=f"{batches} batches", sort=list(legend),
+                                scale=alt.Scale(domain=list(legend), range=list(legend.values()))),
+                order="place:Q",
+                tooltip=["stage:N", "seconds:Q", "percent:Q"],
+            )
+        )  # fmt: skip
+        self.charts.append(layered([*self._behind, unit(area)], WIDTH, 1.3 * HEIGHT))
+        self._shade_stages()
+
+    def _shade(self, warmup: Spans) -> None:
+        """Grey where all that ran was warm-up; dotted lines around what one process measured."""
+        alt = self.alt
+        self._rectangles("warmup", [warmup], WARMUP)
+        measured = [own.measured for own in self.activities if own.measured]
+        if len(measured) == 1:
+            edges: list[Row] = [{"seconds": (at - self.zero_ns) / NS_PER_S} for window in measured[0] for at in window]
+            rules = alt.Chart(self._data("measured", edges)).mark_rule(color=GREY, strokeDash=[2, 2])
+            self._behind.append(unit(rules.encode(x=self._x())))
+
+    def _shade_stages(self) -> None:
+        """Few stages are shaded behind the lines, in their colours of the top panel."""
+        spans = stage_spans(self.activities, self.zero_ns)
+        if sum(len(one.start_s) for one in spans) > MAX_SHADED:
+            return
+        for place, color in enumerate(self.stage_colors.values()):
+            own = [one for one in spans if self.stage_colors.get(one.name, GREY) == color]
+            self._rectangles(f"stage_{place}", own, color, opacity=0.13)
+
+    def _rectangles(self, name: str, spans: Sequence[Spans], color: str, opacity: float = 1.0) -> None:
+        alt = self.alt
+        mark = alt.Chart(self._data(name, _span_rows(spans))).mark_rect(color=color, opacity=opacity)
+        self._behind.append(unit(mark.encode(x=self._x(), x2="until:Q")))
+
+    def _x(self, title: str | None = None) -> Any:
+        alt = self.alt
+        domain = [(self.begin_ns - self.zero_ns) / NS_PER_S, (self.end_ns - self.zero_ns) / NS_PER_S]
+        shown = title is not None
+        axis = alt.Axis(title=title, labels=shown, ticks=shown, grid=True)
+        return alt.X("seconds:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
+
+    def _data(self, name: str, rows: list[Row]) -> Any:
+        self.rows[f"{self.name}_{name}"] = rows
+        return self.alt.NamedData(f"{self.name}_{name}")
+
+
+def _span_rows(spans: Sequence[Spans]) -> list[Row]:
+    return [
+        {"name": one.name, "seconds": start, "until": end}
+        for one in spans
+        for start, end in zip(one.start_s, one.end_s, strict=True)
+    ]
+
+
+def _known(value: float) -> float | None:
+    return value if value == value else None

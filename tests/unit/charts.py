@@ -1,0 +1,51 @@
+"""Reading charts: the marks of a specification with their rows, and the size of a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perfharness.render.charts.drawing import PIXEL_RATIO, Picture
+
+
+def units(part: Any) -> Iterator[dict[str, Any]]:
+    """Every part of a specification that has a mark."""
+    if isinstance(part, dict):
+        if "mark" in part:
+            yield part
+        for inside in part.values():
+            yield from units(inside)
+    elif isinstance(part, list):
+        for inside in part:
+            yield from units(inside)
+
+
+def marks(picture: Picture, kind: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Encoding and rows of every mark of a kind."""
+    return [
+        (one["encoding"], list(picture.rows[one["data"]["name"]]))
+        for one in units(picture.chart)
+        if one["mark"]["type"] == kind and "name" in one.get("data", {})
+    ]
+
+
+def axis_titles(picture: Picture) -> list[str]:
+    """Of all vertical axes, each once, in order."""
+    found = [one["encoding"].get("y", {}).get("title") for one in units(picture.chart)]
+    return list(dict.fromkeys(" ".join(one) if isinstance(one, list) else one for one in found if one))
+
+
+def notes(picture: Picture) -> list[str]:
+    """What stands below a picture."""
+    (content,) = picture.chart["vconcat"]
+    title = content.get("title", {})
+    return list(title["text"]) if isinstance(title, dict) and title.get("orient") == "bottom" else []
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    """Width and height, in units of the specification."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = (int.from_bytes(content[at : at + 4], "big") / PIXEL_RATIO for at in (16, 20))
+    return round(width), round(height)

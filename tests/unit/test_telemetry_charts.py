@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import builtins
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.analysis.activity import ProcessActivity
+from perfharness.analysis.telemetry_lines import (
+    BINS,
+    core_load,
+    line_points,
+    rate_of,
+    stage_shares,
+    thinned,
+    throttle_spans,
+    warmup_spans,
+    with_gaps,
+)
+from perfharness.errors import ToolNotFoundError
+from perfharness.model.telemetry import FailureRecord, SampleLog
+from perfharness.render.charts.drawing import Picture, draw, require_charts
+from perfharness.render.charts.telemetry import HEIGHT, WIDTH, telemetry_pictures
+from perfharness.report.activity import RunTelemetry
+from perfharness.testing.sample_builder import MS, SampleBuilder
+from tests.unit.charts import axis_titles, marks, notes, png_size, units
+
+GPU, START, SECOND = "GPU-1111", 1_700_000_000_000_000_000, 1_000_000_000
+
+
+def sample_log() -> SampleLog:
+    failure = FailureRecord(
+        subject="process:proc_0_gpu_3", metric="process_memory_bytes", reason="of another namespace", count=9
+    )
+    builder = SampleBuilder(failures=[failure])
+    builder.subject(GPU, "gpu", name="Made Up", gpu_index=3).subject("host", "host").subject("core:0", "core")
+    builder.subject("process:proc_0_gpu_3", "process", name="proc_0_gpu_3", gpu_uuid=GPU)
+    end = START + 4 * SECOND
+    builder.polled(GPU, "power_instant_mw", lambda t: 70e3 + t % 7e3, START, end, update_period_ns=100 * MS)
+    builder.polled(GPU, "sm_clock_mhz", lambda t: 1980, START, end, update_period_ns=100 * MS)
+    times = list(range(START, end, 50 * MS))
+    builder.readings(GPU, "clock_event_reasons", times, [4 if at % 9 == 0 else 0 for at in range(len(times))])
+    builder.readings(GPU, "memory_used_bytes", times, [None if 20 < at < 40 else 1 << 30 for at in range(len(times))])
+    for metric, subject in (("cpu_percent", "host"), ("cpu_percent", "core:0"), ("rss_bytes", "process:proc_0_gpu_3")):
+        builder.readings(subject, metric, times[::4], [50.0] * len(times[::4]))
+    return builder.build()
+
+
+def activity(batches: int) -> ProcessActivity:
+    edges = np.linspace(START, START + 3 * SECOND, batches + 1).astype(np.int64)
+    count = np.arange(batches) % 12
+    return ProcessActivity(
+        [f"stage {number}" for number in range(12)], count, edges[:-1], edges[1:] - 1000, edges[:-1], edges[1:],
+        [(int(edges[0]), int(edges[1]))], [(int(edges[1]), int(edges[-1]))],
+    )  # fmt: skip
+
+
+def pictures(log: SampleLog, activities: dict[str, ProcessActivity] | None = None) -> dict[str, Picture]:
+    found = telemetry_pictures(RunTelemetry("a $run_with^marks$", log, activities or {}))
+    return {picture.name: picture for picture in found}
+
+
+# ---- what is drawn ----
+
+
+def test_a_picture_for_each_gpu_one_for_the_host_and_a_page_of_both(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    made = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})
+    written = draw(list(made.values()), tmp_path, "telemetry")
+    assert [path.name for path in written] == ["telemetry_gpu_3.png", "telemetry_host.png", "telemetry.html"]
+    for path in written[:2]:
+        width, height = png_size(path)
+        assert width > WIDTH
+        assert height > 4 * HEIGHT
+        assert path.stat().st_size > 10_000
+    page = written[2].read_text()
+    assert "stage 5" in page
+    assert "<script src" not in page
+
+
+def test_panels_lines_and_what_was_not_read() -> None:
+    pytest.importorskip("altair")
+    gpu = pictures(sample_log())["telemetry_gpu_3"]
+    assert gpu.chart["title"]["text"] == ["GPU 3 Made Up  a $run_with^marks$"]
+    assert axis_titles(gpu) == ["memory (GiB)", "SM clock (MHz)", "power (W)"]
+    (_, memory), (_, clock), (power, _) = marks(gpu, "line")
+    assert {row["value"] for row in memory} == {1.0, None}
+    assert {row["value"] for row in clock} == {1980.0}
+    assert power["color"]["scale"] == {"domain": ["instantaneous"], "range": ["#0072B2"]}
+    assert notes(gpu) == [
+        "utilisation (%): not read of GPU, memory",
+        "memory (GiB): not read of proc_0_gpu_3 (of another namespace)",
+        "power (W): not read of averaged, limit",
+        "temperature (°C): not read of GPU",
+    ]
+    ((bars, spans),) = marks(gpu, "bar")
+    assert len(spans) == 9
+    assert spans[0]["reason"] == "clocks lowered: sw_power_cap, 11.2% of readings"
+    assert (spans[0]["seconds"], spans[0]["until"]) == (0.0, pytest.approx(0.05))
+    assert bars["x2"]["field"] == "until"
+
+
+def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
+    pytest.importorskip("altair")
+    few = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})["telemetry_gpu_3"]
+    ((area, rows),) = marks(few, "area")
+    assert area["color"]["scale"]["domain"][-3:] == [
+        "5 other stages",
+        "batch, outside of its stages",
+        "warm-up batches",
+    ]
+    assert area["color"]["title"] == "12 batches"
+    first = [row for row in rows if row["stage"] == "stage 0" and row["percent"] > 1]
+    assert first[0]["seconds"] == 0.0
+    assert 0.2 < first[-1]["seconds"] < 0.25
+    (warmup,) = few.rows["telemetry_gpu_3_warmup"]
+    assert (warmup["seconds"], warmup["until"]) == pytest.approx((0.0, 0.25))
+    assert [row["seconds"] for row in few.rows["telemetry_gpu_3_measured"]] == pytest.approx([0.25, 3.0])
+    shaded = [name for name in few.rows if "_stage_" in name]
+    assert len(shaded) == 9
+    many = pictures(sample_log(), {"proc_0_gpu_3": activity(5000)})["telemetry_gpu_3"]
+    assert not [name for name in many.rows if "_stage_" in name]
+    assert len(many.rows["telemetry_gpu_3_stages"]) <= 10 * BINS
+
+
+def test_a_log_without_any_reading_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    made = pictures(SampleBuilder().subject(GPU, "gpu", gpu_index=0).build())
+    for picture in made.values():
+        assert [one["mark"]["text"] for one in units(picture.chart) if one["mark"]["type"] == "text"] == [
+            ["nothing was read"]
+        ]
+    assert png_size(made["telemetry_gpu_0"].save(tmp_path / "a.png"))[0] > WIDTH
+
+
+def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
+    """What was counted between two readings belongs to the time between them, not to the time after the second."""
+    pytest.importorskip("altair")
+    builder = SampleBuilder().subject("host", "host").subject("process:a", "process", name="a")
+    for subject, metric in (("host", "read_bytes"), ("host", "write_bytes"), ("process:a", "context_switches")):
+        builder.readings(subject, metric, [0, SECOND, 2 * SECOND], [0, 10, 50])
+    builder.readings("process:a", "rss_bytes", [0, SECOND], [1, 2])
+    host = pictures(builder.build())["telemetry_host"]
+    steps = {
+        " ".join(one["encoding"]["y"]["title"]): one["mark"]["interpolate"]
+        for one in units(host.chart)
+        if one["mark"]["type"] == "line"
+    }
+    assert steps == {
+        "resident (GiB)": "step-after",
+        "context switches (1/s)": "step-before",
+        "read + written (MB/s)": "step-before",
+    }
+    rates = [[row["value"] for row in rows] for _, rows in marks(host, "line")[1:]]
+    assert rates == [[None, 10.0, 40.0], [None, pytest.approx(20e-6), pytest.approx(80e-6)]]
+
+
+# ---- the lines ----
+
+
+def test_what_is_drawn_has_gaps_where_readings_are_null_or_missing() -> None:
+    times = np.array([0.0, 1, 2, 3, 10, 11])
+    values = np.array([5.0, 5, np.nan, 5, 6, 6])
+    drawn_times, drawn = with_gaps(times, values)
+    assert drawn_times.tolist() == [0, 1, 2, 3, 4, 10, 11]
+    assert np.isnan(drawn).tolist() == [False, False, True, False, True, False, False]
+
+
+def test_a_rate_is_the_counters_step_over_the_time_it_took() -> None:
+    log = SampleBuilder().readings("host", "read_bytes", [0, SECOND, 3 * SECOND], [100, 150, 350]).build()
+    counter = log.get("host", "read_bytes")
+    assert counter is not None
+    rate = rate_of(counter)
+    assert np.isnan(rate.value[0])
+    assert rate.value[1:].tolist() == [50, 100]
+
+
+def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> None:
+    count = 36_000
+    values = np.random.default_rng(0).normal(500.0, 10.0, count)
+    values[[777, 20_001]] = 5000.0, -5000.0
+    values[10_000:10_003] = np.nan
+    times = np.arange(count) / 10
+    kept = thinned(times, values)
+    assert len(kept) <= 5 * BINS
+    assert {0, 777, 10_000, 20_001, count - 1} <= set(kept.tolist())
+    step = np.minimum((times / times[-1] * BINS).astype(int), BINS - 1)
+    for one in range(BINS):
+        whole, drawn = values[step == one], values[kept[step[kept] == one]]
+        assert (np.nanmin(drawn), np.nanmax(drawn)) == (np.nanmin(whole), np.nanmax(whole))
+    assert thinned(times[:2000], values[:2000]).tolist() == list(range(2000))
+
+
+def test_points_are_seconds_since_a_moment_in_the_units_of_the_axis() -> None:
+    series = SampleBuilder().readings("host", "x", [2 * SECOND, 3 * SECOND], [5, None]).build().get("host", "x")
+    assert series is not None
+    times, values = line_points(series, SECOND, 1e3)
+    assert times.tolist() == [1.0, 2.0]
+    assert values[0] == 5000.0
+    assert np.isnan(values[1])
+
+
+def test_reasons_last_until_the_next_reading_and_idling_is_none() -> None:
+    times = [number * SECOND for number in range(8)]
+    log = SampleBuilder().readings(GPU, "clock_event_reasons", times, [1, 4, 4, 0, None, 0x24, 1, 4]).build()
+    spans = throttle_spans(log.get(GPU, "clock_event_reasons"), SECOND)
+    assert [(one.name, one.start_s, one.end_s, one.share) for one in spans] == [
+        ("sw_power_cap", [0.0, 4.0, 6.0], [2.0, 5.0, 6.0], 0.5),
+        ("sw_thermal_slowdown", [4.0], [5.0], 0.125),
+    ]
+    assert throttle_spans(None, 0) == []
+
+
+def test_cores_have_one_mean_a_step_even_where_they_were_read_a_little_later() -> None:
+    builder = SampleBuilder().subject("core:0", "core").subject("core:1", "core")
+    for core in (0, 1):
+        times = [number * SECOND + 1000 * core for number in range(1, 1001)]
+        values = [float(number % 2 * 100) if core else None if number == 4 else 10.0 for number in range(1, 1001)]
+        builder.readings(f"core:{core}", "cpu_percent", times, values)
+    load = core_load(builder.build(), 0)
+    assert load is not None
+    assert load.percent.shape == (2, BINS)
+    assert (load.edges_s[0], load.edges_s[-1]) == (0.0, 1000.0)
+    assert (load.percent[0] == 10.0).all()
+    assert load.percent[1][:4].tolist() == pytest.approx([200 / 3, 50.0, 100 / 3, 50.0])
+    assert core_load(SampleBuilder().build(), 0) is None
+
+
+def test_stages_beyond_the_most_used_are_one_and_warm_up_windows_are_merged() -> None:
+    shares = stage_shares([activity(5000)], START, START + 3 * SECOND, START)
+    assert len(shares.names) == 9
+    assert shares.is_rest
+    assert shares.percent.sum(axis=0) == pytest.approx(np.full(BINS, 100.0), abs=0.5)
+    spans = warmup_spans([activity(12), activity(6)], START)
+    assert spans.start_s == [0.0]
+    assert spans.end_s == pytest.approx([0.5])
+
+
+# ---- what draws ----
+
+
+def test_without_what_draws_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ToolNotFoundError, match=r"pip install 'perfharness-nvtx\[plots\]'"):
+        require_charts()
+
+
+def test_asking_for_what_draws_does_not_load_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("altair")
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **more: Any) -> Any:
+        assert not name.startswith(("altair", "vl_convert"))
+        return real(name, *arguments, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    require_charts()
+
+
+def test_one_specification_is_every_format_and_a_name_ends_no_script(tmp_path: Path) -> None:
+    alt = pytest.importorskip("altair")
+    log = SampleBuilder().subject(GPU, "gpu", gpu_index=0, name="</script><b>&").build()
+    (picture, _) = pictures(log).values()
+    alt.VConcatChart.from_dict({**picture.chart, "datasets": picture.rows})  # its schema
+    for ending, begin in (("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG"), ("html", b"<!DOCTYPE html>")):
+        assert picture.save(tmp_path / f"a.{ending}").read_bytes().startswith(begin)
+    assert "</script><b>" not in (tmp_path / "a.html").read_text()
