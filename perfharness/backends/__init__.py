@@ -43,6 +43,7 @@ BACKENDS: dict[str, str] = {
     "openvino": "perfharness.backends.openvino:OpenVinoBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
     "tensorrt": "perfharness.backends.tensorrt:TensorRTBackend",
+    "tensorrt-lean": "perfharness.backends.tensorrt:TensorRTLeanBackend",
     "tensorrt-rtx": "perfharness.backends.tensorrt:TensorRTRTXBackend",
     "torch": "perfharness.backends.torch:TorchBackend",
 }

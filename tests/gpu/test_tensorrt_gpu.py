@@ -16,10 +16,10 @@ pytest.importorskip("cuda.bindings.runtime")
 
 from perfharness.backends import BackendOptions, Session, backend, model_source
 from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
-from perfharness.backends.tensorrt.graph import CudaGraph
-from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.backends.tensorrt.session import CudaGraph
+from perfharness.errors import BackendError, BackendUnavailableError
 from tests.contract import tiny_models
-from tests.contract.test_backends import TINY, TOLERANCE, assert_equal, inputs, one_round, run, shapes_of
+from tests.contract.test_backends import TINY, TOLERANCE, assert_equal, inputs, one_round, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -108,7 +108,7 @@ def test_an_engine_is_built_once_and_loaded_after(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_layers_and_timer_and_limit(name: str) -> None:
+def test_layers_and_timer(name: str) -> None:
     with loaded(name) as session:
         run(session, inputs(64))
         timer = session.device_timer()
@@ -121,8 +121,6 @@ def test_layers_and_timer_and_limit(name: str) -> None:
         assert not isinstance(told, str), told
         print(name, [(layer.name, layer.milliseconds) for layer in told])
         assert sum(layer.milliseconds for layer in told) > 0
-    with loaded(name, memory_limit_bytes=100_000_000) as session, pytest.raises(OutOfMemoryError):
-        session.allocate(shapes_of(inputs(1_000_000)) | {"features": (4_000_000, 6), "shift": (4_000_000, 1)})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,12 +30,14 @@ class World:
 
     Args:
         fails: name of a call -> the message that it logs instead of doing anything.
+        started: classes that were made from a logger.
         builds: networks that were built.
     """
 
     def __init__(self, cuda: FakeCuda) -> None:
         self.cuda = cuda
         self.fails: dict[str, str] = {}
+        self.started: list[str] = []
         self.builds = 0
         self.contexts = 0
         self.profiled_runs = 0
@@ -184,12 +186,9 @@ class IBuilderConfig(_Object):
     def __init__(self) -> None:
         self._profiles: list[Any] = []
         self._flags = {"TF32"}  # on by default
-        self._capabilities: dict[int, Any] = {}
         self._limit = 1 << 33
         self._cache: Any = None
-        for name, value in (("builder_optimization_level", 3), ("num_compute_capabilities", 0)):
-            if name in self._module._table["classes"]["IBuilderConfig"]["properties"]:
-                setattr(self, name, value)
+        self.builder_optimization_level = 3
 
     def add_optimization_profile(self, profile: Any) -> int:
         self._profiles.append(profile._shapes)
@@ -217,12 +216,6 @@ class IBuilderConfig(_Object):
 
     def get_timing_cache(self) -> Any:
         return self._cache
-
-    def set_compute_capability(self, compute_capability: Any, index: int) -> bool:
-        self._capabilities[index] = compute_capability.name
-        return index < self.num_compute_capabilities
-
-    num_compute_capabilities: int
 
 
 class Builder(_Object):
@@ -254,7 +247,6 @@ class Builder(_Object):
             "flags": sorted(config._flags),
             "strong": bool(network._flags),
             "workspace": config._limit,
-            "capabilities": list(config._capabilities.values()),
             "model": network._model.SerializeToString(),
         }
         return self._made("IHostMemory", b"FAKE" + pickle.dumps(told))
@@ -263,15 +255,7 @@ class Builder(_Object):
 class Runtime(_Object):
     def __init__(self, logger: Any) -> None:
         self._logger = logger
-
-    def get_engine_validity(self, buffer: bytes) -> tuple[Any, int]:
-        validity = self._module.EngineValidity
-        kinds = self._module.EngineInvalidityDiagnostics
-        if not buffer.startswith(b"FAKE"):
-            return validity.INVALID, int(kinds.MALFORMED_ENGINE)
-        if pickle.loads(buffer[4:])["version"] != self._module.__version__:
-            return validity.INVALID, int(kinds.VERSION_MISMATCH)
-        return validity.VALID, 0
+        self._world.started.append("Runtime")
 
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
         if self._world.refused("deserialize_cuda_engine", self._logger):

@@ -14,6 +14,7 @@ from typing import Any
 TABLES = Path(__file__).parent / "tables"
 TENSORRT = ("10.0.1", "10.16.1.11", "11.4.0.106")
 RTX = "1.7.1.116"
+LEAN = "lean-11.4.0.106"
 CLASSES = (
     *("Builder", "EngineInspector", "IBuilderConfig", "ICudaEngine", "IExecutionContext", "IHostMemory", "ILayer"),
     *("ILogger", "INetworkDefinition", "IOptimizationProfile", "IProfiler", "IRuntimeCache", "IRuntimeConfig"),

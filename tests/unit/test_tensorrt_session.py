@@ -24,9 +24,12 @@ from tests.contract import tiny_models
 from tests.contract.test_backends import TINY, assert_equal, inputs, run, shapes_of
 from tests.tensorrt.fake_cuda import FakeCuda
 from tests.tensorrt.fake_tensorrt import ACTIVATION_BYTES, World, fake_tensorrt
-from tests.tensorrt.signatures import RTX, TENSORRT
+from tests.tensorrt.signatures import LEAN, RTX, TENSORRT
 
 VERSIONS = [*TENSORRT, RTX]
+NAMES = {RTX: ("tensorrt-rtx", "tensorrt_rtx"), LEAN: ("tensorrt-lean", "tensorrt_lean_bindings")}
+"""Of the backend and of its module, where they are not `tensorrt`."""
+
 OLD, NEW = TENSORRT[0], TENSORRT[-1]
 
 
@@ -54,8 +57,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         cuda = FakeCuda(**cuda_options)
         module, world = fake_tensorrt(version, cuda)
         monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", cuda)
-        monkeypatch.setitem(sys.modules, "tensorrt_rtx" if version == RTX else "tensorrt", module)
-        return Fake("tensorrt-rtx" if version == RTX else "tensorrt", cuda, world)
+        name, imported = NAMES.get(version, ("tensorrt", "tensorrt"))
+        monkeypatch.setitem(sys.modules, imported, module)
+        return Fake(name, cuda, world)
 
     return installed
 
@@ -131,40 +135,65 @@ def test_nothing_is_left_on_the_device(fake: Fake) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("precision", "model", "flags", "strong"),
-    [
-        ("fp32", "fp32", [], True),
-        ("tf32", "fp32", ["TF32"], True),
-        ("fp16", "fp16", [], True),
-        ("fp16", "fp32", ["FP16"], False),
-        ("bf16", "fp32", ["BF16"], False),
-    ],
+    ("precision", "model", "flags"), [("fp32", "fp32", []), ("tf32", "fp32", ["TF32"]), ("fp16", "fp16", [])]
 )
 def test_how_a_precision_is_set(
-    install: Install, tmp_path: Path, version: str, precision: Any, model: str, flags: list[str], strong: bool
+    install: Install, tmp_path: Path, version: str, precision: Any, model: str, flags: list[str]
 ) -> None:
-    """TensorRT 10 widens by flag; the others take the types of the model, and refuse what it has not."""
     fake = install(version)
     path = tmp_path / "model.onnx"
     path.write_bytes(tiny_models.onnx_model(model))
-    if not strong and not version.startswith("10."):
-        with pytest.raises(BackendError, match=f"model is fp32, and .* own precision; give a model in {precision}"):
-            fake.load(str(path), precision=precision)
-        return
     with fake.load(str(path), precision=precision) as session:
         session.allocate(shapes(2))
-        told = session._loaded.engine._told
-        assert (told["flags"], told["strong"]) == (flags, strong)
-        assert session.settings()["typing"] == ("strong" if strong else "weak")
+        built = session._loaded.engine._told
+        assert (built["flags"], built["strong"]) == (flags, True)
 
 
-def test_typing_can_be_asked_for(install: Install) -> None:
-    fake = install(OLD)
-    with fake.load(extra={"typing": "weak"}) as session:
-        session.allocate(shapes(2))
-        assert session.settings()["typing"] == "weak"
-    with pytest.raises(BackendError, match="a strongly typed network computes in the model's own precision"):
-        fake.load(model=TINY, precision="bf16", extra={"typing": "strong"})
+@pytest.mark.parametrize(
+    ("precision", "model"), [("fp16", "fp32"), ("bf16", "fp32"), ("fp32", "fp16"), ("int8", "fp32")]
+)
+def test_a_model_of_another_precision_is_refused(fake: Fake, tmp_path: Path, precision: Any, model: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(tiny_models.onnx_model(model))
+    with pytest.raises(BackendError, match=f"model is {model}"):
+        fake.load(str(path), precision=precision)
+
+
+@pytest.fixture
+def lean(install: Install, tmp_path: Path) -> tuple[Fake, Path]:
+    """The lean runtime, and an engine of the full library of that version."""
+    path = engine_file(install(NEW), tmp_path, "features:1x6,2x6,4x6;shift:1x1,2x1,4x1")
+    return install(LEAN), path
+
+
+def test_the_lean_runtime_runs_an_engine_file(lean: tuple[Fake, Path]) -> None:
+    fake, path = lean
+    for mode in ("stream", "cudagraph"):
+        with fake.load(str(path), mode=mode) as session:
+            assert session.inputs == tiny_models.INPUTS
+            arrays = inputs(3)
+            assert_equal(run(session, arrays), arrays, 1e-5)
+            assert session.settings()["library"] == "TensorRT lean 11.4.0.106"
+            assert not isinstance(session.layer_times(2), str)
+    assert fake.cuda.used_bytes("device") == 0
+
+
+def test_the_lean_runtime_is_asked_nothing_without_a_driver(lean: tuple[Fake, Path]) -> None:
+    """For it crashes there."""
+    fake, path = lean
+    fake.cuda.capability = None
+    with pytest.raises(BackendUnavailableError):
+        fake.load(str(path))
+    assert "Runtime" not in fake.world.started
+
+
+def test_the_lean_runtime_takes_no_onnx(lean: tuple[Fake, Path], tmp_path: Path) -> None:
+    fake, _ = lean
+    path = tmp_path / "model.onnx"
+    path.write_bytes(tiny_models.onnx_model("fp32"))
+    for model in (TINY, str(path)):
+        with pytest.raises(BackendError):
+            fake.load(model)
 
 
 def test_one_engine_for_exactly_the_shapes_asked_for(fake: Fake) -> None:
@@ -212,12 +241,9 @@ def test_an_engine_of_another_version(install: Install, tmp_path: Path) -> None:
     path = engine_file(install(OLD), tmp_path, "features:1x6;shift:1x1")
     with pytest.raises(BackendError) as caught:
         install(NEW).load(str(path))
-    assert str(caught.value) == (
-        f"the engine model cannot be loaded by TensorRT {NEW}: The engine plan file is not compatible with this "
-        f"version of TensorRT, expecting library version {NEW} got {OLD}, please rebuild; build it again with "
-        f"TensorRT {NEW} on this machine, from its ONNX file"
-    )
-    with pytest.raises(BackendError, match=r"cannot be loaded: version mismatch; build it again with TensorRT-RTX"):
+    assert f"expecting library version {NEW} got {OLD}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BackendError, match=OLD):
         install(RTX).load(str(path))
 
 
@@ -375,15 +401,11 @@ def test_a_model_that_the_parser_does_not_read(fake: Fake) -> None:
         fake.load()
 
 
-def test_a_memory_limit_is_kept_to(fake: Fake) -> None:
+def test_a_memory_limit_limits_the_builder(fake: Fake) -> None:
     with fake.load(memory_limit_bytes=8000) as session:
-        assert session.enforces_memory_limit
-        arrays = inputs(2)
-        assert_equal(run(session, arrays), arrays, 1e-5)
+        session.allocate(shapes(2))
         assert session.settings()["workspace_bytes"] == "8000"
-        with pytest.raises(OutOfMemoryError, match=r"the engine \d+ bytes, activations 1000 bytes, buffers \d+ bytes"):
-            session.allocate(shapes(200))
-        assert_equal(run(session, arrays), arrays, 1e-5)
+        assert not session.enforces_memory_limit  # the watchdog of a case does
 
 
 def test_a_model_without_open_dimensions_needs_no_profile(fake: Fake, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""TensorRT 10, TensorRT 11 and TensorRT-RTX by one adapter: what differs is in `library`, all else is shared."""
+"""TensorRT 10, 11, its lean runtime and TensorRT-RTX by one adapter: what differs is in `library`."""
 
 from __future__ import annotations
 
-from perfharness.backends.tensorrt.backend import TensorRTBackend, TensorRTRTXBackend
+from perfharness.backends.tensorrt.backend import TensorRTBackend, TensorRTLeanBackend, TensorRTRTXBackend
 
-__all__ = ["TensorRTBackend", "TensorRTRTXBackend"]
+__all__ = ["TensorRTBackend", "TensorRTLeanBackend", "TensorRTRTXBackend"]

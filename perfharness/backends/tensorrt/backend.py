@@ -8,11 +8,9 @@ from typing import ClassVar
 from perfharness.backends.base import Backend, BackendOptions, ModelSource, Session
 from perfharness.backends.cuda_memory import checked, gpu_problem, runtime
 from perfharness.backends.models import call_factory
-from perfharness.backends.tensorrt.cache import EngineCache
+from perfharness.backends.tensorrt.engine import EXTRA, EngineCache, EngineSource, build_options, is_engine_file
 from perfharness.backends.tensorrt.library import TensorRTLibrary, import_library
-from perfharness.backends.tensorrt.options import EXTRA, build_options
 from perfharness.backends.tensorrt.session import TensorRTSession
-from perfharness.backends.tensorrt.source import EngineSource
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.distribution import install_command
 
@@ -23,7 +21,7 @@ class TensorRTBackend(Backend):
     name = "tensorrt"
     modes = ("stream", "cudagraph")
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
-    suffixes = (".onnx", ".engine", ".plan")
+    suffixes: tuple[str, ...] = (".onnx", ".engine", ".plan")
     install = install_command("tensorrt")
     module: ClassVar[str] = "tensorrt"
     title: ClassVar[str] = "TensorRT"
@@ -53,13 +51,13 @@ class TensorRTBackend(Backend):
         self.check_model(model)
         library = self._library()
         cache = EngineCache(options.cache_dir, library, _gpu_name())
-        given = model.path if model.path is not None else self._made(model, options)
+        given = model.path if model.path is not None else self._from_function(model, options)
         return TensorRTSession(
             library, EngineSource(library, given, model.name, build_options(options), cache), options
         )
 
-    def _made(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
-        """From the user's function, which is asked for `tensorrt` by RTX too: both take ONNX."""
+    def _from_function(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
+        """What the user's function returns, which is asked for `tensorrt` by the others too: all take ONNX."""
         made = call_factory(model, TensorRTBackend.name, options.precision)
         if hasattr(made, "SerializeToString"):
             made = made.SerializeToString()
@@ -73,12 +71,31 @@ class TensorRTBackend(Backend):
         )
 
     def _library(self) -> TensorRTLibrary:
-        found = import_library(self.module, self.title, self.install)
+        library = import_library(self.module, self.title, self.install)
         try:
             import onnx  # noqa: F401  # which precision a model has is read from the file
         except ImportError:
             raise BackendUnavailableError(f"onnx is not installed: {self.install}") from None
-        return found
+        return library
+
+
+class TensorRTLeanBackend(TensorRTBackend):
+    """TensorRT's lean runtime: runs engines built elsewhere by `trtexec --versionCompatible --excludeLeanRuntime`."""
+
+    name = "tensorrt-lean"
+    suffixes = (".engine", ".plan")
+    install = install_command("tensorrt-lean")
+    module = "tensorrt_lean_bindings"
+    title = "TensorRT lean"
+
+    def _from_function(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
+        given = super()._from_function(model, options)
+        if not is_engine_file(given):
+            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
+        return given
+
+    def _library(self) -> TensorRTLibrary:
+        return import_library(self.module, self.title, self.install)
 
 
 class TensorRTRTXBackend(TensorRTBackend):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,42 +19,46 @@ from perfharness.backends.base import (
     checked_arrays,
     checked_shapes,
 )
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, threads_problem
-from perfharness.backends.tensorrt.build import describe_profile, spec_of
-from perfharness.backends.tensorrt.graph import CudaGraph
-from perfharness.backends.tensorrt.library import TensorRTLibrary
-from perfharness.backends.tensorrt.options import Profile, Shape, ShapeRange
-from perfharness.backends.tensorrt.source import EngineSource, SourcedEngine
+from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, checked, runtime, threads_problem
+from perfharness.backends.tensorrt.engine import (
+    Engine,
+    EngineSource,
+    Profile,
+    Shape,
+    ShapeRange,
+    describe_profile,
+    tensor_spec,
+)
+from perfharness.backends.tensorrt.library import LayerRecorder, TensorRTLibrary
 from perfharness.errors import BackendError, OutOfMemoryError
 
 
 class LoadedEngine:
-    """A deserialized engine and what it says of itself.
+    """A deserialized engine, its inputs, outputs and profiles.
 
     Args:
-        sourced: the serialized engine, where it is from and what it is called in the cache.
+        serialized: where it is from and what it is called in the cache.
         profiles: shapes of all inputs, one a profile.
     """
 
-    def __init__(self, library: TensorRTLibrary, sourced: SourcedEngine) -> None:
-        self._library, self.sourced = library, sourced
-        messages = library.messages
-        self._runtime = library.create_runtime()
-        advice = f"build it again with {library.name} {library.version} on this machine, from its ONNX file"
-        if (problem := library.engine_problem(self._runtime, sourced.engine.blob)) is not None:
-            raise BackendError(f"{sourced.name} cannot be loaded: {problem}; {advice}")
-        messages.clear()
-        self.engine = self._runtime.deserialize_cuda_engine(sourced.engine.blob)
-        if self.engine is None:
-            raise messages.failure(f"{sourced.name} cannot be loaded by {library.name} {library.version}", advice)
-        engine = self.engine
+    def __init__(self, library: TensorRTLibrary, serialized: Engine) -> None:
+        self.serialized = serialized
+        self._runtime = library.start("Runtime")  # must outlive the engine
+        self.engine = engine = library.load(self._runtime, serialized.blob, serialized.name)
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        is_input = library.module.TensorIOMode.INPUT
-        self._input_names = [name for name in names if engine.get_tensor_mode(name) == is_input]
-        self._refuse_host_inputs()
-        specs = {name: spec_of(name, engine.get_tensor_shape(name), engine.get_tensor_dtype(name)) for name in names}
-        self.inputs = tuple(specs[name] for name in self._input_names)
-        self.outputs = tuple(specs[name] for name in names if name not in self._input_names)
+        specs = {
+            name: tensor_spec(name, engine.get_tensor_shape(name), engine.get_tensor_dtype(name)) for name in names
+        }
+        modes, locations = library.module.TensorIOMode, library.module.TensorLocation
+        inputs = [name for name in names if engine.get_tensor_mode(name) == modes.INPUT]
+        for name in inputs:
+            if engine.get_tensor_location(name) == locations.HOST:
+                raise BackendError(
+                    f"input {name!r} is a shape tensor, whose values decide the shapes of others; give a model where "
+                    "shapes follow from shapes"
+                )
+        self.inputs = tuple(specs[name] for name in inputs)
+        self.outputs = tuple(specs[name] for name in names if name not in inputs)
         self.profiles = tuple(self._profile(index) for index in range(engine.num_optimization_profiles))
 
     def profile_for(self, shapes: Mapping[str, Shape]) -> int | None:
@@ -66,41 +70,57 @@ class LoadedEngine:
         ]
         return min(fitting)[1] if fitting else None
 
-    def information(self, context: Any | None = None) -> dict[str, Any]:
-        """What the engine inspector tells, for the shapes of a context where one is given."""
-        inspector = self.engine.create_engine_inspector()
-        if context is not None:
-            inspector.execution_context = context
-        text = inspector.get_engine_information(self._library.module.LayerInformationFormat.JSON)
-        told: dict[str, Any] = json.loads(text)
-        return told
-
     def close(self) -> None:
         """Let go of engine and runtime, in this order."""
         self.engine = None
         self._runtime = None
-
-    def _refuse_host_inputs(self) -> None:
-        """Shape tensors have values that decide other shapes, so that buffers could not be made before inputs."""
-        host = self._library.module.TensorLocation.HOST
-        for name in self._input_names:
-            if self.engine.get_tensor_location(name) == host:
-                raise BackendError(
-                    f"input {name!r} is a shape tensor, whose values decide the shapes of others; give a model where "
-                    "shapes follow from shapes"
-                )
 
     def _profile(self, index: int) -> Profile:
         """Ranges of a profile; an input without open dimensions has but one shape, and is not asked for."""
         ranges = {}
         for spec in self.inputs:
             fixed = tuple(size for size in spec.shape if size is not None)
-            if len(fixed) == len(spec.shape):
-                ranges[spec.name] = ShapeRange(fixed, fixed, fixed)
-            else:
-                told = self.engine.get_tensor_profile_shape(spec.name, index)  # least, usual, greatest
-                ranges[spec.name] = ShapeRange(*(tuple(map(int, shape)) for shape in told))
+            found = [fixed] * 3
+            if len(fixed) != len(spec.shape):
+                found = [tuple(map(int, shape)) for shape in self.engine.get_tensor_profile_shape(spec.name, index)]
+            ranges[spec.name] = ShapeRange(*found)
         return ranges
+
+
+class CudaGraph:
+    """What `work` put into the stream, to be put there again by one call.
+
+    TensorRT wants to have executed once after shapes or profile changed before it is captured (Best Practices, CUDA
+    Graphs): the caller sees to that.
+    """
+
+    def __init__(self, stream: CudaStream, work: Callable[[], None]) -> None:
+        self._cuda, self._stream = cuda, _ = runtime(), stream
+        self._instance: Any = None
+        mode = cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        checked(cuda.cudaStreamBeginCapture(stream.pointer, mode), "the capture of a CUDA graph")
+        try:
+            work()
+        except BaseException:
+            _, unfinished = cuda.cudaStreamEndCapture(stream.pointer)  # or the stream could not be used again
+            if unfinished is not None:
+                cuda.cudaGraphDestroy(unfinished)
+            raise
+        graph = checked(cuda.cudaStreamEndCapture(stream.pointer), "the capture of a CUDA graph")
+        try:
+            self._instance = checked(cuda.cudaGraphInstantiate(graph, 0), "a CUDA graph")
+        finally:
+            cuda.cudaGraphDestroy(graph)
+
+    def launch(self) -> None:
+        """Put it into the stream."""
+        checked(self._cuda.cudaGraphLaunch(self._instance, self._stream.pointer), "a CUDA graph")
+
+    def close(self) -> None:
+        """Free it."""
+        if self._instance is not None:
+            self._cuda.cudaGraphExecDestroy(self._instance)
+            self._instance = None
 
 
 class TensorRTSession(Session):
@@ -108,12 +128,11 @@ class TensorRTSession(Session):
 
     Where the model is ONNX, its dimensions are open and no profile was given, `allocate` builds an engine for exactly
     the shapes that it is asked for (from the cache, if it is there).
-
-    A memory limit holds for what is known before it is taken: the engine, the context's activations and the buffers.
     """
 
     def __init__(self, library: TensorRTLibrary, source: EngineSource, options: BackendOptions) -> None:
-        self._library, self._source, self._options = library, source, options
+        self._library, self._source = library, source
+        self._has_graph = options.mode == "cudagraph"
         self._stream: CudaStream | None = None
         self._loaded: LoadedEngine | None = None
         self._context: Any = None
@@ -122,13 +141,12 @@ class TensorRTSession(Session):
         self._buffers: dict[str, PairedBuffer] = {}
         self._shapes: dict[str, Shape] = {}
         self._profile_index = 0
-        self._told: dict[str, str] = {}
-        self.enforces_memory_limit = options.memory_limit_bytes is not None
+        self._settings: dict[str, str] = {}
         try:
             self._stream = CudaStream()
-            if (sourced := source.at_load()) is not None:
-                self._load(sourced)
-            specs = source.network if self._loaded is None else self._loaded
+            if not source.builds_for_shapes:
+                self._load(source.engine())
+            specs = self._loaded or source.network
             assert specs is not None  # a source is an engine or a network
             self.inputs, self.outputs = specs.inputs, specs.outputs
         except BaseException:
@@ -136,7 +154,7 @@ class TensorRTSession(Session):
             raise
 
     def allocate(self, shapes: Mapping[str, Shape]) -> None:
-        """Build where that is needed, choose the profile, set shapes, make buffers, tell their addresses."""
+        """Build where that is needed, choose the profile, set shapes, make buffers, set their addresses."""
         stream = self._open_stream()
         whole = checked_shapes(self, shapes)
         self._free_buffers()
@@ -144,22 +162,18 @@ class TensorRTSession(Session):
         index = loaded.profile_for(whole)
         if index is None:
             ranges = " | ".join(map(describe_profile, loaded.profiles))
-            raise BackendError(f"no profile of {loaded.sourced.name} takes {whole}; it has: {ranges}")
+            raise BackendError(f"no profile of {loaded.serialized.name} takes {whole}; it has: {ranges}")
         self._profile_index = index
-        self._check_room(loaded)
         if self._context is None:
-            compiled = self._source.cache.compiled(loaded.sourced.key) if self._library.is_rtx else None
-            self._context, self._runtime_cache = self._library.create_context(
-                loaded.engine, compiled, self._options.mode == "cudagraph"
-            )
-        out = self._shaped(self._context, whole)
+            cache = self._source.cache
+            compiled = cache.read(cache.compiled_name(loaded.serialized.key)) if self._library.is_rtx else None
+            self._context, self._runtime_cache = self._library.create_context(loaded.engine, compiled, self._has_graph)
+        shaped = whole | self._shaped(self._context, whole)
         for spec in (*self.inputs, *self.outputs):
-            shape = whole[spec.name] if spec.name in whole else out[spec.name]
-            self._buffers[spec.name] = PairedBuffer(shape, spec.dtype)
-            self._check_room(loaded)
+            self._buffers[spec.name] = PairedBuffer(shaped[spec.name], spec.dtype)
         self._address(self._context)
         self._shapes = whole
-        if self._options.mode == "cudagraph" and not self._library.is_rtx:
+        if self._has_graph and not self._library.is_rtx:
             self._enqueue()  # shapes changed: once without, before it is captured
             stream.synchronize()
             self._graph = CudaGraph(stream, self._enqueue)
@@ -216,14 +230,14 @@ class TensorRTSession(Session):
 
     def settings(self) -> dict[str, str]:
         """Library, how the engine was built, its size, profile and layers."""
-        return {"library": f"{self._library.name} {self._library.version}", **self._told}
+        return {"library": str(self._library), **self._settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """By TensorRT's profiler, in a context of its own, so that the measured one never has a profiler."""
         loaded, stream = self._loaded, self._open_stream()
         if loaded is None or not self._shapes:
             raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
-        recorder = self._library.profiler()
+        recorder = LayerRecorder(self._library.module)
         try:
             context, _ = self._library.create_context(loaded.engine, None, cuda_graph=False)
         except OutOfMemoryError as error:
@@ -244,8 +258,10 @@ class TensorRTSession(Session):
     def close(self) -> None:
         """Keep what RTX compiled, then free context, engine, buffers and stream."""
         if self._runtime_cache is not None and self._loaded is not None:
+            cache = self._source.cache
             with suppress(BackendError):  # a cache that cannot be kept costs time, not results
-                self._source.cache.keep_compiled(self._loaded.sourced.key, bytes(self._runtime_cache.serialize()))
+                name = cache.compiled_name(self._loaded.serialized.key)
+                cache.keep(name, bytes(self._runtime_cache.serialize()))
         self._free_buffers()
         self._unload()
         if self._stream is not None:
@@ -257,16 +273,21 @@ class TensorRTSession(Session):
         loaded = self._loaded
         if loaded is None or (loaded.profile_for(shapes) is None and self._source.builds_for_shapes):
             self._unload()
-            loaded = self._load(self._source.at_allocate(shapes))
+            loaded = self._load(self._source.engine(shapes))
         return loaded
 
-    def _load(self, sourced: SourcedEngine) -> LoadedEngine:
-        self._loaded = LoadedEngine(self._library, sourced)
-        built_ms = sourced.engine.build_ms
-        if built_ms is not None:
-            self.build_ms = (self.build_ms or 0.0) + built_ms
-        self._told = {**sourced.engine.settings, "engine_bytes": str(len(sourced.engine.blob))}
-        return self._loaded
+    def _load(self, serialized: Engine) -> LoadedEngine:
+        self._loaded = loaded = LoadedEngine(self._library, serialized)
+        if serialized.build_ms is not None:
+            self.build_ms = (self.build_ms or 0.0) + serialized.build_ms
+        engine = loaded.engine
+        activations = getattr(engine, "device_memory_size_v2", None) or engine.device_memory_size
+        self._settings = {
+            **serialized.settings,
+            "engine_bytes": str(len(serialized.blob)),
+            "activation_bytes": str(activations),
+        }
+        return loaded
 
     def _unload(self) -> None:
         self._context, self._runtime_cache = None, None
@@ -303,31 +324,24 @@ class TensorRTSession(Session):
         if not (context or self._context).execute_async_v3(self._open_stream().pointer):
             raise self._library.messages.failure("the model could not be run", "allocate again, or other shapes")
 
-    def _check_room(self, loaded: LoadedEngine) -> None:
-        """Refuse what would not keep to the limit; a CUDA context and what libraries load come on top."""
-        limit = self._options.memory_limit_bytes
-        parts = {
-            "the engine": len(loaded.sourced.engine.blob),
-            "activations": self._library.context_memory_bytes(loaded.engine),
-            "buffers": sum(buffer.nbytes for buffer in self._buffers.values()),
-        }
-        self._told["activation_bytes"] = str(parts["activations"])
-        if limit is not None and sum(parts.values()) > limit:
-            told = ", ".join(f"{what} {size} bytes" for what, size in parts.items())
-            raise OutOfMemoryError(f"{told}: more than the limit of {limit} bytes")
-
     def _keep_information(self, loaded: LoadedEngine) -> None:
-        """The inspector's word on the engine: into the settings, and whole beside the cached engine."""
-        self._told["profile"] = describe_profile(loaded.profiles[self._profile_index]) if loaded.profiles else "none"
-        try:
-            information = loaded.information(self._context)
-        except (ValueError, RuntimeError) as error:
-            self._told["layers"] = f"the engine inspector's answer could not be read: {error}"
+        """What the engine inspector reports for these shapes: in the settings, and whole beside the cached engine."""
+        self._settings["profile"] = (
+            describe_profile(loaded.profiles[self._profile_index]) if loaded.profiles else "none"
+        )
+        if not hasattr(self._library.module, "EngineInspector"):
             return
-        layers = information.get("Layers")
+        inspector = loaded.engine.create_engine_inspector()
+        inspector.execution_context = self._context
+        text = inspector.get_engine_information(self._library.module.LayerInformationFormat.JSON)
+        try:
+            layers = json.loads(text).get("Layers")
+        except ValueError as error:
+            self._settings["layers"] = f"the engine inspector's answer could not be read: {error}"
+            return
         if isinstance(layers, list):
-            self._told["layers"] = str(len(layers))
-        self._source.cache.keep_layers(loaded.sourced.key, information)
+            self._settings["layers"] = str(len(layers))
+        self._source.cache.keep(f"{loaded.serialized.key}.layers.json", text.encode())
 
     def _buffer(self, name: str) -> PairedBuffer:
         if name not in self._buffers:
