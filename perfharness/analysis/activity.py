@@ -11,7 +11,7 @@ from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import StageTable
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Int64, NvtxRanges
+from perfharness.model.trace import Int64
 from perfharness.model.trace_clock import TraceClock
 
 OUTSIDE_STAGES = "batch, outside of its stages"
@@ -43,24 +43,22 @@ class Shares:
     share: Float64
 
 
-def process_activity(
-    ranges: NvtxRanges, stages: StageTable, measures: Measures, clock: TraceClock
-) -> ProcessActivity | None:
+def process_activity(stages: StageTable, measures: Measures, clock: TraceClock) -> ProcessActivity | None:
     """What a process did, of a trace whose clock is tied to UTC; None where it had no batch."""
     batches = np.flatnonzero(stages.is_batch & (measures.outer_batch == np.arange(len(stages))))
     if not len(batches):
         return None
-    batches = batches[np.argsort(ranges.start_ns[stages.index[batches]], kind="stable")]
+    batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
     below = np.flatnonzero((stages.parent >= 0) & ~stages.is_batch)
     below = below[np.isin(stages.parent[below], batches)]
     codes, stage = np.unique(stages.name[below], return_inverse=True)
-    start = clock.to_unix(ranges.start_ns[stages.index])
-    end = clock.to_unix(ranges.end_ns[stages.index])
+    start = clock.to_unix(stages.start_ns)
+    end = clock.to_unix(stages.end_ns)
     loops = [
         BatchLoop(
             stages.paths.of_row(int(rows[0])), start[rows], end[rows], measures.items[rows], measures.only_warmup[rows]
         )
-        for rows in measures.rows_of_loops(start)
+        for rows in measures.rows_of_loops
     ]
     measured = list(Batches.of(loops).windows)
     return ProcessActivity(

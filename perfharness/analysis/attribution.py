@@ -6,10 +6,10 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.stages import StageTable
-from perfharness.model.trace import ApiCalls, Int64, NvtxRanges
+from perfharness.model.trace import ApiCalls, Int64
 
 
-def stage_of_calls(stages: StageTable, ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Int64:
+def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
     """For each of `calls` (indices into `api`) the innermost stage that holds it whole; -1 where none does.
 
     Stages of one owner, thread and lane nest. Where lanes (or recorders) of one thread overlap around a call, the one
@@ -18,7 +18,7 @@ def stage_of_calls(stages: StageTable, ranges: NvtxRanges, api: ApiCalls, calls:
     found = np.full(len(calls), NO_PARENT, dtype=np.int64)
     if not len(stages) or not len(calls):
         return found
-    start, end = ranges.start_ns[stages.index], ranges.end_ns[stages.index]
+    start, end = stages.start_ns, stages.end_ns
     by_thread = np.lexsort((api.start_ns[calls], api.thread[calls]))
     threads = api.thread[calls[by_thread]]
     line = np.stack([stages.owner, stages.thread, stages.lane])

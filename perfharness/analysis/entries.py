@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import count_by_code, group_pairs, number_rows, sum_by_code, taken
+from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
 from perfharness.analysis.measures import NS_PER_MS, Measures
-from perfharness.analysis.paths import by_level, rows_of_level
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64, Integers
@@ -81,20 +80,19 @@ def _rows_like_holders(stages: StageTable, measures: Measures) -> list[Integers]
     holders = np.flatnonzero(holds)
     for depth in range(int(stages.level[holders].max(initial=-1)) + 1):
         names = np.unique(stages.name[holders[stages.level[holders] == depth]])
-        at = np.concatenate(
-            [rows[np.isin(stages.name[rows], names)] for rows in rows_of_level(stages, depth)],
-        )
+        at = stages.rows_of_levels[depth]
+        at = at[np.isin(stages.name[at], names)]
         found.append(at[inside[stages.parent[at]]])
         inside = np.zeros(len(stages) + 1, dtype=np.bool_)
         inside[found[-1]] = True
     return found
 
 
-def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> EntryTable:
-    """Group stages into entries and compute the numbers of each. `start_ns` is aligned with the stages."""
-    node, first, parent = _group(stages, [np.concatenate(list(level)) for level in by_level(stages)])
+def make_entries(stages: StageTable, measures: Measures) -> EntryTable:
+    """Group stages into entries and compute the numbers of each."""
+    node, first, parent = _group(stages, stages.rows_of_levels)
     count = len(first)
-    sums = {time: sum_by_code(node, measures.times[time][:], count) for time in TIMES}
+    sums = {time: sum_by_code(node, measures.times[time], count) for time in TIMES}
     items, is_inside = _items(measures, node, count)
     is_batch = np.zeros(count, dtype=np.bool_)
     is_batch[node[stages.is_batch]] = True
@@ -102,7 +100,7 @@ def make_entries(stages: StageTable, measures: Measures, start_ns: Int64) -> Ent
     warm[node[~measures.only_warmup]] = 0
     around, _ = _around_batches(stages, measures, node, sums)
     earliest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, node, start_ns)
+    np.minimum.at(earliest, node, stages.start_ns)
     occurrences = count_by_code(node, count)
     waited = np.zeros(count)
     if stages.barrier_wait_ns.any():
@@ -246,9 +244,7 @@ def _group(stages: StageTable, levels: list[Integers]) -> tuple[Integers, Int64,
         above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
         del parent
         index = np.where(stages.is_batch[at], stages.batch_index[at], np.int32(NOT_COUNTED))
-        groups = number_rows(
-            taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int64), index
-        )
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
         node[at] = groups.code + next_number
         firsts.append(at[groups.first])
         parents.append(above[groups.first])
@@ -261,9 +257,7 @@ def _items(measures: Measures, node: Integers, count: int) -> tuple[Float64, Boo
     inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
     is_inside = np.zeros(count, dtype=np.bool_)
     is_inside[node[inside]] = True
-    once = inside
-    if not np.isnan(measures.items[inside]).all():  # where nothing was counted, once is as good as twice
-        once = inside[group_pairs(node[inside], measures.batch[inside]).first]
+    once = inside[group_rows(node[inside], measures.batch[inside]).first]
     return sum_by_code(node[once], measures.items[once], count), is_inside
 
 

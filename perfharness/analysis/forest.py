@@ -6,7 +6,6 @@ one lane, one holds the other, or they do not even touch. So every range lies in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +18,8 @@ from perfharness.analysis.intervals import (
     outer_first,
     running_maximum_before,
 )
-from perfharness.analysis.keys import parts_of, rows_of_levels
+from perfharness.analysis.keys import rows_of_levels
 from perfharness.model.trace import Int64, Integers, NvtxRanges
-
-MAX_SCANS = 32
-"""So many levels are looked for in all ranges, which takes less memory than a sort; of more, a sort takes less time."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +62,11 @@ class Forest:
             climbing = climbing[(above >= 0) & (self.end_ns[above] < end_ns[climbing])]
         return at
 
-    def by_depth(self) -> Iterator[Integers]:
-        """Positions of each level that has a parent, the deepest first, in parts; those of one parent in a part follow
-        each other.
-        """
-        deepest = int(self.level.max(initial=0))
-        if deepest > MAX_SCANS:
-            yield from reversed(rows_of_levels(self.level)[1:])
-            return
-        for depth in range(deepest, 0, -1):
-            for part in parts_of(len(self)):
-                at = np.flatnonzero(self.level[part] == depth)
-                if len(at):
-                    yield at + part.start
+    def sum_up(self, values: Integers) -> Integers:
+        """Each range's own value and those of all ranges inside it; in place."""
+        for at in reversed(rows_of_levels(self.level)[1:]):
+            np.add.at(values, self.parent[at], values[at])
+        return values
 
     def to_rows(self, values: Integers, count: int) -> Integers:
         """A column of positions as one of the trace's `count` ranges, 0 for those in no line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from perfharness.model.trace import Int64, Integers
 
 NO_PARENT = -1
 
-
-CHUNK = 1 << 18
-"""Intervals nested at a time, which bounds the memory."""
 
 LEVELS_AT_ONCE = 64
 """So many levels are found one by one, each in all intervals together; what is deeper, interval by interval."""
@@ -60,13 +57,10 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
 
 def is_outer_first(start: Int64, end: Int64, group: Int64) -> bool:
     """Whether intervals are in order of (group, start, -end) as they stand, which most traces are."""
-    for begin in range(0, len(start), CHUNK):
-        part = slice(begin, begin + CHUNK + 1)
-        s, e, g = start[part], end[part], group[part]
-        later = (s[1:] > s[:-1]) | ((s[1:] == s[:-1]) & (e[1:] <= e[:-1]))
-        if not ((g[1:] > g[:-1]) | ((g[1:] == g[:-1]) & later)).all():
-            return False
-    return True
+    s, e, g = (column[1:] for column in (start, end, group))
+    before_s, before_e, before_g = (column[:-1] for column in (start, end, group))
+    later = (s > before_s) | ((s == before_s) & (e <= before_e))
+    return bool(((g > before_g) | ((g == before_g) & later)).all())
 
 
 def outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
@@ -78,73 +72,54 @@ def outer_first(start: Int64, end: Int64, group: Int64) -> Int64:
 
 
 def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
-    """The same as `nest` for intervals that are in order of (group, start, -end); a chunk at a time."""
+    """The same as `nest` for intervals that are in order of (group, start, -end)."""
     count = len(start)
-    parent: Integers = np.empty(count, dtype=np.int32)
-    level: Integers = np.empty(count, dtype=np.int32)
-    still_open: Int64 = np.empty(0, dtype=np.int64)  # what began earlier and may enclose what comes
-    touching: set[int] = set()
-    overlapping: set[int] = set()
-    for begin in range(0, count, CHUNK):
-        stop = min(begin + CHUNK, count)
-        at = np.r_[still_open, np.arange(begin, stop)]
-        chunk = _nest_chunk(start[at], end[at], group[at])
-        new = len(still_open)
-        parent[begin:stop] = np.where(chunk.parent[new:] >= 0, at[chunk.parent[new:]], NO_PARENT)
-        level[begin:stop] = chunk.level[new:]
-        touching |= chunk.touching
-        overlapping |= chunk.overlapping
-        if stop < count:
-            still_open = at[(end[at] >= start[stop]) & (group[at] == group[stop])]
-    for value in overlapping:
-        members = np.flatnonzero(group == value)
-        parent[members], level[members] = _nest_overlapping(start, end, members)
-    if level.max(initial=0) <= np.iinfo(np.int8).max:
-        level = level.astype(np.int8)
-    return OrderedNesting(parent, level, frozenset(touching))
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    parent: Int64
-    level: Int64
-    touching: set[int]
-    overlapping: set[int]
-
-
-def _nest_chunk(s: Int64, e: Int64, g: Int64) -> _Chunk:
-    count = len(s)
-    parent = np.full(count, NO_PARENT, dtype=np.int64)
-    level = np.zeros(count, dtype=np.int64)
-    remaining = np.arange(count)  # positions whose parent is deeper than the current level
-    owner = np.full(count, NO_PARENT, dtype=np.int64)  # enclosing interval of the level above
-    partition = g
-    touching: set[int] = set()
-    overlapping: set[int] = set()
+    found = _Found(np.full(count, NO_PARENT, dtype=np.int32), np.zeros(count, dtype=np.int32))
+    remaining = np.arange(count, dtype=np.int32)  # positions whose parent is deeper than the current level
+    owner = np.full(count, NO_PARENT, dtype=np.int32)  # enclosing interval of the level above
+    partition: Integers = group
     depth = 0
     while len(remaining) and depth < LEVELS_AT_ONCE:
         # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
-        before = running_maximum_before(e[remaining], partition)
-        outermost = e[remaining] > before
-        touches = outermost & (s[remaining] <= before)
+        e = end[remaining]
+        before = running_maximum_before(e, partition)
+        outermost = e > before
+        touches = outermost & (start[remaining] <= before)
         if touches.any():
-            touching.update(np.unique(g[remaining[touches]]).tolist())
-            overlapping.update(np.unique(g[remaining[touches & (s[remaining] < before)]]).tolist())
-        found = remaining[outermost]
-        parent[found] = owner[found]
-        level[found] = depth
+            found.touching.update(np.unique(group[remaining[touches]]).tolist())
+            found.overlapping.update(np.unique(group[remaining[touches & (start[remaining] < before)]]).tolist())
+        at = remaining[outermost]
+        found.parent[at] = owner[at]
+        found.level[at] = depth
         inner = ~outermost
-        last_found = np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))[inner]
-        above = remaining[last_found]
+        above = remaining[np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))[inner]]
         remaining = remaining[inner]
         owner[remaining] = above
         partition = above
         depth += 1
-    _nest_deep(remaining, owner, depth, (s, e, g), _Chunk(parent, level, touching, overlapping))
-    return _Chunk(parent, level, touching, overlapping)
+    _nest_deep(remaining, owner, depth, (start, end, group), found)
+    for value in found.overlapping:
+        members = np.flatnonzero(group == value)
+        found.parent[members], found.level[members] = _nest_overlapping(start, end, members)
+    level: Integers = found.level
+    if level.max(initial=0) <= np.iinfo(np.int16).max:
+        level = level.astype(np.int16)
+    return OrderedNesting(found.parent, level, frozenset(found.touching))
 
 
-def _nest_deep(remaining: Int64, owner: Int64, depth: int, intervals: tuple[Int64, Int64, Int64], into: _Chunk) -> None:
+@dataclass(frozen=True)
+class _Found:
+    """Parents and levels so far; the groups in which intervals touch, and those in which they overlap."""
+
+    parent: Integers
+    level: Integers
+    touching: set[int] = field(default_factory=set)
+    overlapping: set[int] = field(default_factory=set)
+
+
+def _nest_deep(
+    remaining: Integers, owner: Integers, depth: int, intervals: tuple[Int64, Int64, Int64], into: _Found
+) -> None:
     """The same for what is left, one by one, so that the time does not grow with the depth.
 
     The intervals around the one looked at are a stack; their ends do not rise from the outermost to the innermost.
@@ -168,7 +143,7 @@ def _nest_deep(remaining: Int64, owner: Int64, depth: int, intervals: tuple[Int6
         stack.append(at)
 
 
-def running_maximum_before(values: Int64, partition: Int64) -> Int64:
+def running_maximum_before(values: Int64, partition: Integers) -> Int64:
     """Largest value before each position within its run of equal `partition`; the smallest int64 at its begin."""
     lowest = np.iinfo(np.int64).min
     if not len(values):

@@ -13,7 +13,7 @@ from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
 from perfharness.model.result import Float64
-from perfharness.model.trace import ID_MASK, Events, Int64, pid_of
+from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
 
 PerRecorder = dict[tuple[str, int], int]
 """A count by recorder name and pid."""
@@ -30,7 +30,7 @@ WAYS_TO_END = {
 }
 
 
-def check_journals(journals: Sequence[RecorderJournal], trace: Events) -> list[Finding]:
+def check_journals(journals: Sequence[RecorderJournal], trace: Trace) -> list[Finding]:
     """Findings where the trace lacks what recorders counted, or they were not finalized.
 
     Args:
@@ -75,7 +75,7 @@ def _missing_items(name: str, pid: int, there: int, made: int) -> Finding:
     )
 
 
-def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: RecorderJournal, trace: Events) -> Finding:
+def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: RecorderJournal, trace: Trace) -> Finding:
     """`counts`: by pid, how many ranges the trace holds and how many the recorder made."""
     there, made = (sum(count[place] for count in counts.values()) for place in (0, 1))
     where = ", ".join(
@@ -107,7 +107,7 @@ def _not_finalized(name: str, records: list[RecorderRecord], journal: RecorderJo
     ]
 
 
-def _ranges_found(journals: Sequence[RecorderJournal], trace: Events) -> dict[tuple[str, int], int]:
+def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> dict[tuple[str, int], int]:
     """How many ranges of each recorder, deleted ones included, each process has in the trace."""
     recorders = find_recorders(trace)
     if recorders is not None:
@@ -123,7 +123,7 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Events) -> dict[tu
     return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at)), names, journals)
 
 
-def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Events) -> PerRecorder:
+def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
     """How many items the batches of each recorder, deleted ones included, counted in each process."""
     marks = trace.marks
     owner = recorders.owner_of(marks.category)
@@ -147,7 +147,7 @@ def _sums(
     }
 
 
-def _cure_of_missing_ranges(journal: RecorderJournal, trace: Events) -> str:
+def _cure_of_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
@@ -169,12 +169,12 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts[:3] if part.isdigit())
 
 
-def _untraced_cuda(journals: Sequence[RecorderJournal], trace: Events) -> list[Finding]:
+def _untraced_cuda(journals: Sequence[RecorderJournal], trace: Trace) -> list[Finding]:
     if (
         not any(journal.cuda_loaded for journal in journals)
         or trace.meta.gpu_coverage != "traced"
-        or trace.has_calls
-        or trace.has_operations
+        or len(trace.api)
+        or len(trace.operations)
     ):
         return []
     return [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfharness.analysis.keys import number_rows
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.analysis.timeline import BusyLine
@@ -69,7 +69,7 @@ def _without_a_measured_batch(stages: StageTable, measures: Measures, warmup_bat
     """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
     batches = np.flatnonzero(stages.is_batch)
     warmup = measures.only_warmup[batches]
-    groups = number_rows(measures.path[batches])
+    groups = group_rows(measures.path[batches])
     left = np.bincount(groups.code, weights=~warmup, minlength=len(groups))
     if left.all():
         return []
@@ -138,9 +138,7 @@ def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
     )
 
 
-def judge_waits_of_other_threads(
-    stages: StageTable, measures: Measures, start_ns: Int64, end_ns: Int64
-) -> list[Finding]:
+def judge_waits_of_other_threads(stages: StageTable, measures: Measures) -> list[Finding]:
     """A warning about ranges around no batch of their own that were open while other threads waited at the barrier.
 
     Whether such a range waited for those threads (`join`) or worked meanwhile is not in a trace, so that the wait stays
@@ -148,7 +146,6 @@ def judge_waits_of_other_threads(
 
     Args:
         stages, measures: the ranges that results are made of.
-        start_ns, end_ns: their times.
     """
     waits = stages.barrier_waits
     longest: dict[str, int] = {}
@@ -156,8 +153,9 @@ def judge_waits_of_other_threads(
     for thread in np.unique(stages.thread[around]).tolist() if len(waits) else []:
         others = (waits.thread != thread) & (pid_of(waits.thread) == pid_of(np.asarray([thread])))
         rows = around[stages.thread[around] == thread]
-        waited_ns = BusyLine(waits.start_ns[others], waits.end_ns[others]).within(start_ns[rows], end_ns[rows])
-        is_much = waited_ns > MUCH_OF_A_RANGE * (end_ns - start_ns)[rows]
+        start, end = stages.start_ns[rows], stages.end_ns[rows]
+        waited_ns = BusyLine(waits.start_ns[others], waits.end_ns[others]).within(start, end)
+        is_much = waited_ns > MUCH_OF_A_RANGE * (end - start)
         for row, waited in zip(rows[is_much].tolist(), waited_ns[is_much].tolist(), strict=True):
             name = stages.names[stages.name[row]]
             longest[name] = max(longest.get(name, 0), waited)

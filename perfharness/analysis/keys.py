@@ -1,22 +1,14 @@
-"""Equal rows to equal numbers, without a sort: what grouping of columns is made of."""
+"""Grouping of columns: equal rows to equal numbers, without a sort."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Integers
-
-Column = npt.NDArray[Any]
-
-PART = 1 << 20
-"""Rows looked at at a time, where a column in between for all of them would be felt."""
+from perfharness.model.trace import Bool, Int64, Integers
 
 SMALL_TABLE = 1 << 16
 """A table of this many values costs nothing, however few rows there are."""
@@ -26,85 +18,33 @@ SMALL_TABLE = 1 << 16
 class Groups:
     """`code[i]` is the group of row i, in order of first appearance; `first[g]` is the first row of group g."""
 
-    code: Integers
-    first: Integers
+    code: Int64
+    first: Int64
 
     def __len__(self) -> int:
         return len(self.first)
-
-
-def parts_of(count: int) -> Iterator[slice]:
-    """So many rows, a part at a time."""
-    for begin in range(0, count, PART):
-        yield slice(begin, begin + PART)
 
 
 def group_rows(*columns: Integers) -> Groups:
     """Group rows that are equal in all columns. Linear, whatever the values: by a table of them where they lie close
     together, by hashing (Arrow's dictionary encoding) where they do not.
     """
-    groups = number_rows(*columns)
-    # In 64 bits, for callers that count on with them.
-    return Groups(groups.code.astype(np.int64), groups.first.astype(np.int64))
-
-
-def number_rows(*columns: Integers) -> Groups:
-    """The same in 32 bits, for many rows."""
     combined = columns[0]
     for column in columns[1:]:
         combined = _combine(combined, column)
     code, count = _encode(combined)
-    return Groups(code, _first_rows(code, count))
+    first = np.zeros(count, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of several writes the last one stays
+    return Groups(code.astype(np.int64), first)
 
 
-def group_pairs(small: Integers, rising: Integers) -> Groups:
-    """The same for two columns of which the second does not fall where the first is equal, which saves the hashing.
-
-    Args:
-        small: few different values.
-        rising: any number of different values; where they fall, rows are grouped as `group_rows` does.
-    """
-    count = len(small)
-    narrow = small.astype(np.int16) if count and small.min() >= 0 and small.max() < 1 << 15 else small
-    order = np.argsort(narrow, kind="stable").astype(np.int32)
-    s, r = narrow[order], rising[order]
-    same = s[1:] == s[:-1]
-    if (same & (r[1:] < r[:-1])).any():
-        return group_rows(small, rising)
-    fresh = np.r_[np.ones(min(count, 1), dtype=np.bool_), ~(same & (r[1:] == r[:-1]))]
-    if fresh.all():
-        every = np.arange(count, dtype=np.int32)
-        return Groups(every, every)
-    is_first = np.zeros(count, dtype=np.bool_)
-    is_first[order[fresh]] = True
-    number = np.cumsum(is_first, dtype=np.int32) - 1
-    code = np.empty(count, dtype=np.int32)
-    code[order] = number[order[fresh]][np.cumsum(fresh, dtype=np.int32) - 1]
-    return Groups(code, np.flatnonzero(is_first))
-
-
-def rows_by_code(code: Integers, wanted: Bool) -> tuple[Integers, Integers]:
-    """The wanted rows, those of each code together and in their order; and how many each code has.
-
-    A part at a time: a sort of the whole column would take several times its memory.
-    """
-    size = int(code.max(initial=-1)) + 1
-    parts = list(parts_of(len(code)))
-    counts = np.zeros(size, dtype=np.int64)
-    for part in parts:
-        counts += np.bincount(code[part][wanted[part]], minlength=size)
-    place = np.cumsum(counts) - counts
-    rows = np.empty(int(counts.sum()), dtype=np.int32)
-    for part in parts:
-        at = np.flatnonzero(wanted[part])
-        codes = code[part][at]
-        order = np.argsort(codes.astype(np.int16) if size <= 1 << 15 else codes, kind="stable")
-        codes = codes[order]
-        heads = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]][: len(codes)])
-        lengths = np.diff(np.r_[heads, len(codes)])
-        rows[np.arange(len(codes)) + np.repeat(place[codes[heads]] - heads, lengths)] = at[order] + part.start
-        place[codes[heads]] += lengths
-    return rows, counts
+def rows_by_code(code: Integers, wanted: Bool) -> tuple[Int64, Int64]:
+    """The wanted rows, those of each code together and in their order; and how many each code has."""
+    rows = np.flatnonzero(wanted)
+    codes = code[rows]
+    narrow = codes.astype(np.int16) if codes.max(initial=0) < 1 << 15 else codes
+    counts = np.bincount(codes, minlength=int(code.max(initial=-1)) + 1)
+    return rows[np.argsort(narrow, kind="stable")], counts
 
 
 def rows_of_levels(level: Integers) -> list[Integers]:
@@ -112,12 +52,6 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
-
-
-def _first_rows(code: Integers, count: int) -> Integers:
-    first = np.zeros(count, dtype=np.int32)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1, dtype=np.int32)  # of several writes the last one stays
-    return first
 
 
 def _combine(left: Integers, right: Integers) -> Integers:
@@ -172,20 +106,10 @@ def count_by_code(code: Integers, count: int) -> Float64:
     return np.bincount(code, minlength=count).astype(np.float64)
 
 
-def taken(values: Column, at: Integers | slice) -> Column:
-    """`values[at]`; a column that is one value, repeated without memory of its own, stays so."""
-    if len(values) and values.strides == (0,):
-        count = len(range(*at.indices(len(values)))) if isinstance(at, slice) else len(at)
-        return np.broadcast_to(values[0], count)
-    return values[at]
-
-
 def distinct(values: Integers) -> list[int]:
     """The values that occur, rising. Equal ones mostly stand together, which saves the sort."""
     if not len(values):
         return []
-    if values.strides == (0,):
-        return [int(values[0])]
     heads = values[np.r_[True, values[1:] != values[:-1]]]
     found: list[int] = np.unique(heads).tolist()
     return found

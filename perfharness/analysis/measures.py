@@ -1,16 +1,15 @@
-"""The numbers of each stage: times in nanoseconds, GPU times NaN where they could not be measured."""
+"""The numbers of each stage: times in milliseconds, GPU times NaN where they could not be measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import number_rows, parts_of, taken
-from perfharness.analysis.paths import rows_of_level
+from perfharness.analysis.keys import group_rows
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64
@@ -20,43 +19,16 @@ NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
-class TimeColumn:
-    """Milliseconds of stages by row, NaN where not measured.
-
-    Worked out where they are asked for: held, they would take as much memory as the times that they come from, which
-    are held anyway. `later_ns`, `earlier_ns` (None: 0) and `known` are of ranges, `place` is where the stages stand
-    among them; `waited_ns`, of stages, does not count.
-    """
-
-    place: Integers | slice
-    later_ns: Int64
-    earlier_ns: Int64 | None = None
-    waited_ns: Int64 | None = None
-    known: Bool | None = None
-
-    def __getitem__(self, rows: Integers | slice) -> Float64:
-        at = rows if isinstance(self.place, slice) else self.place[rows]
-        left = self.later_ns[at]
-        if self.earlier_ns is not None:
-            left = left - self.earlier_ns[at]
-        if self.waited_ns is not None:
-            left = left - taken(self.waited_ns, rows)
-        time: Float64 = left / NS_PER_MS
-        if self.known is not None:
-            time[~self.known[at]] = np.nan
-        return time
-
-
-@dataclass(frozen=True)
 class Measures:
     """Columns aligned with a `StageTable`.
 
-    `times` holds one column for each of `TIMES`; `batch` is the nearest enclosing batch
+    `times` holds one column for each of `TIMES`, ms, NaN where not measured; `batch` is the nearest enclosing batch
     (itself, for a batch) or -1; `items` of that batch, NaN where it counted none; `outer_batch` the outermost one;
     `warmup` are batches that are excluded, and what is inside them.
     """
 
-    times: dict[str, TimeColumn]
+    start_ns: Int64
+    times: dict[str, Float64]
     batch: Integers
     outer_batch: Integers
     items: Float64
@@ -79,12 +51,13 @@ class Measures:
         found: Int64 = at[self.outer_batch[at] == at]
         return found
 
-    def rows_of_loops(self, start_ns: Int64) -> list[Int64]:
-        """The outermost batches of each loop, in order of `start_ns` of the stages."""
+    @cached_property
+    def rows_of_loops(self) -> list[Int64]:
+        """The outermost batches of each loop, in order of start."""
         rows = self.outermost_batches()
         if not len(rows):
             return []
-        rows = rows[np.lexsort((start_ns[rows], self.loop[rows]))]
+        rows = rows[np.lexsort((self.start_ns[rows], self.loop[rows]))]
         return np.split(rows, np.flatnonzero(np.diff(self.loop[rows])) + 1)
 
     @property
@@ -101,20 +74,22 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
         table: times of all ranges of the trace.
         warmup_batches: how many batches at the front and at the end of each loop are excluded.
     """
-    ranges, projection = table.ranges, table.projection
-    at = stages.places(len(ranges))
+    projection, at = table.projection, stages.index
     batch = nearest_batch(stages)
     outer = outermost_batch(stages, batch)
     path = stages.paths.code
-    start_ns = ranges.start_ns[at]
-    loop = loops(stages, path, start_ns)
-    warm_batch = _warmup(stages, loop, start_ns, warmup_batches)
-    known = None if table.gpu_known.all() else table.gpu_known
+    loop = loops(stages, path)
+    warm_batch = _warmup(stages, loop, warmup_batches)
+    gpu_time = (projection.end_ns - projection.start_ns)[at] / NS_PER_MS
+    gpu_busy_time = projection.busy_ns[at] / NS_PER_MS
+    for column in (gpu_time, gpu_busy_time):
+        column[~table.gpu_known[at]] = np.nan
     return Measures(
+        start_ns=stages.start_ns,
         times={
-            "cpu_time": TimeColumn(at, ranges.end_ns, ranges.start_ns, waited_ns=_unless_zero(stages.barrier_wait_ns)),
-            "gpu_time": TimeColumn(at, projection.end_ns, projection.start_ns, known=known),
-            "gpu_busy_time": TimeColumn(at, projection.busy_ns, known=known),
+            "cpu_time": (stages.end_ns - stages.start_ns - stages.barrier_wait_ns) / NS_PER_MS,
+            "gpu_time": gpu_time,
+            "gpu_busy_time": gpu_busy_time,
         },
         batch=batch,
         outer_batch=outer,
@@ -125,10 +100,6 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     )
 
 
-def _unless_zero(column: Int64) -> Int64 | None:
-    return column if column.any() else None
-
-
 def _with_all_inside(batches: Bool, parent: Integers, batch: Integers) -> Bool:
     """Which stages are in one of these batches, at whatever depth.
 
@@ -137,9 +108,6 @@ def _with_all_inside(batches: Bool, parent: Integers, batch: Integers) -> Bool:
         parent: of each stage.
         batch: the innermost batch around each stage.
     """
-    inside = np.zeros(len(batch), dtype=np.bool_)
-    if not batches.any():
-        return inside
     rows = np.flatnonzero(batch == np.arange(len(batch)))
     chosen = batches.copy()
     around = rows
@@ -148,26 +116,18 @@ def _with_all_inside(batches: Bool, parent: Integers, batch: Integers) -> Bool:
         around = np.where(above >= 0, batch[above], NO_PARENT)
         rows, around = rows[around >= 0], around[around >= 0]
         chosen[rows] |= batches[around]
-    for part in parts_of(len(batch)):
-        own = batch[part]  # -1 takes the last row's, which does not count
-        inside[part] = chosen[own] & (own >= 0)
-    return inside
+    return np.asarray(np.append(chosen, False)[batch], dtype=np.bool_)
 
 
 def _items(stages: StageTable, batch: Integers) -> Float64:
-    if not (stages.items != NOT_COUNTED).any():
-        return np.broadcast_to(np.float64(np.nan), len(stages))
-    items = np.full(len(stages), np.nan)
-    counted = batch >= 0
-    counted[counted] = stages.items[batch[counted]] != NOT_COUNTED
-    items[counted] = stages.items[batch[counted]]
-    return items
+    items = np.append(np.where(stages.items == NOT_COUNTED, np.nan, stages.items), np.nan)
+    return np.asarray(items[batch], dtype=np.float64)
 
 
 def nearest_batch(stages: StageTable) -> Integers:
     """The innermost batch around each stage, itself included; -1 outside of any."""
     batch = _batches(stages)
-    for at in _inside(stages):
+    for at in stages.rows_of_levels[1:]:
         own = batch[at]
         batch[at] = np.where(own >= 0, own, batch[stages.parent[at]])
     return batch
@@ -183,7 +143,7 @@ def outermost_batch(stages: StageTable, nearest: Integers) -> Integers:
     if (nearest[above[above >= 0]] < 0).all():
         return nearest
     outer = _batches(stages)
-    for at in _inside(stages):
+    for at in stages.rows_of_levels[1:]:
         above = outer[stages.parent[at]]
         outer[at] = np.where(above >= 0, above, outer[at])
     return outer
@@ -197,13 +157,7 @@ def _batches(stages: StageTable) -> Integers:
     return batch
 
 
-def _inside(stages: StageTable) -> Iterator[Integers]:
-    """Stages inside others, each behind the one around it."""
-    for depth in range(1, int(stages.level.max(initial=0)) + 1):
-        yield from rows_of_level(stages, depth)
-
-
-def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
+def loops(stages: StageTable, path: Integers) -> Integers:
     """A number for each loop of batches, -1 for what is no batch.
 
     A loop is what one thread, task or process runs: the batches of one name path under one range. Of the ranges around
@@ -213,10 +167,10 @@ def loops(stages: StageTable, path: Integers, start_ns: Int64) -> Integers:
     Args:
         stages: the ranges that results are made of.
         path: of each, as `StageTable.paths` numbers them.
-        start_ns: start of each.
     """
+    start_ns = stages.start_ns
     at = np.flatnonzero(stages.is_batch)
-    loop = np.full(len(stages), -1, dtype=_type_for(len(at)))
+    loop = np.full(len(stages), -1, dtype=np.int32)
     holder = _holders(stages, at, path[at], start_ns[at])
     order = np.lexsort((start_ns[at], holder))
     loop[at[order]] = np.cumsum(_begins(holder[order], stages.batch_index[at][order])) - 1
@@ -253,7 +207,7 @@ def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) 
         path: of each, which has all ranges around it, so that those of one path are equally deep.
         start_ns: of each.
     """
-    groups = number_rows(path)
+    groups = group_rows(path)
     path, count = groups.code, np.bincount(groups.code, minlength=len(groups))
     found = np.zeros(len(at), dtype=np.int64)
     numbered = 0
@@ -263,7 +217,7 @@ def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) 
     def taken_by(rows: Int64, *keys: Int64) -> Bool:
         """Number the holders of these rows; which rows' holders have enough batches."""
         nonlocal numbered
-        groups = number_rows(path[rows], *(key[rows] for key in keys))
+        groups = group_rows(path[rows], *(key[rows] for key in keys))
         holders = np.bincount(path[rows][groups.first], minlength=len(count))
         found[rows] = groups.code + numbered
         numbered += len(groups)
@@ -278,8 +232,8 @@ def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) 
         left = left[~taken_by(left, holder)]
         holder[left] = stages.parent[holder[left]]
     left = np.concatenate(at_root)
-    thread = taken(stages.thread, at)
-    lane = _lanes_with_own_indices(path, thread, taken(stages.lane, at), stages.batch_index[at], start_ns, left)
+    thread = stages.thread[at]
+    lane = _lanes_with_own_indices(path, thread, stages.lane[at], stages.batch_index[at], start_ns, left)
     for keys in ((thread, lane), (thread,), ()):
         left = left[~taken_by(left, *keys)]
     return found
@@ -300,27 +254,22 @@ def _lanes_with_own_indices(
         return lane
     own = lane.astype(np.int64)
     rows = rows[np.lexsort((start_ns[rows], thread[rows], path[rows]))]
-    group = number_rows(path[rows], thread[rows]).code
+    group = group_rows(path[rows], thread[rows]).code
     loop = np.cumsum(_begins(group, index[rows]))
-    numbers = number_rows(loop.astype(np.int64), index[rows])
+    numbers = group_rows(loop.astype(np.int64), index[rows])
     is_repeated = (np.bincount(numbers.code, minlength=len(numbers)) > 1)[numbers.code]
     repeats = np.bincount(group, weights=is_repeated) > 0
     own[rows[~repeats[group]]] = 0
     return own
 
 
-def _type_for(count: int) -> type[np.signedinteger[Any]]:
-    """Of so many numbers from 0 on, and -1."""
-    return np.int16 if count <= 1 << 15 else np.int32
-
-
-def _warmup(stages: StageTable, loop: Integers, start_ns: Int64, warmup_batches: int) -> Bool:
+def _warmup(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
     """Batches among the first or last `warmup_batches` of their loop, in order of start."""
     warm = np.zeros(len(stages), dtype=np.bool_)
     at = np.flatnonzero(stages.is_batch)
     if warmup_batches <= 0 or not len(at):
         return warm
-    at = at[np.lexsort((start_ns[at], loop[at]))]
+    at = at[np.lexsort((stages.start_ns[at], loop[at]))]
     _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
     place = np.arange(len(at)) - np.repeat(first, count)
     warm[at] = (place < warmup_batches) | (place >= np.repeat(count, count) - warmup_batches)

@@ -21,8 +21,8 @@ WHERE = ("other_task", "other_thread", "other_process", "no_batch_open")
 """Where a batch of the same recorder was open when a stage began; the nearest counts."""
 
 
-def stages_outside(stages: StageTable, measures: Measures, start_ns: Int64, end_ns: Int64) -> list[OutsideStage]:
-    """Stages in no batch and around none, by path, where there are batches. Times are aligned with the stages."""
+def stages_outside(stages: StageTable, measures: Measures) -> list[OutsideStage]:
+    """Stages in no batch and around none, by path, where there are batches."""
     batches = np.flatnonzero(stages.is_batch)
     if not len(batches):
         return []
@@ -32,7 +32,7 @@ def stages_outside(stages: StageTable, measures: Measures, start_ns: Int64, end_
         holds[above] = True
         above = stages.parent[above]
     rows, counts = rows_by_code(measures.path, (measures.batch < 0) & ~holds)
-    where = _where(stages, batches, np.asarray(rows, dtype=np.int64), start_ns, end_ns)
+    where = _where(stages, batches, rows)
     found, begin = [], 0
     for path, count in enumerate(counts.tolist()):
         mine = rows[begin : begin + count]
@@ -49,12 +49,12 @@ def stages_outside(stages: StageTable, measures: Measures, start_ns: Int64, end_
     return found
 
 
-def _where(stages: StageTable, batches: Int64, rows: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
     """For each row the place in `WHERE`."""
-    owner, pid = np.asarray(stages.owner, dtype=np.int64), pid_of(stages.thread)
+    owner, pid, start_ns, end_ns = stages.owner, pid_of(stages.thread), stages.start_ns, stages.end_ns
     found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
     for place, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
-        group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code.astype(np.int64)
+        group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code
         of_batch, of_row = group[: len(batches)], group[len(batches) :]
         found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = place
     return found

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.keys import number_rows, parts_of, taken
+from perfharness.analysis.keys import group_rows
 from perfharness.model.result import RESERVED_KEYS, Path
 from perfharness.model.trace import Bool, Int64, Integers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from perfharness.analysis.stages import StageTable
 
@@ -113,37 +113,14 @@ def free_key(name: str, is_used: Callable[[str], bool], suffix: str = STAGE_SUFF
     return name
 
 
-def by_level(stages: StageTable) -> Iterator[Iterator[Integers]]:
-    """Rows of each level, the outermost first, in parts."""
-    for depth in range(int(stages.level.max(initial=-1)) + 1):
-        yield rows_of_level(stages, depth)
-
-
-def rows_of_level(stages: StageTable, depth: int) -> Iterator[Integers]:
-    """Rows of one level in parts, for a column in between for all of them is felt in big traces."""
-    for part in parts_of(len(stages)):
-        yield (np.flatnonzero(stages.level[part] == depth) + part.start).astype(np.int32)
-
-
 def name_paths(stages: StageTable) -> Integers:
     """One number per chain of names from the outermost range down, owners, batches and stages told apart."""
-    path = np.zeros(len(stages), dtype=np.int16)
+    path = np.zeros(len(stages), dtype=np.int32)
     next_number = 0
-    for level in by_level(stages):
-        known: list[Integers] = []  # the keys of the level's groups so far
-        for at in level:
-            if not len(at):
-                continue
-            parent = stages.parent[at]
-            above = np.where(parent >= 0, path[parent], -1)
-            keys = [taken(stages.owner, at), above, stages.name[at], stages.is_batch[at].astype(np.int8)]
-            groups = number_rows(*keys)
-            firsts = [taken(key, groups.first) for key in keys]
-            together = [np.concatenate([old, new]) for old, new in zip(known, firsts, strict=True)] if known else firsts
-            numbers = number_rows(*together)
-            known = [key[numbers.first] for key in together]
-            if next_number + len(numbers) > np.iinfo(path.dtype).max:
-                path = path.astype(np.int32)
-            path[at] = (numbers.code[-len(groups) :] + next_number)[groups.code]
-        next_number += len(known[0]) if known else 0
+    for at in stages.rows_of_levels:
+        parent = stages.parent[at]
+        above = np.where(parent >= 0, path[parent], -1)
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int8))
+        path[at] = groups.code + next_number
+        next_number += len(groups)
     return path

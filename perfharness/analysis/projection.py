@@ -11,21 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.busy import NEVER, BusyTimes, sum_up
-from perfharness.analysis.call_index import CallIndex
 from perfharness.analysis.forest import Forest
-from perfharness.analysis.keys import distinct, parts_of
-from perfharness.model.trace import (
-    PROCESS_MASK,
-    ApiCalls,
-    Bool,
-    Events,
-    GpuOperationKind,
-    GpuOperations,
-    Int64,
-    Integers,
-    OperationBlock,
-)
+from perfharness.analysis.intervals import running_maximum_before
+from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, GpuOperations, Int64, Integers, Trace
+
+NEVER = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True)
@@ -39,6 +29,9 @@ class Launches:
     call: Int64
     is_first: Bool
 
+    def __len__(self) -> int:
+        return len(self.operation)
+
 
 @dataclass(frozen=True)
 class Projection:
@@ -50,14 +43,6 @@ class Projection:
     operation_count: Integers
 
 
-@dataclass(frozen=True)
-class OperationTally:
-    """How many operations there are, and how many of them no call started, which no tracer that works leaves."""
-
-    total: int
-    without_call: int
-
-
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     """Join operations to calls on process and correlation id.
 
@@ -65,19 +50,20 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     """
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
-    order = np.lexsort((api.start_ns[call[started]], api.thread[call[started]]))
-    operation = started[order]
-    call = call[operation]
+    call = call[started]
+    order = np.lexsort((api.start_ns[call], api.thread[call]))
+    call = call[order]
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
-    return Launches(operation, call, is_first)
+    return Launches(started[order], call, is_first)
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
     if not len(api):
         return np.full(len(operations), -1, dtype=np.int64)
-    processes = np.unique(api.thread & PROCESS_MASK)
-    api_key = _key(processes, api.thread & PROCESS_MASK, api.correlation)
+    process = api.thread & PROCESS_MASK
+    processes = np.unique(process)
+    api_key = _key(processes, process, api.correlation)
     order = np.lexsort((api.start_ns, api_key))
     sorted_key = api_key[order]
     wanted = _key(processes, operations.process, operations.correlation)
@@ -92,93 +78,90 @@ def _key(processes: Int64, process: Int64, correlation: Int64) -> Int64:
     return np.where(known, (rank << 32) | (correlation & 0xFFFFFFFF), -1)
 
 
-def project(events: Events, forest: Forest, index: CallIndex) -> tuple[Projection, OperationTally]:
-    """Project every range, reading all operations once; marks in the index which calls started any.
-
-    Ranges that ended on another thread get nothing, as in nsys's report.
-    """
-    added = _add_all(events, forest, index, in_order=False) or _add_all(events, forest, index, in_order=True)
-    if added is None:
-        raise AssertionError("operations asked for in order of start came in another")
-    times, tally = added
-    count = len(events.ranges)
-    operation_count = sum_up(forest, _count_started(index, len(forest)))
-    has_no_work = operation_count == 0
-    times.first_ns[has_no_work] = times.last_ns[has_no_work] = 0
-    return (
-        Projection(
-            start_ns=forest.to_rows(times.first_ns, count),
-            end_ns=forest.to_rows(times.last_ns, count),
-            busy_ns=forest.to_rows(times.busy_ns, count),
-            operation_count=forest.to_rows(operation_count, count),
-        ),
-        tally,
+def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
+    """Project every range. Those that ended on another thread get nothing, as in nsys's report."""
+    api, operations = trace.api, trace.operations
+    first = np.flatnonzero(launches.is_first)
+    bounds = np.r_[first, len(launches)]
+    call = launches.call[first]
+    thread, start, end = api.thread[call], api.start_ns[call], api.end_ns[call]
+    of_call = np.cumsum(launches.is_first) - 1
+    nothing = np.empty(0, dtype=np.int64)
+    counted: list[Integers] = [nothing]  # the innermost range around each call, and around each operation's
+    found: list[tuple[Integers, Int64]] = [(nothing, nothing)]
+    for line in forest.lines:
+        begin, stop = np.searchsorted(thread, line.thread, "left"), np.searchsorted(thread, line.thread, "right")
+        around = forest.innermost(line, start[begin:stop], end[begin:stop])
+        counted.append(around[around >= 0])
+        launch = slice(bounds[begin], bounds[stop])
+        position = around[of_call[launch] - begin]
+        inside = position >= 0
+        found.append((position[inside], launches.operation[launch][inside]))
+    operation = np.concatenate([some for _, some in found])
+    order = np.argsort(operations.start_ns[operation], kind="stable")
+    operation = operation[order]
+    position = np.concatenate([positions for positions, _ in found])[order]
+    busy = BusyTimes(forest)
+    busy.add(position, operations.start_ns[operation], operations.end_ns[operation])
+    count = forest.sum_up(np.bincount(np.concatenate(counted), minlength=len(forest)).astype(np.int32))
+    has_work, rows = count > 0, len(trace.ranges)
+    return Projection(
+        start_ns=forest.to_rows(np.where(has_work, busy.first_ns, 0), rows),
+        end_ns=forest.to_rows(np.where(has_work, busy.last_ns, 0), rows),
+        busy_ns=forest.to_rows(busy.busy_ns, rows),
+        operation_count=forest.to_rows(count, rows),
     )
 
 
-def _count_started(index: CallIndex, count: int) -> Integers:
-    """How many calls with an operation have each of `count` positions innermost around them."""
-    positions = np.zeros(count, dtype=np.int32)
-    for calls in index.processes.values():
-        for around in calls.around:
-            for part in parts_of(len(around)):
-                inside = around[part][calls.started[part] & (around[part] >= 0)]
-                if len(inside):
-                    low, high = int(inside.min()), int(inside.max())
-                    positions[low : high + 1] += np.bincount(inside - low).astype(np.int32)
-    return positions
+class BusyTimes:
+    """First start, last end and length of the union of each range's operations, by position in a forest.
 
+    `last_ns` is the least number, and `first_ns` the largest, where a range has none.
+    """
 
-def _add_all(
-    events: Events, forest: Forest, index: CallIndex, in_order: bool
-) -> tuple[BusyTimes, OperationTally] | None:
-    """Busy times of all ranges; None where the operations did not come in order of start."""
-    times = BusyTimes(forest)
-    total = without_call = 0
-    last_start = NEVER.min
-    for block in events.operation_blocks(in_order=in_order):
-        if int(block.start_ns[0]) < last_start:
-            return None
-        last_start = int(block.start_ns[-1])
-        total += len(block)
-        without_call += _add(block, index, times)
-    return times, OperationTally(total, without_call)
+    def __init__(self, forest: Forest) -> None:
+        self._parent, self._level = forest.parent, forest.level
+        self.first_ns = np.full(len(forest), NEVER.max, dtype=np.int64)
+        self.last_ns = np.full(len(forest), NEVER.min, dtype=np.int64)
+        self.busy_ns = np.zeros(len(forest), dtype=np.int64)
 
+    def add(self, position: Integers, start: Int64, end: Int64) -> None:
+        """All operations, in order of start, each with the innermost range that it belongs to; not -1."""
+        if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+            self._add_serial(position, start, end)
+        else:
+            self._add_overlapping(position, start, end)
 
-def _add(block: OperationBlock, index: CallIndex, times: BusyTimes) -> int:
-    """Add a block's operations to the ranges around their calls; returns how many have no call and should have."""
-    lost = 0
-    found: list[tuple[Integers, Int64]] = []  # positions, and which operations of the block they are of
-    for process in distinct(block.process):
-        mine = np.flatnonzero(block.process == process)
-        calls = index.processes.get(process)
-        if calls is None:
-            lost += _should_have_a_call(block, mine)
-            continue
-        call = calls.find(block.correlation[mine])
-        if (call < 0).any():
-            lost += _should_have_a_call(block, mine[call < 0])
-            mine, call = mine[call >= 0], call[call >= 0]
-        calls.started[call] = True
-        for around in calls.around:
-            position = around[call]
+    def _add_serial(self, position: Integers, start: Int64, end: Int64) -> None:
+        """No operation overlaps another, so their lengths add up, for the ranges around them too."""
+        busy = end - start
+        while len(position):
+            order = np.argsort(position, kind="stable")
+            position, busy, start, end = position[order], busy[order], start[order], end[order]
+            runs = np.flatnonzero(np.r_[True, position[1:] != position[:-1]])
+            position = position[runs]
+            busy = np.add.reduceat(busy, runs)
+            start, end = np.minimum.reduceat(start, runs), np.maximum.reduceat(end, runs)
+            self.busy_ns[position] += busy
+            self._widen(position, start, end)
+            position = self._parent[position]
             inside = position >= 0
-            found.append((position, mine) if inside.all() else (position[inside], mine[inside]))
-    # The lanes' ranges have nothing to do with each other, but all must see operations in order of start.
-    if found:
-        at = np.concatenate([operation for _, operation in found])
-        position = np.concatenate([positions for positions, _ in found])
-        if len(found) > 1:
-            order = np.argsort(at, kind="stable")
-            at, position = at[order], position[order]
-        whole = len(at) == len(block) and len(found) == 1
-        times.add(
-            position, block.start_ns if whole else block.start_ns[at], block.end_ns if whole else block.end_ns[at]
-        )
-    return lost
+            position, busy, start, end = position[inside], busy[inside], start[inside], end[inside]
 
+    def _add_overlapping(self, position: Integers, start: Int64, end: Int64) -> None:
+        """Depth by depth, so that a range sees all its operations, those of the ranges inside it too, in order."""
+        position = position.copy()
+        for depth in range(int(self._level[position].max()), -1, -1):
+            at = np.flatnonzero((self._level[position] == depth) & (position >= 0))
+            order = np.argsort(position[at], kind="stable")
+            own, s, e = position[at][order], start[at][order], end[at][order]
+            position[at] = self._parent[position[at]]
+            runs = np.flatnonzero(np.r_[True, own[1:] != own[:-1]])
+            added = np.maximum(e - np.maximum(s, running_maximum_before(e, own)), 0)
+            own = own[runs]
+            self.busy_ns[own] = np.add.reduceat(added, runs)
+            self._widen(own, np.minimum.reduceat(s, runs), np.maximum.reduceat(e, runs))
 
-def _should_have_a_call(block: OperationBlock, at: Int64) -> int:
-    """How many of these are not copies that the driver makes by itself (managed memory): those have id 0."""
-    by_itself = (block.kind[at] == GpuOperationKind.MEMCPY) & (block.correlation[at] == 0)
-    return len(at) - int(np.count_nonzero(by_itself))
+    def _widen(self, position: Integers, first: Int64, last: Int64) -> None:
+        self.first_ns[position] = np.minimum(self.first_ns[position], first)
+        self.last_ns[position] = np.maximum(self.last_ns[position], last)

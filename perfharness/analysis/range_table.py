@@ -7,13 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.call_index import index_calls
 from perfharness.analysis.coverage import find_blind_spots
 from perfharness.analysis.forest import build_forest
 from perfharness.analysis.intervals import Nesting, is_outer_first
-from perfharness.analysis.projection import Projection, project
+from perfharness.analysis.projection import Launches, Projection, project
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Events, Int64, NvtxRanges, pid_of
+from perfharness.model.trace import Bool, Int64, NvtxRanges, Trace, pid_of
 
 
 @dataclass(frozen=True)
@@ -41,28 +40,27 @@ class RangeTable:
         return np.lexsort((ranges.row, ranges.start_ns - ranges.end_ns, ranges.start_ns, ranges.thread, pid))
 
 
-def build_range_table(events: Events) -> RangeTable:
+def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
     """Nest and project all ranges of a trace. Ranges that ended on another thread stand alone."""
-    ranges = events.ranges
+    ranges = trace.ranges
     forest, nesting = build_forest(ranges)
-    index = index_calls(events, forest)
-    projection, tally = project(events, forest, index)
-    gpu_known, findings = find_blind_spots(events, index, tally)
+    projection = project(trace, forest, launches)
+    gpu_known, findings = find_blind_spots(trace, launches)
     return RangeTable(
         ranges=ranges,
         nesting=nesting,
         projection=projection,
         gpu_known=gpu_known & ~ranges.crosses_threads,
-        findings=[*events.meta.findings, *findings, *_never_closed(events)],
+        findings=[*trace.meta.findings, *findings, *_never_closed(trace)],
     )
 
 
-def _never_closed(events: Events) -> list[Finding]:
-    codes, counts = np.unique(events.ranges.name[events.ranges.is_open], return_counts=True)
+def _never_closed(trace: Trace) -> list[Finding]:
+    codes, counts = np.unique(trace.ranges.name[trace.ranges.is_open], return_counts=True)
     if not len(codes):
         return []
     most = np.argsort(-counts, kind="stable")[:5]
-    shown = ", ".join(f"'{events.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
+    shown = ", ".join(f"'{trace.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
     return [
         Finding(
             "range-never-closed",

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.intervals import NO_PARENT, Nesting, is_outer_first, nest
-from perfharness.analysis.keys import distinct, group_rows, rows_of_levels, taken
+from perfharness.analysis.intervals import NO_PARENT, Nesting, nest
+from perfharness.analysis.keys import distinct, group_rows, rows_of_levels
 from perfharness.analysis.paths import StagePaths, find_paths
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Events, Int64, Integers, NvtxMarks, NvtxRanges
+from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -57,13 +57,16 @@ NO_WAITS = BarrierWaits(*(np.empty(0, dtype=np.int64),) * 3, np.empty(0, dtype=n
 class StageTable:
     """The ranges that results are made of; all columns are aligned, `parent` indexes this table.
 
-    `index` is the range's place in the trace's ranges; `owner` indexes `owners`, the recorders (or, of plain NVTX, the
-    domains); `name` indexes `names`; `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`.
+    `index` is the range's place in the trace's ranges, `start_ns` and `end_ns` are its times; `owner` indexes `owners`,
+    the recorders (or, of plain NVTX, the domains); `name` indexes `names`; `batch_index` counts where `is_batch`;
+    `items` may be `NOT_COUNTED`.
     `barrier_wait_ns` is how long the thread waited at the start barrier inside the range.
     Deleted ranges are not in the table. Rows are ordered by (owner, thread, lane, start).
     """
 
     index: Integers
+    start_ns: Int64
+    end_ns: Int64
     owner: Integers
     lane: Integers
     thread: Int64
@@ -88,29 +91,29 @@ class StageTable:
         """Where the stages stand in results: their paths, and the keys of these."""
         return find_paths(self)
 
-    def places(self, ranges: int) -> Integers | slice:
-        """`index`; a slice, which copies nothing, where all of so many ranges are in the table, in their order."""
-        is_all = len(self) == ranges and bool((self.index[1:] > self.index[:-1]).all())
-        return slice(None) if is_all else self.index
+    @cached_property
+    def rows_of_levels(self) -> list[Integers]:
+        """Rows of each level, the outermost first, each level's in their order."""
+        return rows_of_levels(self.level)
 
 
 def find_stages(
-    trace: Events, domain: str | None = None, batch_pattern: str | None = None, nesting: Nesting | None = None
+    trace: Trace, nesting: Nesting, domain: str | None = None, batch_pattern: str | None = None
 ) -> StageTable:
     """Pick the ranges that results are made of.
 
     Args:
         trace: the whole trace.
+        nesting: of all its ranges.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges
             where there are any, else all domains.
         batch_pattern: regular expression that tells which plain ranges are batches.
-        nesting: of all ranges of the trace, where it is known already.
     """
     if domain is None and batch_pattern is None:
         recorded = _recorded(trace)
         if recorded is not None:
             return recorded
-    return _plain(trace, domain, batch_pattern, nesting)
+    return _plain(trace, nesting, domain, batch_pattern)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Recorders:
         return _by_code(self.owner, category)
 
 
-def _recorded(trace: Events) -> StageTable | None:
+def _recorded(trace: Trace) -> StageTable | None:
     """Ranges of recorders, or None where no recorder left a trace."""
     ownership = find_recorders(trace)
     if ownership is None:
@@ -150,7 +153,8 @@ def _recorded(trace: Events) -> StageTable | None:
     waits = _waits(marks, mark_index, trace.names, ownership.owners)
     deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
     table = StageTable(
-        index=index, owner=owner, lane=lane, thread=thread,
+        index=index, start_ns=ranges.start_ns[index], end_ns=ranges.end_ns[index],
+        owner=owner, lane=lane, thread=thread,
         parent=nesting.parent[:count], level=nesting.level[:count], name=ranges.name[index],
         is_batch=is_batch, batch_index=np.where(is_batch, ranges.payload[index], 0),
         items=np.where(is_batch, items, NOT_COUNTED),
@@ -158,10 +162,10 @@ def _recorded(trace: Events) -> StageTable | None:
         names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
         barrier_waits=waits,
     )  # fmt: skip
-    return _ordered(table, ranges, keep=~deleted)
+    return _ordered(table, keep=~deleted)
 
 
-def find_recorders(trace: Events) -> Recorders | None:
+def find_recorders(trace: Trace) -> Recorders | None:
     """Recorders that declared themselves in the trace; None where there is none."""
     declares = trace.marks.name == _code(trace.names, conventions.MARK_RECORDER)
     declared = np.unique(trace.marks.category[declares & (trace.marks.category >= 0)])
@@ -233,7 +237,7 @@ def _waited_inside(ranges: NvtxRanges, index: Int64, waits: BarrierWaits) -> Int
     return waited
 
 
-def _plain(trace: Events, domain: str | None, asked: str | None, nesting: Nesting | None) -> StageTable:
+def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None) -> StageTable:
     pattern = re.compile(asked or DEFAULT_BATCH_PATTERN, re.IGNORECASE)
     ranges = trace.ranges
     label = _domain_labels(trace)
@@ -241,7 +245,7 @@ def _plain(trace: Events, domain: str | None, asked: str | None, nesting: Nestin
     owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is code -1, the default domain
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
-    owner = taken(owner_of_code, ranges.domain) if len(owners) != 1 else np.broadcast_to(np.int64(0), len(ranges))
+    owner = owner_of_code[ranges.domain]
     wanted = ~ranges.crosses_threads & (ranges.domain != _code(trace.names, conventions.STARTUP_DOMAIN))
     findings: list[Finding] = []
     if domain is not None:
@@ -258,23 +262,22 @@ def _plain(trace: Events, domain: str | None, asked: str | None, nesting: Nestin
             wanted = np.zeros_like(wanted)
         else:
             wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
-    is_all = bool(wanted.all())
-    index: Integers = np.arange(len(ranges), dtype=np.int32) if is_all else np.flatnonzero(wanted).astype(np.int32)
-    if nesting is None or len(owners) > 1 or len(index) < len(ranges):
-        group = group_rows(taken(owner, index), taken(ranges.thread, index)).code
-        nesting = nest(ranges.start_ns[index], ranges.end_ns[index], group)
-    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges, None if is_all else index, pattern)
+    index = np.flatnonzero(wanted)
+    start_ns, end_ns = ranges.start_ns[index], ranges.end_ns[index]
+    if len(owners) > 1 or len(index) < len(ranges):
+        nesting = nest(start_ns, end_ns, group_rows(owner[index], ranges.thread[index]).code)
+    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[index], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
         findings.append(_pattern_not_found(asked, names, name))
-    nothing = np.broadcast_to(np.int64(0), len(index))
+    nothing = np.zeros(len(index), dtype=np.int64)
     table = StageTable(
-        index=index, owner=taken(owner, index), lane=nothing, thread=taken(ranges.thread, index),
+        index=index, start_ns=start_ns, end_ns=end_ns, owner=owner[index], lane=nothing, thread=ranges.thread[index],
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
-        items=np.broadcast_to(np.int64(NOT_COUNTED), len(index)),
+        items=np.full(len(index), NOT_COUNTED, dtype=np.int64),
         barrier_wait_ns=nothing, names=names, owners=owners,
         findings=findings, from_recorder=False,
     )  # fmt: skip
-    return _ordered(table, ranges, keep=np.ones(len(index), dtype=np.bool_))
+    return _ordered(table, keep=np.ones(len(index), dtype=np.bool_))
 
 
 def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:
@@ -289,7 +292,7 @@ def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Findin
     )
 
 
-def _domain_labels(trace: Events) -> dict[int, str]:
+def _domain_labels(trace: Trace) -> dict[int, str]:
     return {
         int(code): (trace.names[code] if code >= 0 else "") or PLAIN_DOMAIN_NAME
         for code in distinct(trace.ranges.domain)
@@ -297,14 +300,15 @@ def _domain_labels(trace: Events) -> dict[int, str]:
 
 
 def _batches_by_name(
-    names: list[str], ranges: NvtxRanges, index: Integers | None, pattern: re.Pattern[str]
+    names: list[str], code_of: Integers, start_ns: Int64, pattern: re.Pattern[str]
 ) -> tuple[list[str], Integers, Bool, Integers]:
     """Names without their batch index, which of them are batches, and the index; without one, they are numbered.
 
     Args:
-        index: the ranges that count; None: all of them.
+        names: of the trace.
+        code_of: the name of each range that counts.
+        start_ns: its start.
     """
-    code_of = ranges.name if index is None else ranges.name[index]
     plain_names = list(names)
     new_code = np.arange(len(names), dtype=np.int32)
     number = np.full(len(names), NOT_COUNTED, dtype=np.int64)
@@ -334,30 +338,28 @@ def _batches_by_name(
     name = code_of if (new_code[used] == used).all() else new_code[code_of]
     is_batch, batch_index = matches[code_of], number[code_of]
     unnumbered = np.flatnonzero(is_batch & (batch_index == NOT_COUNTED))
-    at = unnumbered if index is None else index[unnumbered]
-    in_order = unnumbered[np.argsort(ranges.start_ns[at], kind="stable")]
+    in_order = unnumbered[np.argsort(start_ns[unnumbered], kind="stable")]
     batch_index[in_order] = np.arange(len(in_order))
     batch_index[~is_batch] = 0
     return plain_names, name, is_batch, batch_index
 
 
-def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
+def _ordered(table: StageTable, keep: Bool) -> StageTable:
     """Rows that are kept, ordered by (owner, thread, lane, start), parents renumbered; no deeper than `MAX_LEVELS`."""
     too_deep = keep & (table.level >= MAX_LEVELS)
     if too_deep.any():
         keep = keep & ~too_deep
         table = replace(table, findings=[*table.findings, _nested_too_deep(table, too_deep)])
-    if keep.all() and _is_ordered(table, ranges):
-        return table
-    start, end = ranges.start_ns[table.index], ranges.end_ns[table.index]
-    order = np.lexsort((table.level, -end, start, table.lane, table.thread, table.owner))
+    order = np.lexsort((table.level, -table.end_ns, table.start_ns, table.lane, table.thread, table.owner))
     order = order[keep[order]]
     new_place = np.full(len(table.index) + 1, NO_PARENT, dtype=np.int64)
     new_place[order] = np.arange(len(order))
     columns = {
-        name: taken(getattr(table, name), order)
+        name: getattr(table, name)[order]
         for name in (
             "index",
+            "start_ns",
+            "end_ns",
             "owner",
             "lane",
             "thread",
@@ -369,12 +371,7 @@ def _ordered(table: StageTable, ranges: NvtxRanges, keep: Bool) -> StageTable:
             "barrier_wait_ns",
         )
     }
-    return StageTable(
-        **columns,
-        parent=new_place[table.parent[order]],
-        names=table.names, owners=table.owners, findings=table.findings,
-        from_recorder=table.from_recorder, barrier_waits=table.barrier_waits,
-    )  # fmt: skip
+    return replace(table, **columns, parent=new_place[table.parent[order]])
 
 
 def _nested_too_deep(table: StageTable, too_deep: Bool) -> Finding:
@@ -389,20 +386,6 @@ def _nested_too_deep(table: StageTable, too_deep: Bool) -> Finding:
         "results they are a part of the ranges around them only.",
         "Pop every range: one that stays open holds all that follow. `perfharness ranges` has each range.",
     )
-
-
-def _is_ordered(table: StageTable, ranges: NvtxRanges) -> bool:
-    """Whether rows of one owner and lane are in order as they stand."""
-    if any(len(distinct(column)) > 1 for column in (table.owner, table.lane)):
-        return False
-    if (table.index[1:] < table.index[:-1]).any():
-        return False
-    at = table.places(len(ranges))
-    start, end = ranges.start_ns[at], ranges.end_ns[at]
-    if not is_outer_first(start, end, table.thread):
-        return False
-    equal = np.flatnonzero((start[1:] == start[:-1]) & (end[1:] == end[:-1]) & (table.thread[1:] == table.thread[:-1]))
-    return bool((table.level[equal + 1] >= table.level[equal]).all())
 
 
 def _codes(owner: Int64, thread: Int64, lane: Int64, mark_owner: Int64, mark_thread: Int64, mark_lane: Int64) -> Int64:

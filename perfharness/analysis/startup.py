@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 
+from perfharness.analysis.cuda_calls import NEEDS_CONTEXT, CudaCalls
 from perfharness.model.journal import BarrierWait, RecorderJournal, StartupRecord
 from perfharness.model.result import BatchLoop
 from perfharness.model.startup import FirstCuda, Startup, StartupPart
@@ -15,26 +15,18 @@ from perfharness.model.trace import Trace
 NS_PER_MS = 1e6
 MODEL_LOAD, CUDA_CONTEXT = "model_load", "cuda_context"
 
-NEEDS_CONTEXT = re.compile(
-    r"cuda(Malloc|Memcpy|Memset|Launch|HostAlloc|Free|StreamCreate|EventCreate|GraphLaunch|DeviceSynchronize)"
-    r"|cu(CtxCreate|CtxSynchronize|DevicePrimaryCtxRetain|Mem(Alloc|cpy|set|Create)|Launch|StreamCreate|EventCreate"
-    r"|ModuleLoad|LibraryLoad)"
-)
-"""Calls of the runtime and the driver that make a context where there is none, or fail without one."""
-
 Interval = tuple[int, int]
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
-    """The first CUDA calls of a trace of all calls; None where it has none, or does not tell UTC.
+    """The first CUDA calls of a trace; None where it has none, or does not tell UTC.
 
     The embedded tracer keeps only calls that started GPU work: from it nothing is known of what came before.
     """
     origin, calls = trace.meta.session_start_unix_ns, trace.api
     if origin is None or not len(calls) or trace.meta.tracer == "embedded":
         return None
-    codes = np.flatnonzero([NEEDS_CONTEXT.match(name) is not None for name in trace.names])
-    working = np.isin(calls.name, codes)
+    working = CudaCalls(calls, trace.names).of(NEEDS_CONTEXT)
     end = None
     if working.any():
         at = np.flatnonzero(working)

@@ -14,7 +14,7 @@ import numpy as np
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Events, Int64
+from perfharness.model.trace import Int64, Trace
 from perfharness.model.trace_clock import ClockSource, TraceClock
 
 ROW_GAP_NS = 10_000_000
@@ -40,7 +40,7 @@ class _Anchor:
     error_ns: int
 
 
-def tie_trace_clock(trace: Events, machine: ClockTieRecord | None) -> TraceClock | None:
+def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
     """UTC of a trace's moments, as well as it can be known; None where the trace does not tell the time at all.
 
     Args:
@@ -102,7 +102,7 @@ def _tied(source: ClockSource, anchors: list[_Anchor], machine: ClockTieRecord, 
     )
 
 
-def _anchors(trace: Events) -> list[_Anchor]:
+def _anchors(trace: Trace) -> list[_Anchor]:
     """One for each row of clock marks, in order of time."""
     marks = trace.marks
     if conventions.MARK_CLOCK not in trace.names:

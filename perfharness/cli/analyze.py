@@ -27,10 +27,11 @@ from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOp
 from perfharness.errors import ResultError, UsageError
 
 if TYPE_CHECKING:
+    from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.model.findings import Finding
     from perfharness.model.result import ProcessResult, Tree
     from perfharness.report.locate import Located
-    from perfharness.report.run_folder import ReadOptions, RunSummary
+    from perfharness.report.run_folder import RunSummary
 
 
 def register(app: typer.Typer) -> None:
@@ -68,9 +69,9 @@ def analyze(
     results in a run folder were made of more than is there now, and stay; with 1 where they cannot be written, after
     they were printed.
     """
+    from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.inputs import locate_readable
     from perfharness.render.charts.drawing import require_charts
-    from perfharness.report.run_folder import ReadOptions
 
     located = [locate_readable(run, nsys) for run in runs]
     traces = [one for one in located if one.trace is not None]
@@ -94,7 +95,7 @@ def analyze(
             measured = measured and any_numbers
     if traces:
         found, any_numbers = _analyze_traces(
-            traces, ReadOptions(warmup_batches or 0, domain, batch_pattern), output_dir, output, documents
+            traces, AnalysisOptions(warmup_batches or 0, domain, batch_pattern), output_dir, output, documents
         )
         findings += found
         measured = measured and any_numbers
@@ -234,7 +235,7 @@ def _conclude_series(located: Located, summaries: Sequence[RunSummary], output: 
 
 def _analyze_traces(
     traces: Sequence[Located],
-    options: ReadOptions,
+    options: AnalysisOptions,
     output_dir: Path | None,
     output: Output,
     documents: dict[str, Tree],

@@ -63,13 +63,14 @@ def diagnose(
     The most expensive stages first, a sentence each; --verbose and --stage show what it rests on. Writes no files
     (`analyze` writes the same into benchmark.json). Exits with 3 where a trace is incomplete, or nothing was measured.
     """
+    from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.analysis.diagnosis import ALONE
     from perfharness.inputs import locate_readable
-    from perfharness.report.run_folder import ReadOptions, analyze_trace
+    from perfharness.report.run_folder import analyze_trace
 
     located = locate_readable(run, nsys)
     if located.trace is not None:
-        options = ReadOptions(warmup_batches or 0, domain, batch_pattern)
+        options = AnalysisOptions(warmup_batches or 0, domain, batch_pattern)
         result, _ = analyze_trace(located.trace, options, others=ALONE)
         assert result.diagnosis is not None
         found = [_Run("", {str(run): result.diagnosis}, result.findings)]
@@ -128,12 +129,13 @@ def _diagnose_run(
     batch_pattern: str | None,
 ) -> _Run:
     """Every process of a run, or only the one named; `before` is put before their names."""
+    from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.analysis.judgement import without_consequences
     from perfharness.report.gpu_sharing import GpuSharing
-    from perfharness.report.run_folder import ReadOptions, analyze_trace, read_manifest
+    from perfharness.report.run_folder import analyze_trace, read_manifest
 
     manifest = read_manifest(folder)
-    options = ReadOptions(
+    options = AnalysisOptions(
         manifest.warmup_batches if warmup_batches is None else warmup_batches,
         domain or manifest.domain,
         batch_pattern or manifest.batch_pattern,

@@ -110,13 +110,13 @@ def _parts(located: Located, findings: list[Finding]) -> Iterator[Any]:
 def _parts_of_trace(path: Path, process: str | None, findings: list[Finding]) -> Iterator[Any]:
     from dataclasses import replace
 
-    from perfharness.analysis.range_table import build_range_table
+    from perfharness.analysis.analysis import Analysis
     from perfharness.report.journals import journals_beside
     from perfharness.report.range_rows import range_parts
-    from perfharness.trace import open_stream
+    from perfharness.trace import open_trace
 
     journals = journals_beside(path)
-    events = open_stream(path, parents=journals.parents)
-    table = build_range_table(events)
-    findings += [replace(one, process=process) for one in [*table.findings, *journals.findings(events)]]
-    yield from range_parts(events, table)
+    trace = open_trace(path, parents=journals.parents)
+    table = Analysis(trace).table
+    findings += [replace(one, process=process) for one in [*table.findings, *journals.findings(trace)]]
+    yield from range_parts(trace, table)

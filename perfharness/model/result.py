@@ -232,7 +232,7 @@ class ProcessResult:
     outside: list[OutsideStage] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     first_cuda: FirstCuda | None = None
-    """None where the whole trace was not read, or has no such call."""
+    """None where the trace has no such call, or does not tell UTC."""
 
     diagnosis: Diagnosis | None = None
     """None where it was not asked for."""

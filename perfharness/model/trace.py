@@ -6,10 +6,9 @@ All columns of a table have the same length; times are int64 nanoseconds on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,9 @@ from perfharness.model.trace_clock import TraceClock
 
 Int64 = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.signedinteger[Any]]
-"""Codes and places, as narrow as they may be; a column whose values are all the same may be one value, repeated."""
+"""Codes, places and numbers, as narrow as they may be."""
 
 Bool = npt.NDArray[np.bool_]
-
-_Answer = TypeVar("_Answer")
 
 
 class Style(IntEnum):
@@ -92,14 +89,11 @@ class ApiCalls:
     end_ns: Int64
     thread: Int64
     correlation: Int64
-    name: Int64
-    return_value: Int64
+    name: Integers
+    return_value: Integers
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-
-NO_CALLS = ApiCalls(*[np.empty(0, dtype=np.int64)] * len(fields(ApiCalls)))
 
 
 @dataclass(frozen=True)
@@ -173,20 +167,20 @@ class OperationDetails:
     them.
     """
 
-    name: Int64
-    full_name: Int64
-    grid: Int64
-    block: Int64
-    registers: Int64
-    shared_bytes: Int64
-    copy_kind: Int64
+    name: Integers
+    full_name: Integers
+    grid: Integers
+    block: Integers
+    registers: Integers
+    shared_bytes: Integers
+    copy_kind: Integers
     bytes: Int64
-    source: Int64
-    target: Int64
-    graph_exec: Int64
-    graph_node: Int64
-    source_device: Int64
-    target_device: Int64
+    source: Integers
+    target: Integers
+    graph_exec: Integers
+    graph_node: Integers
+    source_device: Integers
+    target_device: Integers
 
     def __len__(self) -> int:
         return len(self.name)
@@ -233,16 +227,6 @@ class OsCalls:
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-
-@dataclass(frozen=True)
-class TraceDetails:
-    """What is read only when asked for (`open_trace(path, details=True)`)."""
-
-    operations: OperationDetails
-    synchronizations: Synchronizations
-    os_calls: OsCalls | None = None
-    """None: the operating system's calls were not recorded."""
 
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
@@ -301,116 +285,26 @@ class TraceMeta:
 
 
 @dataclass(frozen=True)
-class OperationBlock:
-    """Some of the GPU operations, in order of start, as far as ranges need to know them."""
-
-    start_ns: Int64
-    end_ns: Int64
-    process: Int64
-    correlation: Int64
-    kind: Integers
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-
-class Events(Protocol):
-    """A trace whose ranges are held, and whose calls and operations come block by block, as often as asked for.
-
-    Many traces are larger than memory; what the ranges are given is computed from the blocks as they pass.
-    """
-
-    @property
-    def ranges(self) -> NvtxRanges:
-        """As in `Trace`."""
-
-    @property
-    def marks(self) -> NvtxMarks:
-        """As in `Trace`."""
-
-    @property
-    def names(self) -> list[str]:
-        """As in `Trace`."""
-
-    @property
-    def meta(self) -> TraceMeta:
-        """As in `Trace`."""
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether there is any CUDA call."""
-
-    @property
-    def has_operations(self) -> bool:
-        """Whether there is any GPU operation."""
-
-    def map_calls(self, function: Callable[[ApiCalls], _Answer], *, in_order: bool = False) -> Iterator[_Answer]:
-        """The function's answers for all blocks of calls, each block in order of start; the same at every call.
-
-        `in_order`: from the first block to the last, which takes longer where the file is not so. The function may be
-        called in other threads.
-        """
-
-    def operation_blocks(self, *, in_order: bool = False) -> Iterator[OperationBlock]:
-        """All operations, each block in order of start; with `in_order` from the first block to the last."""
-
-
-@dataclass(frozen=True)
 class Trace:
-    """Everything that the analysis reads."""
+    """Everything that the analysis reads.
+
+    Rows of `ranges`, of `api` and of `operations` are three index spaces; a column that holds places in one of them
+    says so by its name (`index`, `call`, `operation`).
+    """
 
     ranges: NvtxRanges
     marks: NvtxMarks
     api: ApiCalls
     operations: GpuOperations
+    details: OperationDetails
+    synchronizations: Synchronizations
+    os_calls: OsCalls | None
+    """None: the operating system's calls were not recorded."""
+
     names: list[str]
     meta: TraceMeta
     end_ns: int
     """Time of the last thing in the trace."""
-
-    details: TraceDetails | None = None
-    """None unless asked for."""
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether there is any CUDA call."""
-        return len(self.api) > 0
-
-    @property
-    def has_operations(self) -> bool:
-        """Whether there is any GPU operation."""
-        return len(self.operations) > 0
-
-    def map_calls(self, function: Callable[[ApiCalls], _Answer], *, in_order: bool = False) -> Iterator[_Answer]:
-        """As `Events` has it: one block."""
-        del in_order
-        if len(self.api):
-            yield function(in_order_of_start(self.api))
-
-    def operation_blocks(self, *, in_order: bool = False) -> Iterator[OperationBlock]:
-        """As `Events` has it: one block."""
-        del in_order
-        found = self.operations
-        if len(found):
-            columns = found.start_ns, found.end_ns, found.process, found.correlation, found.kind
-            yield in_order_of_start(OperationBlock(*columns))
-
-
-_Timed = TypeVar("_Timed", ApiCalls, OperationBlock)
-
-
-def in_order_of_start(events: _Timed) -> _Timed:
-    """The same events in order of start; of equal ones the earlier row comes first."""
-    if (events.start_ns[1:] >= events.start_ns[:-1]).all():
-        return events
-    order = np.argsort(events.start_ns, kind="stable")
-    return type(events)(**{column.name: getattr(events, column.name)[order] for column in fields(events)})
-
-
-def joined(parts: Sequence[_Timed]) -> _Timed:
-    """All parts as one, in their order; there is at least one."""
-    columns = [column.name for column in fields(parts[0])]
-    return type(parts[0])(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns})
 
 
 PID_SHIFT = 24

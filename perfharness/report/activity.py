@@ -32,10 +32,10 @@ def read_telemetry(folder: Path) -> RunTelemetry:
     clock = machine_clock(run.manifest)
     activities = {}
     for process in run.processes:
-        if process.problem() is None and (opened := process.opened) is not None:
-            tied = tie_trace_clock(opened.trace, clock)
+        if process.problem() is None and (analysis := process.analysis) is not None:
+            tied = tie_trace_clock(analysis.trace, clock)
             if tied is not None:
-                found = process_activity(opened.trace.ranges, opened.stages, opened.measures, tied)
+                found = process_activity(analysis.stages, analysis.measures, tied)
                 if found is not None:
                     activities[process.name] = found
         process.release()

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages import StageTable
 from perfharness.model.result import path_text
 from perfharness.model.trace import Bool, Int64, pid_of, tid_of
 from perfharness.report.columns import constant, names_of, nullable, unix_times, whole
-from perfharness.report.opened import OpenedTrace
 
 TIME_COLUMNS = ("duration_ns", "gpu_duration_ns", "gpu_busy_ns")
 
@@ -44,15 +44,15 @@ class _Times:
     gpu_known: Bool
 
     @classmethod
-    def of(cls, opened: OpenedTrace) -> _Times:
-        at, projection = opened.stages.index, opened.table.projection
+    def of(cls, analysis: Analysis) -> _Times:
+        at, projection = analysis.stages.index, analysis.table.projection
         count = projection.operation_count[at]
         return cls(
-            duration_ns=(opened.table.ranges.end_ns - opened.table.ranges.start_ns)[at],
+            duration_ns=analysis.stages.end_ns - analysis.stages.start_ns,
             gpu_duration_ns=np.where(count > 0, (projection.end_ns - projection.start_ns)[at], 0),
             gpu_busy_ns=np.where(count > 0, projection.busy_ns[at], 0),
             gpu_op_count=count,
-            gpu_known=opened.table.gpu_known[at],
+            gpu_known=analysis.table.gpu_known[at],
         )
 
     def summed(self, rows: Int64, owner: Int64, owners: int) -> _Times:
@@ -89,48 +89,48 @@ class _Times:
         }
 
 
-def batch_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def batch_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a batch, in order of start. GPU times are 0 where a batch started no GPU work, null where unknown."""
-    stages = opened.stages
+    stages = analysis.stages
     batches = np.flatnonzero(stages.is_batch)
-    start = opened.table.ranges.start_ns[stages.index[batches]]
+    start = stages.start_ns[batches]
     batches = batches[np.argsort(start, kind="stable")]
-    times = _Times.of(opened).summed(batches, np.arange(len(batches)), len(batches))
-    return pa.table({**_common(opened, process, batches, batches), **_numbers(opened, batches, times)})
+    times = _Times.of(analysis).summed(batches, np.arange(len(batches)), len(batches))
+    return pa.table({**_common(analysis, process, batches, batches), **_numbers(analysis, batches, times)})
 
 
-def stage_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def stage_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row for each stage of each batch, in order of batch and first start.
 
     A stage that occurs more than once in a batch is one row: `count` says how often, the times are sums, as in
     benchmark.json. Items are those of the batch.
     """
-    stages, measures, ranges = opened.stages, opened.measures, opened.table.ranges
+    stages, measures, ranges = analysis.stages, analysis.measures, analysis.table.ranges
     inside = np.flatnonzero((measures.batch >= 0) & ~stages.is_batch)
-    inside = inside[np.argsort(ranges.start_ns[stages.index[inside]], kind="stable")]
+    inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
     key = np.stack([StagePaths.of(stages).code[inside], measures.batch[inside]])
     _, first, owner = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    batch_start = ranges.start_ns[stages.index[measures.batch[inside[first]]]]
+    batch_start = stages.start_ns[measures.batch[inside[first]]]
     order = np.lexsort((first, measures.batch[inside[first]], batch_start))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     owner, rows = place[owner.ravel()], inside[first[order]]
-    times = _Times.of(opened).summed(inside, owner, len(rows))
+    times = _Times.of(analysis).summed(inside, owner, len(rows))
     paths = StagePaths.of(stages)
-    common = _common(opened, process, rows, measures.batch[rows])
+    common = _common(analysis, process, rows, measures.batch[rows])
     columns = {
         **{name: common[name] for name in ("process", "recorder", "path")},
         "stage": names_of(paths.code[rows], paths.last_names),
         **{name: column for name, column in common.items() if name not in ("process", "recorder", "path", "range_id")},
         "batch_range_id": whole(ranges.row[stages.index[measures.batch[rows]]]),
         "count": np.bincount(owner, minlength=len(rows)),
-        **_numbers(opened, rows, times),
+        **_numbers(analysis, rows, times),
     }
     return pa.table(columns)
 
 
-def _common(opened: OpenedTrace, process: str, rows: Int64, batch: Int64) -> dict[str, pa.Array]:
-    stages, ranges = opened.stages, opened.table.ranges
+def _common(analysis: Analysis, process: str, rows: Int64, batch: Int64) -> dict[str, pa.Array]:
+    stages, ranges = analysis.stages, analysis.table.ranges
     at, paths = stages.index[rows], StagePaths.of(stages)
     return {
         "process": constant(process, len(rows)),
@@ -140,17 +140,17 @@ def _common(opened: OpenedTrace, process: str, rows: Int64, batch: Int64) -> dic
         "pid": pid_of(stages.thread[rows]),
         "tid": tid_of(stages.thread[rows]),
         "range_id": whole(ranges.row[at]),
-        "start_ns": ranges.start_ns[at],
-        "start_unix_ns": unix_times(ranges.start_ns[at], opened.trace.meta.session_start_unix_ns),
+        "start_ns": stages.start_ns[rows],
+        "start_unix_ns": unix_times(stages.start_ns[rows], analysis.trace.meta.session_start_unix_ns),
     }
 
 
-def _numbers(opened: OpenedTrace, rows: Int64, times: _Times) -> dict[str, pa.Array]:
-    items = opened.measures.items[rows]
+def _numbers(analysis: Analysis, rows: Int64, times: _Times) -> dict[str, pa.Array]:
+    items = analysis.measures.items[rows]
     uncounted = np.isnan(items)
     return {
         **times.columns(),
         "items": nullable(np.where(uncounted, 0, items).astype(np.int64), uncounted),
         **times.per_item(np.where(uncounted, 0, items)),
-        "warmup": pa.array(opened.measures.warmup[rows]),
+        "warmup": pa.array(analysis.measures.warmup[rows]),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -11,9 +10,6 @@ from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.model.manifest import RunManifest
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace
-from perfharness.trace.stream import TraceStream
-
-_Trace = TypeVar("_Trace", Trace, TraceStream)
 
 
 def machine_clock(manifest: RunManifest) -> ClockTieRecord | None:
@@ -24,7 +20,7 @@ def machine_clock(manifest: RunManifest) -> ClockTieRecord | None:
         return None
 
 
-def on_utc(trace: _Trace, machine: ClockTieRecord | None) -> _Trace:
+def on_utc(trace: Trace, machine: ClockTieRecord | None) -> Trace:
     """The trace with the best that is known of UTC as its session start."""
     clock = tie_trace_clock(trace, machine)
     if clock is None:

@@ -12,9 +12,9 @@ from perfharness.analysis.diagnosis.gpus import find_gpus
 from perfharness.analysis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.trace import GpuOperations, Int64, Trace, TraceMeta
+from perfharness.model.trace import Int64, Trace
 from perfharness.report.clocks import machine_clock, on_utc
-from perfharness.trace import open_operations, open_stream
+from perfharness.trace import open_trace
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class _GpuUse:
 class GpuSharing:
     """The GPU work of every process of a run.
 
-    What a process did is kept from its trace when that is at hand; where it is needed before, the trace's ranges and
-    operations are read for it, never its calls. All are put on UTC by the same clock as their results.
+    What a process did is kept from its trace when that is at hand; where it is needed before, the trace is read for it.
+    All are put on UTC by the same clock as their results.
     """
 
     def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
@@ -49,7 +49,7 @@ class GpuSharing:
         if not others:
             nothing = np.empty(0, dtype=np.int64)
             return OtherProcesses(BusyLine(nothing, nothing), 0)
-        mine = self._use[process.folder] = _use_of(process, trace.meta, trace.operations)
+        mine = self._use[process.folder] = _use_of(process, trace)
         if isinstance(mine, str):
             return OtherProcesses(None, len(others), mine)
         starts, ends = [], []
@@ -73,12 +73,13 @@ class GpuSharing:
             return f"{_what_is_asked(process)}: it left no trace"
         path = self._run_dir / process.folder / process.trace
         try:
-            return _use_of(process, on_utc(open_stream(path), self._machine).meta, open_operations(path))
+            return _use_of(process, on_utc(open_trace(path), self._machine))
         except TraceError:
             return f"{_what_is_asked(process)}: its trace cannot be read"
 
 
-def _use_of(process: ProcessRecord, meta: TraceMeta, operations: GpuOperations) -> _GpuUse | str:
+def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
+    meta, operations = trace.meta, trace.operations
     who = _what_is_asked(process)
     if meta.session_start_unix_ns is None:
         return f"{who}: its trace does not tell when it began"

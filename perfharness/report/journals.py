@@ -11,7 +11,7 @@ from perfharness.analysis.journal_check import check_journals
 from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
-from perfharness.model.trace import Events
+from perfharness.model.trace import Trace
 
 TRACE_NAME = "trace.sqlite"
 """What a launch calls the trace of a process; journals beside a file of another name may be of something else."""
@@ -30,7 +30,7 @@ class Journals:
         """The process tree, as far as the journals know it."""
         return {one.pid: one.parent_pid for one in self._all() if one.parent_pid is not None}
 
-    def findings(self, trace: Events) -> list[Finding]:
+    def findings(self, trace: Trace) -> list[Finding]:
         """What the trace lacks, and which journals it could not be checked against."""
         journals = self._all()
         return [*self.unreadable, *(check_journals(journals, trace) if journals else [])]

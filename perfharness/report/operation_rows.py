@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.attribution import stage_of_calls
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.model.trace import (
@@ -21,51 +22,43 @@ from perfharness.model.trace import (
 )
 from perfharness.report.batch_rows import StagePaths
 from perfharness.report.columns import constant, names_of, nullable, unix_times, unknown_is_null
-from perfharness.report.opened import OpenedTrace
 
 Columns = dict[str, pa.Array]
 
 
-def kernel_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def kernel_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a kernel, in order of start."""
-    return _operation_rows(opened, process, GpuOperationKind.KERNEL, _kernel_columns)
+    return _operation_rows(analysis, process, GpuOperationKind.KERNEL, _kernel_columns)
 
 
-def copy_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def copy_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a copy, in order of start."""
-    return _operation_rows(opened, process, GpuOperationKind.MEMCPY, _copy_columns)
+    return _operation_rows(analysis, process, GpuOperationKind.MEMCPY, _copy_columns)
 
 
-def memset_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def memset_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a memset, in order of start."""
-    return _operation_rows(opened, process, GpuOperationKind.MEMSET, _memset_columns)
+    return _operation_rows(analysis, process, GpuOperationKind.MEMSET, _memset_columns)
 
 
-def graph_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def graph_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a replay of a CUDA graph that was traced as a whole, in order of start."""
-    return _operation_rows(opened, process, GpuOperationKind.GRAPH, _graph_columns)
-
-
-def operation_details(trace: Trace) -> OperationDetails:
-    """The details, which the trace has been read with."""
-    if trace.details is None:
-        raise ValueError("the trace was read without details")
-    return trace.details.operations
+    return _operation_rows(analysis, process, GpuOperationKind.GRAPH, _graph_columns)
 
 
 def _operation_rows(
-    opened: OpenedTrace,
+    analysis: Analysis,
     process: str,
     kind: GpuOperationKind,
     own_columns: Callable[[Trace, OperationDetails, Int64], Columns],
 ) -> pa.Table:
-    trace, operations = opened.trace, opened.trace.operations
+    trace, operations = analysis.trace, analysis.trace.operations
     at = np.flatnonzero(operations.kind == kind)
     at = at[np.lexsort((operations.stream[at], operations.start_ns[at]))]
     return pa.table(
         {
             "process": constant(process, len(at)),
-            **own_columns(trace, operation_details(trace), at),
+            **own_columns(trace, trace.details, at),
             "pid": pid_of(operations.process[at]),
             "device": unknown_is_null(operations.device[at]),
             "stream": unknown_is_null(operations.stream[at]),
@@ -73,7 +66,7 @@ def _operation_rows(
             "start_unix_ns": unix_times(operations.start_ns[at], trace.meta.session_start_unix_ns),
             "duration_ns": (operations.end_ns - operations.start_ns)[at],
             "correlation_id": unknown_is_null(operations.correlation[at]),
-            **_call_columns(opened, at),
+            **_call_columns(analysis, at),
         }
     )
 
@@ -124,17 +117,17 @@ def enum_column(codes: Int64, kind: type[CopyKind] | type[MemoryKind]) -> pa.Dic
     return names_of(np.where(codes < len(names), codes, int(kind.UNKNOWN)), names)
 
 
-def _call_columns(opened: OpenedTrace, at: Int64) -> Columns:
+def _call_columns(analysis: Analysis, at: Int64) -> Columns:
     """The call that started each operation, and the stage in which it was made."""
-    trace, stages = opened.trace, opened.stages
+    trace, stages = analysis.trace, analysis.stages
     call_of = np.full(len(trace.operations), NO_PARENT, dtype=np.int64)
-    call_of[opened.launches.operation] = opened.launches.call
+    call_of[analysis.launches.operation] = analysis.launches.call
     call = call_of[at]
     has_call = call >= 0
     stage = np.full(len(at), NO_PARENT, dtype=np.int64)
-    stage[has_call] = stage_of_calls(stages, opened.table.ranges, trace.api, call[has_call])
+    stage[has_call] = stage_of_calls(stages, trace.api, call[has_call])
     has_stage = stage >= 0
-    batch = np.where(has_stage, _append(opened.measures.batch)[stage], NO_PARENT)
+    batch = np.where(has_stage, _append(analysis.measures.batch)[stage], NO_PARENT)
     paths = StagePaths.of(stages)
     call_start, call_end = _append(trace.api.start_ns)[call], _append(trace.api.end_ns)[call]
     return {
@@ -145,9 +138,9 @@ def _call_columns(opened: OpenedTrace, at: Int64) -> Columns:
         "launch_latency_ns": nullable(trace.operations.start_ns[at] - call_start, ~has_call),
         "recorder": names_of(_append(stages.owner)[stage], stages.owners),
         "path": names_of(_append(paths.code)[stage], paths.texts),
-        "range_id": nullable(_append(opened.table.ranges.row[stages.index])[stage], ~has_stage),
+        "range_id": nullable(_append(analysis.table.ranges.row[stages.index])[stage], ~has_stage),
         "batch_index": nullable(_append(stages.batch_index)[batch], batch < 0),
-        "warmup": nullable(np.append(opened.measures.warmup, False)[stage], ~has_stage),
+        "warmup": nullable(np.append(analysis.measures.warmup, False)[stage], ~has_stage),
     }
 
 

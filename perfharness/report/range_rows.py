@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from perfharness.analysis.range_table import RangeTable
 from perfharness.files import replacing
-from perfharness.model.trace import Events, Integers, Style, pid_of, tid_of
+from perfharness.model.trace import Integers, Style, Trace, pid_of, tid_of
 from perfharness.report.columns import constant, whole
 from perfharness.report.console import Column, Console, print_table
 from perfharness.report.terminal import NOT_MEASURED
@@ -26,7 +26,7 @@ ROWS_AT_A_TIME = 1 << 17
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
 
 
-def range_rows(trace: Events, table: RangeTable, part: slice = slice(None)) -> pa.Table:
+def range_rows(trace: Trace, table: RangeTable, part: slice = slice(None)) -> pa.Table:
     """One row a range, in the order of the contract; times in ns, NULL where there is no value.
 
     Args:
@@ -63,7 +63,7 @@ def _nullable(values: Integers, is_null: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.array(whole(values), mask=is_null)
 
 
-def _names(trace: Events, codes: Integers) -> pa.Array:
+def _names(trace: Trace, codes: Integers) -> pa.Array:
     """Dictionary-encoded strings; code -1 is NULL."""
     used, place = np.unique(codes, return_inverse=True)
     strings = [trace.names[code] if code >= 0 else None for code in used]
@@ -72,7 +72,7 @@ def _names(trace: Events, codes: Integers) -> pa.Array:
     )
 
 
-def range_parts(trace: Events, table: RangeTable) -> Iterator[pa.Table]:
+def range_parts(trace: Trace, table: RangeTable) -> Iterator[pa.Table]:
     """`range_rows` in parts that need little memory; one without rows where there are no ranges."""
     for begin in range(0, max(len(table.ranges), 1), ROWS_AT_A_TIME):
         yield range_rows(trace, table, slice(begin, begin + ROWS_AT_A_TIME))

@@ -11,32 +11,45 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.model.trace import (
+    ApiCalls,
+    GpuOperations,
+    Int64,
+    NvtxMarks,
+    NvtxRanges,
+    OperationDetails,
+    Synchronizations,
+    Trace,
+    TraceMeta,
+)
 from perfharness.report.batch_rows import batch_rows, stage_rows
 from perfharness.report.columns import constant, unix_times
+from perfharness.report.journals import journals_beside
 from perfharness.report.locate import Located, locate
-from perfharness.report.opened import OpenedTrace, open_with_details, without_trace
 from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.report.range_rows import range_rows
-from perfharness.report.run_folder import ReadOptions, read_manifest
+from perfharness.report.run_folder import read_manifest
+from perfharness.trace import open_trace
 
 
-def _range_rows(opened: OpenedTrace, process: str) -> pa.Table:
+def _range_rows(analysis: Analysis, process: str) -> pa.Table:
     """One row a range: the columns of `perfharness ranges`, the process before them."""
-    rows = range_rows(opened.trace, opened.table)
-    start = opened.table.ranges.start_ns[opened.table.order]
+    rows = range_rows(analysis.trace, analysis.table)
+    start = analysis.table.ranges.start_ns[analysis.table.order]
     place = rows.column_names.index("start_ns") + 1
     rows = rows.add_column(
-        place, "start_unix_ns", unix_times(np.asarray(start), opened.trace.meta.session_start_unix_ns)
+        place, "start_unix_ns", unix_times(np.asarray(start), analysis.trace.meta.session_start_unix_ns)
     )
     return rows.add_column(0, "process", constant(process, rows.num_rows))
 
 
-TABLES: dict[str, Callable[[OpenedTrace, str], pa.Table]] = {
+TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
     "ranges": _range_rows,
     "batches": batch_rows,
     "stages": stage_rows,
@@ -46,6 +59,29 @@ TABLES: dict[str, Callable[[OpenedTrace, str], pa.Table]] = {
     "graphs": graph_rows,
 }
 """All tables, by name."""
+
+
+def _without_trace() -> Analysis:
+    """What there is of a process that left no trace: every table, without rows."""
+    none: Int64 = np.empty(0, dtype=np.int64)
+    never = np.empty(0, dtype=np.bool_)
+    shape = np.empty((0, 3), dtype=np.int64)
+    return Analysis(
+        Trace(
+            ranges=NvtxRanges(none, none, none, none, none, none, none, none, none, never, never, never),
+            marks=NvtxMarks(none, none, none, none, none, none, never),
+            api=ApiCalls(none, none, none, none, none, none),
+            operations=GpuOperations(none, none, none, none, none, none, none),
+            details=OperationDetails(
+                none, none, shape, shape, none, none, none, none, none, none, none, none, none, none
+            ),
+            synchronizations=Synchronizations(none, none, none, none, none, none, none),
+            os_calls=None,
+            names=[],
+            meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),
+            end_ns=0,
+        )
+    )
 
 
 class Process:
@@ -59,7 +95,7 @@ class Process:
     """
 
     def __init__(
-        self, name: str, folder: Path, trace_path: Path | None, record: ProcessRecord | None, options: ReadOptions
+        self, name: str, folder: Path, trace_path: Path | None, record: ProcessRecord | None, options: AnalysisOptions
     ) -> None:
         self.name = name
         self.folder = folder
@@ -71,18 +107,20 @@ class Process:
         return f"<Process {self.name}>"
 
     @cached_property
-    def opened(self) -> OpenedTrace | None:
-        """The trace and what was worked out of it; None where there is no trace. Raises `TraceError`."""
-        return None if self.trace_path is None else open_with_details(self.trace_path, self._options)
+    def analysis(self) -> Analysis | None:
+        """The trace and what is worked out of it; None where there is no trace. Raises `TraceError`."""
+        if self.trace_path is None:
+            return None
+        return Analysis(open_trace(self.trace_path, parents=journals_beside(self.trace_path).parents), self._options)
 
     def release(self) -> None:
         """Forget what was read of the trace; the next question reads it again. Tables that were made stay valid."""
-        self.__dict__.pop("opened", None)
+        self.__dict__.pop("analysis", None)
 
     def problem(self) -> Finding | None:
         """Why its trace cannot be read, or None where it can, or there is none."""
         try:
-            _ = self.opened
+            _ = self.analysis
         except TraceError as error:
             return Finding("trace-unreadable", Severity.ERROR, str(error), process=self.name)
         return None
@@ -92,12 +130,12 @@ class Process:
         make = TABLES.get(name)
         if make is None:
             raise UsageError(f"There is no table '{name}'; there are {', '.join(TABLES)}.")
-        return make(self.opened or without_trace(), self.name)
+        return make(self.analysis or _without_trace(), self.name)
 
     @property
     def session_start_unix_ns(self) -> int | None:
         """UTC time of the trace's time 0, or None where the trace does not tell."""
-        return None if self.opened is None else self.opened.trace.meta.session_start_unix_ns
+        return None if self.analysis is None else self.analysis.trace.meta.session_start_unix_ns
 
     @property
     def benchmark(self) -> Tree | None:
@@ -107,17 +145,18 @@ class Process:
     @property
     def findings(self) -> list[Finding]:
         """What the trace says against its own numbers, and where it does not hold what the recorders counted."""
-        if self.opened is None:
+        if self.analysis is None or self.trace_path is None:
             return []
-        return [replace(finding, process=self.name) for finding in self.opened.findings]
+        found = [*self.analysis.findings, *journals_beside(self.trace_path).findings(self.analysis.trace)]
+        return [replace(finding, process=self.name) for finding in found]
 
 
 class Run:
-    """What `open_run` opened.
+    """What `open_run` analysis.
 
     Attributes:
-        path: what was opened.
-        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
+        path: what was analysis.
+        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were analysis.
         processes: in the order of the manifest, those without a trace included; of several runs, their names begin
             with the name of the run.
     """
@@ -238,9 +277,9 @@ class _Given:
             raise UsageError(f"warmup_batches is {warmup_batches}; give 0 or more.")
         self.warmup_batches, self.domain, self.batch_pattern = warmup_batches, domain, batch_pattern
 
-    def options(self, manifest: RunManifest | None) -> ReadOptions:
+    def options(self, manifest: RunManifest | None) -> AnalysisOptions:
         launched = manifest.warmup_batches if manifest else 0
-        return ReadOptions(
+        return AnalysisOptions(
             warmup_batches=launched if self.warmup_batches is None else self.warmup_batches,
             domain=self.domain or (manifest.domain if manifest else None),
             batch_pattern=self.batch_pattern or (manifest.batch_pattern if manifest else None),
@@ -251,7 +290,7 @@ def _named(finding: Finding, before: str) -> Finding:
     return replace(finding, process=before + finding.process) if finding.process else finding
 
 
-def _process_of_record(run_dir: Path, record: ProcessRecord, options: ReadOptions, before: str = "") -> Process:
+def _process_of_record(run_dir: Path, record: ProcessRecord, options: AnalysisOptions, before: str = "") -> Process:
     folder = run_dir / record.folder
     trace = folder / record.trace if record.trace is not None else None
     return Process(before + record.folder, folder, trace, record, options)

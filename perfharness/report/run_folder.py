@@ -15,17 +15,15 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.judgement import without_consequences
-from perfharness.analysis.measures import measure
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.outside import outside_tree
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.analysis.startup import first_cuda, startup
-from perfharness.analysis.tabulate import tabulate_measured
+from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError
 from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of
@@ -33,7 +31,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Events, Trace, TraceMeta
+from perfharness.model.trace import Trace, TraceMeta
 from perfharness.report.clocks import machine_clock, on_utc
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.report.journals import TRACE_NAME, Journals, journals_beside
@@ -41,21 +39,11 @@ from perfharness.report.meta import mean_meta, process_meta
 from perfharness.report.result_files import ResultFiles, size_of
 from perfharness.report.telemetry import RunTelemetry
 from perfharness.run_swap import settle
-from perfharness.trace import open_stream, open_trace
+from perfharness.trace import open_trace
 from perfharness.tracer.output import complete_trace, log_paths
 
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when it is not told a name."""
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How traces are read: batches set apart, and what plain NVTX ranges mean."""
-
-    warmup_batches: int = 0
-    domain: str | None = None
-    batch_pattern: str | None = None
-    reject_throttled: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +180,7 @@ def analyze_run(
     Processes without a readable trace get no benchmark.json; the others' are written all the same. All files are put in
     place together, at the end; results that were made of more than is there now stay (`results-kept`).
     """
-    options = ReadOptions(
+    options = AnalysisOptions(
         warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
         domain=domain or manifest.domain,
         batch_pattern=batch_pattern or manifest.batch_pattern,
@@ -284,7 +272,7 @@ def _analyze_process(
     run_dir: Path,
     manifest: RunManifest,
     process: ProcessRecord,
-    options: ReadOptions,
+    options: AnalysisOptions,
     sharing: GpuSharing,
     telemetry: RunTelemetry,
 ) -> tuple[_Analysed | None, list[Finding]]:
@@ -312,7 +300,7 @@ def _analyze_process(
 
 def analyze_trace(
     path: Path,
-    options: ReadOptions,
+    options: AnalysisOptions,
     journals: Journals | None = None,
     others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
     machine: ClockTieRecord | None = None,
@@ -332,33 +320,18 @@ def analyze_trace(
         with_gpu_work: say what the GPU did when, for telemetry's sake.
     """
     journals = journals_beside(path) if journals is None else journals
-    # Only the diagnosis and telemetry need all calls and operations at once.
-    whole = None
-    if others is not None or with_gpu_work:
-        whole = on_utc(open_trace(path, details=others is not None, parents=journals.parents), machine)
-    events: Events = on_utc(open_stream(path, parents=journals.parents), machine) if whole is None else whole
-    table = build_range_table(events)
-    stages = find_stages(events, options.domain, options.batch_pattern, table.nesting)
-    measures = measure(stages, table, options.warmup_batches)
-    range_findings, kept = table.findings, None if whole is None else table
-    del table  # as large as all that is to come
-    result = tabulate_measured(
-        events,
-        range_findings,
-        stages,
-        measures,
-        options.warmup_batches,
-        throttling,
-        reject_throttled=options.reject_throttled,
+    trace = on_utc(open_trace(path, parents=journals.parents), machine)
+    analysis = Analysis(trace, options)
+    result = tabulate(analysis, throttling)
+    beside = others(trace) if callable(others) else others
+    result = replace(
+        result,
+        findings=[*result.findings, *journals.findings(trace), *clock_findings(trace.meta.clock)],
+        first_cuda=first_cuda(trace),
+        diagnosis=None if beside is None else diagnose(analysis, beside),
+        gpu_work=gpu_work(analysis) if with_gpu_work else None,
     )
-    diagnosis = work = None
-    if whole is not None and kept is not None:
-        beside = others(whole) if callable(others) else others
-        diagnosis = None if beside is None else diagnose(whole, kept, stages, options.warmup_batches, beside)
-        work = gpu_work(whole, kept, stages) if with_gpu_work else None
-        result = replace(result, first_cuda=first_cuda(whole))
-    findings = [*result.findings, *journals.findings(events), *clock_findings(events.meta.clock)]
-    return replace(result, findings=findings, diagnosis=diagnosis, gpu_work=work), events.meta
+    return result, trace.meta
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:

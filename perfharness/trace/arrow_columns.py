@@ -11,10 +11,7 @@ from perfharness.trace.source import MISSING
 
 
 def int64_array(column: pa.ChunkedArray) -> Int64:
-    """A NumPy array of an Arrow integer column; NULL is `MISSING`, and unsigned 64 bits are read as signed ones.
-
-    A column of NULLs is one value, repeated.
-    """
+    """A NumPy array of an Arrow integer column; NULL is `MISSING`, and unsigned 64 bits are read as signed ones."""
     if pa.types.is_uint64(column.type):
         column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
     if len(column) and column.null_count == len(column):

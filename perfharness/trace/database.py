@@ -101,7 +101,6 @@ class Database:
         columns: list[str],
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
-        nonzero: str | None = None,
         window: Window | None = None,
     ) -> dict[str, Int64]:
         """As `TraceSource` has it."""
@@ -111,9 +110,7 @@ class Database:
             wanted.append(f"coalesce({', '.join([*there, 'NULL', 'NULL'])}) AS {name}")
         if row_id:
             wanted.append(f"rowid AS {ROW_ID}")
-        conditions = [f'"{nonzero}" <> 0'] if nonzero else []
-        conditions += _inside(window)
-        answer = self._query(f"SELECT {', '.join(wanted)} FROM {table}{_where(conditions)}")
+        answer = self._query(f"SELECT {', '.join(wanted)} FROM {table}{_where(_inside(window))}")
         return self._integers_of(table, answer)
 
     def windows(self, table: str) -> list[Window]:
@@ -126,13 +123,6 @@ class Database:
             for which in ("min", "max")
         )
         return split_rows(int(first), int(last)) if first != MISSING else []
-
-    def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
-        """As `TraceSource` has it; sqlite sorts, on disk."""
-        wanted = ", ".join(self._integer_expressions(table, columns))
-        with self._asked(f'SELECT {wanted} FROM {table} ORDER BY "{by}"') as cursor:
-            for batch in cursor.fetch_record_batch():
-                yield self._integers_of(table, pa.Table.from_batches([batch]))
 
     def _integers_of(self, table: str, answer: pa.Table) -> dict[str, Int64]:
         for name in answer.column_names:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Int64, Integers
 from perfharness.trace.source import TraceSource
 
 MAX_SPARSE_IDS = 1_000_000
@@ -52,13 +52,15 @@ class NameTable:
         return by_id[np.where((ids >= 0) & (ids <= self._ids[-1]), ids, -1)]
 
 
-def lookup(keys: Sequence[Int64], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:
+def lookup(keys: Sequence[Integers], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:
     """`values` at the row of the table whose keys are equal, `default` where there is none.
 
     `keys` and `table_keys` are equally many columns. Of several equal rows the first one counts.
     """
     if len(values) == 0:
         return np.full(len(keys[0]), default, dtype=np.int64)
+    if len(keys[0]) > 1 and all((key == key[0]).all() for key in keys):  # as in most traces
+        return np.repeat(lookup([key[:1] for key in keys], table_keys, values, default), len(keys[0]))
     codes: Int64 = np.zeros(len(keys[0]), dtype=np.int64)
     table_codes: Int64 = np.zeros(len(values), dtype=np.int64)
     for key, table_key in zip(keys, table_keys, strict=True):

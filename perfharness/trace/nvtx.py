@@ -1,38 +1,35 @@
-"""NVTX events into ranges and marks, window by window; what is the same in all rows is held once."""
+"""NVTX events into ranges and marks."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding
-from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
+from perfharness.model.trace import PROCESS_MASK, Bool, Int64, NvtxMarks, NvtxRanges, Style
 from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
 from perfharness.trace.names import NameTable, lookup
-from perfharness.trace.parallel import Readers
-from perfharness.trace.source import MISSING, ROW_ID, TraceSource, Window
+from perfharness.trace.readers import Readers
+from perfharness.trace.source import MISSING, ROW_ID
+from perfharness.trace.validate import narrow
 
 NVTX_COLUMNS = [
     "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId"
 ]  # fmt: skip
 PAYLOAD_COLUMNS = ["int64Value", "uint64Value", "int32Value", "uint32Value"]
 
-Column = npt.NDArray[Any]
-
 
 @dataclass(frozen=True)
 class Nvtx:
-    """What the NVTX table holds. `last_ns` is the time of its last event; open ranges end there, for the time being."""
+    """What the NVTX table holds. `last_ns` is the time of its last event; open ranges have no end yet (`MISSING`)."""
 
     ranges: NvtxRanges
     marks: NvtxMarks
@@ -40,115 +37,85 @@ class Nvtx:
     findings: list[Finding]
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Events of one window; `domain` and `category` are still the trace's ids."""
-
-    ranges: NvtxRanges
-    marks: NvtxMarks
-    domains: Definitions
-    categories: Definitions
-    last_ns: int
-
-
-def read_nvtx(readers: Readers, path: Path, windows: Sequence[Window], names: NameTable, parents: ParentPids) -> Nvtx:
+def read_nvtx(readers: Readers, path: Path, names: NameTable, parents: ParentPids) -> Nvtx:
     """All ranges and marks. Raises `TraceFormatError` where events have no type, no time, or a name that is not there.
 
     Args:
-        windows: those of the NVTX table.
         names: gets the names that stand in the events themselves.
         parents: the process tree, as far as it is known; the ids of forked processes are looked up in it.
     """
-    adding = threading.Lock()
-
-    def task(window: Window) -> Callable[[TraceSource], _Part]:
-        return lambda source: _read_part(source, path, window, names, adding)
-
-    parts = list(readers.map(task(window) for window in windows))
-    ids = _read_ids(parts, names, parents)
-    last_ns = max((part.last_ns for part in parts), default=0)
-    named_ranges, named_marks = [], []
-    while parts:
-        part = parts.pop(0)
-        named_ranges.append(_named(part.ranges, part.ranges.start_ns, ids))
-        named_marks.append(_named(part.marks, part.marks.time_ns, ids))
-    return Nvtx(_joined(NvtxRanges, named_ranges), _joined(NvtxMarks, named_marks), last_ns, unclear_ids(ids.unclear))
-
-
-def _read_part(source: TraceSource, path: Path, window: Window, names: NameTable, adding: threading.Lock) -> _Part:
-    events = source.integers(
-        schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS}, window=window
-    )
-    events["name"] = names.codes_of_ids(events["textId"])
-    if "text" in source.columns(schema.TABLE_NVTX):
-        rows, texts = source.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId", window=window)
-        if len(rows):
-            encoded = pc.dictionary_encode(texts).combine_chunks()
-            with adding:
-                codes = names.add(encoded.dictionary.to_pylist())
-            events["name"][np.searchsorted(events[ROW_ID], rows)] = codes[encoded.indices.to_numpy()]
-    return _split(path, events)
-
-
-def _split(path: Path, events: dict[str, Int64]) -> _Part:
+    events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
     kind = events["eventType"]
+    events["name"] = _names(readers, events, names)
     nameless = (events["textId"] != MISSING) & (events["name"] < 0)
     if nameless.any() or (kind == MISSING).any():
         raise TraceFormatError(
-            f"{path} contradicts itself: at least {int(nameless.sum())} NVTX events have names that are not in "
-            f"{schema.TABLE_STRINGS}, and at least {int((kind == MISSING).sum())} have no type. The file is damaged; "
+            f"{path} contradicts itself: {int(nameless.sum())} NVTX events have names that are not in "
+            f"{schema.TABLE_STRINGS}, and {int((kind == MISSING).sum())} have no type. The file is damaged; "
             "export it again with `nsys export --type sqlite`."
         )
-    events["domain"] = np.where(events["domainId"] == MISSING, 0, events["domainId"])
-    events["category"] = np.where(events["category"] == MISSING, 0, events["category"])
+    for column in ("domainId", "category"):
+        events[column][events[column] == MISSING] = 0
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
-    times = [events[column] for column in ("start", "end")]
-    return _Part(
-        ranges=_ranges(events, is_push_pop, slice(None) if is_range.all() else np.flatnonzero(is_range)),
-        marks=_marks(events, np.flatnonzero(kind == schema.NVTX_MARK_EVENT)),
-        domains=_definitions(events, ["domain"], kind == schema.NVTX_DOMAIN_CREATE),
-        categories=_definitions(events, ["domain", "category"], kind == schema.NVTX_CATEGORY_EVENT),
-        last_ns=max(int(column.max()) for column in times) if len(kind) else 0,
+    ranges, marks = _ranges(events, is_push_pop, is_range), _marks(events, kind == schema.NVTX_MARK_EVENT)
+    ids = _read_ids(
+        ranges,
+        marks,
+        _definitions(events, ["domainId"], kind == schema.NVTX_DOMAIN_CREATE),
+        _definitions(events, ["domainId", "category"], kind == schema.NVTX_CATEGORY_EVENT),
+        names,
+        parents,
+    )
+    last_ns = max(int(events[column].max(initial=0)) for column in ("start", "end"))
+    return Nvtx(
+        _named(ranges, ranges.start_ns, ids), _named(marks, marks.time_ns, ids), last_ns, unclear_ids(ids.unclear)
     )
 
 
-def _ranges(events: dict[str, Int64], is_push_pop: Bool, at: Int64 | slice) -> NvtxRanges:
+def _names(readers: Readers, events: dict[str, Int64], names: NameTable) -> Int64:
+    """Name codes of all events, of texts that stand in the events too."""
+    codes = names.codes_of_ids(events["textId"])
+    if "text" in readers.source.columns(schema.TABLE_NVTX):
+        rows, texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        if len(rows):
+            encoded = pc.dictionary_encode(texts.combine_chunks())
+            at = np.searchsorted(events[ROW_ID], rows)
+            codes[at] = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+    return codes
+
+
+def _ranges(events: dict[str, Int64], is_push_pop: Bool, is_range: Bool) -> NvtxRanges:
+    at = slice(None) if is_range.all() else np.flatnonzero(is_range)
     end, payload = events["end"][at], events["payload"][at]
-    is_open = end == MISSING
     ended_on, began_on = events["endGlobalTid"][at], events["globalTid"][at]
-    return _compact(
-        NvtxRanges(
-            row=events[ROW_ID][at],
-            start_ns=events["start"][at],
-            end_ns=end,
-            thread=began_on,
-            style=np.where(is_push_pop[at], np.int8(Style.PUSH_POP), np.int8(Style.START_END)),
-            name=events["name"][at],
-            domain=events["domain"][at],
-            category=events["category"][at],
-            payload=np.where(payload == MISSING, 0, payload),
-            has_payload=payload != MISSING,
-            is_open=is_open,
-            crosses_threads=(ended_on != MISSING) & (ended_on != began_on) & ~is_push_pop[at],
-        ),
-        as_they_are=("start_ns", "end_ns"),
+    return NvtxRanges(
+        row=narrow(events[ROW_ID][at]),
+        start_ns=events["start"][at],
+        end_ns=end,
+        thread=began_on,
+        style=np.where(is_push_pop[at], np.int8(Style.PUSH_POP), np.int8(Style.START_END)),
+        name=narrow(events["name"][at]),
+        domain=narrow(events["domainId"][at]),
+        category=narrow(events["category"][at]),
+        payload=narrow(np.where(payload == MISSING, 0, payload)),
+        has_payload=payload != MISSING,
+        is_open=end == MISSING,
+        crosses_threads=(ended_on != MISSING) & (ended_on != began_on) & ~is_push_pop[at],
     )
 
 
-def _marks(events: dict[str, Int64], at: Int64) -> NvtxMarks:
+def _marks(events: dict[str, Int64], is_mark: Bool) -> NvtxMarks:
+    at = np.flatnonzero(is_mark)
     payload = events["payload"][at]
-    return _compact(
-        NvtxMarks(
-            time_ns=events["start"][at],
-            thread=events["globalTid"][at],
-            name=events["name"][at],
-            domain=events["domain"][at],
-            category=events["category"][at],
-            payload=np.where(payload == MISSING, 0, payload),
-            has_payload=payload != MISSING,
-        ),
-        as_they_are=("time_ns",),
+    return NvtxMarks(
+        time_ns=events["start"][at],
+        thread=events["globalTid"][at],
+        name=events["name"][at],
+        domain=events["domainId"][at],
+        category=events["category"][at],
+        payload=np.where(payload == MISSING, 0, payload),
+        has_payload=payload != MISSING,
     )
 
 
@@ -161,15 +128,6 @@ def _definitions(events: dict[str, Int64], ids: list[str], is_definition: Bool) 
     )
 
 
-def _joined_definitions(parts: list[Definitions], columns: int) -> Definitions:
-    none: Int64 = np.empty(0, dtype=np.int64)
-    return Definitions(
-        [np.concatenate([none, *(part.keys[place] for part in parts)]) for place in range(columns)],
-        np.concatenate([none, *(part.time_ns for part in parts)]),
-        np.concatenate([none, *(part.name for part in parts)]),
-    )
-
-
 @dataclass(frozen=True)
 class _Names:
     """Names of ids: what each process defined itself, and what it may use besides."""
@@ -177,14 +135,14 @@ class _Names:
     own: Definitions
     inherited: Definitions
 
-    def of(self, keys: list[Int64], time_ns: Int64) -> Integers:
+    def of(self, keys: list[Int64], time_ns: Int64) -> Int64:
         """Name codes of ids; -1 where there is none."""
-        found = _look_up(keys, self.own)
+        found = lookup(keys, self.own.keys, self.own.name)
         if not len(self.inherited.name):
             return found
-        inherited = _look_up(keys, self.inherited)
+        inherited = lookup(keys, self.inherited.keys, self.inherited.name)
         replaced = (inherited >= 0) & ~self.own.cover(keys, time_ns)
-        return held_once(np.where(replaced, inherited, found)) if replaced.any() else found
+        return np.where(replaced, inherited, found)
 
 
 @dataclass(frozen=True)
@@ -195,16 +153,23 @@ class _Ids:
     unclear: dict[int, int]
 
 
-def _read_ids(parts: list[_Part], names: NameTable, parents: ParentPids) -> _Ids:
+def _read_ids(
+    ranges: NvtxRanges,
+    marks: NvtxMarks,
+    domains: Definitions,
+    categories: Definitions,
+    names: NameTable,
+    parents: ParentPids,
+) -> _Ids:
     """What the ids of domains and categories mean, in forked processes too."""
-    domains = _joined_definitions([part.domains for part in parts], 2)
-    categories = _joined_definitions([part.categories for part in parts], 3)
-    uncovered = list(_uncovered(parts, domains, None))
+    uncovered = list(_uncovered(_uses(ranges, marks, 2), domains, None))
     inherited = inherit(uncovered, domains, parents)
-    inherited_categories = inherit(_uncovered(parts, categories, inherited.forked), categories, parents)
+    in_forked = _uncovered(_uses(ranges, marks, 3), categories, inherited.forked)
+    inherited_categories = inherit(in_forked, categories, parents)
     unclear = Counter(inherited.unclear) + Counter(inherited_categories.unclear)
     for definitions, found in ((domains, inherited), (categories, inherited_categories)):
-        unclear += _count_uses(parts, definitions, Family(definitions, parents).with_two_meanings(found))
+        twice = Family(definitions, parents).with_two_meanings(found)
+        unclear += _count_uses(_uses(ranges, marks, len(definitions.keys)), definitions, twice)
     # A domain that nobody defined is not the default one.
     named = inherited.definitions
     known = {key for found in (domains, named) for key in zip(*(column.tolist() for column in found.keys), strict=True)}
@@ -224,41 +189,39 @@ def _read_ids(parts: list[_Part], names: NameTable, parents: ParentPids) -> _Ids
     )
 
 
-def _uses(part: _Part, columns: int) -> Iterator[tuple[list[Int64], Int64]]:
-    """Process, domain and, with three columns, category of the events of a part; and their times."""
-    for events, time_ns in ((part.ranges, part.ranges.start_ns), (part.marks, part.marks.time_ns)):
-        if len(events):
-            yield [held_once(events.thread & PROCESS_MASK), events.domain, events.category][:columns], time_ns
+_Uses = list[tuple[list[Int64], Int64]]
 
 
-def _uncovered(
-    parts: list[_Part], definitions: Definitions, processes: frozenset[int] | None
-) -> Iterator[tuple[Id, int]]:
+def _uses(ranges: NvtxRanges, marks: NvtxMarks, columns: int) -> _Uses:
+    """Process, domain and, with three columns, category of ranges and of marks; and their times."""
+    return [
+        ([events.thread & PROCESS_MASK, events.domain, events.category][:columns], time_ns)
+        for events, time_ns in ((ranges, ranges.start_ns), (marks, marks.time_ns))
+    ]
+
+
+def _uncovered(uses: _Uses, definitions: Definitions, processes: frozenset[int] | None) -> Iterator[tuple[Id, int]]:
     """Ids that processes use without having defined them before, and how often; of these processes, None: of all."""
     if processes is not None and not processes:
         return
-    for part in parts:
-        for keys, time_ns in _uses(part, len(definitions.keys)):
-            if (keys[-1] == 0).all():
-                continue
-            wanted = (keys[-1] != 0) & ~definitions.cover(keys, time_ns)
-            if processes is not None:
-                wanted &= np.isin(keys[0], list(processes))
-            at = np.flatnonzero(wanted)
-            found, counts = np.unique(np.stack([key[at] for key in keys]), axis=1, return_counts=True)
-            yield from zip((tuple(key) for key in found.T.tolist()), counts.tolist(), strict=True)
+    for keys, time_ns in uses:
+        if not keys[-1].any():
+            continue
+        wanted = (keys[-1] != 0) & ~definitions.cover(keys, time_ns)
+        if processes is not None:
+            wanted &= np.isin(keys[0], list(processes))
+        at = np.flatnonzero(wanted)
+        found, counts = np.unique(np.stack([key[at] for key in keys]), axis=1, return_counts=True)
+        yield from zip((tuple(key) for key in found.T.tolist()), counts.tolist(), strict=True)
 
 
-def _count_uses(parts: list[_Part], definitions: Definitions, ids: list[tuple[int, Id]]) -> Counter[int]:
+def _count_uses(uses: _Uses, definitions: Definitions, ids: list[tuple[int, Id]]) -> Counter[int]:
     """Events that have one of these ids, by process, after the process has defined it."""
     counts: Counter[int] = Counter()
     for process, key in ids:
-        for part in parts:
-            for keys, time_ns in _uses(part, len(definitions.keys)):
-                same = np.logical_and.reduce(
-                    [column == value for column, value in zip(keys, (process, *key), strict=True)]
-                )
-                counts[process] += int((same & definitions.cover(keys, time_ns)).sum())
+        for keys, time_ns in uses:
+            same = np.logical_and.reduce([column == value for column, value in zip(keys, (process, *key), strict=True)])
+            counts[process] += int((same & definitions.cover(keys, time_ns)).sum())
     return counts
 
 
@@ -267,72 +230,10 @@ _Events = TypeVar("_Events", NvtxRanges, NvtxMarks)
 
 def _named(events: _Events, time_ns: Int64, ids: _Ids) -> _Events:
     """Name codes for ids of domains and categories; and no event without a name, be it an empty one."""
-    process = held_once(events.thread & PROCESS_MASK)
-    columns: dict[str, Column] = {column.name: getattr(events, column.name) for column in fields(events)}
-    columns["domain"] = ids.domains.of([process, events.domain], time_ns)
-    columns["category"] = ids.categories.of([process, events.domain, events.category], time_ns)
-    columns["name"] = np.where(events.name < 0, np.int32(ids.unnamed), events.name)
-    return type(events)(**columns)
-
-
-def _look_up(keys: list[Int64], definitions: Definitions) -> Integers:
-    if len(keys[0]) and all(is_held_once(key) for key in keys):
-        found = lookup([key[:1] for key in keys], definitions.keys, definitions.name)
-        return np.broadcast_to(found.astype(np.int32)[0], len(keys[0]))
-    return held_once(lookup(keys, definitions.keys, definitions.name).astype(np.int32))
-
-
-def _compact(events: _Events, as_they_are: tuple[str, ...]) -> _Events:
-    columns = {column.name: getattr(events, column.name) for column in fields(events)}
-    return type(events)(
-        **{name: values if name in as_they_are else held_once(narrow(values)) for name, values in columns.items()}
+    process = events.thread & PROCESS_MASK
+    return replace(
+        events,
+        domain=narrow(ids.domains.of([process, events.domain], time_ns)),
+        category=narrow(ids.categories.of([process, events.domain, events.category], time_ns)),
+        name=np.where(events.name < 0, np.int32(ids.unnamed), events.name),
     )
-
-
-def _joined(kind: type[_Events], parts: list[_Events]) -> _Events:
-    """All parts as one; each column is let go of when it has been copied."""
-    columns: dict[str, Column] = {}
-    held = [{column.name: getattr(part, column.name) for column in fields(part)} for part in parts]
-    parts.clear()
-    for column in fields(kind):
-        columns[column.name] = joined_column([part.pop(column.name) for part in held], EMPTY[column.type])
-    return kind(**columns)
-
-
-EMPTY: dict[Any, Column] = {
-    "Int64": np.empty(0, dtype=np.int64),
-    "Integers": np.empty(0, dtype=np.int32),
-    "Bool": np.empty(0, dtype=np.bool_),
-}
-
-
-def joined_column(parts: list[Column], empty: Column) -> Column:
-    """Parts of a column as one; where all rows are the same, one value, repeated."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return empty
-    if all(is_held_once(part) for part in parts) and len({part[0].item() for part in parts}) == 1:
-        return np.broadcast_to(parts[0][0], sum(len(part) for part in parts))
-    return np.concatenate(parts)
-
-
-def is_held_once(values: Column) -> bool:
-    """Whether a column is one value, repeated without memory of its own."""
-    return values.strides == (0,)
-
-
-def held_once(values: Column) -> Column:
-    """The column, or, where all rows are the same, one value, repeated."""
-    if len(values) and not is_held_once(values) and (values == values[0]).all():
-        return np.broadcast_to(values[0].copy(), len(values))
-    return values
-
-
-def narrow(values: Column) -> Column:
-    """Integers in 32 bits where they fit."""
-    if values.dtype != np.int64 or not len(values):
-        return values
-    limits = np.iinfo(np.int32)
-    if int(values.min()) < limits.min or int(values.max()) > limits.max:
-        return values
-    return values.astype(np.int32)

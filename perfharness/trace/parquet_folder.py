@@ -7,7 +7,6 @@ row group has 2,048 rows. 2023.4 leaves META_DATA_CAPTURE out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -77,16 +76,11 @@ class ParquetFolder:
         columns: list[str],
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
-        nonzero: str | None = None,
         window: Window | None = None,
     ) -> dict[str, Int64]:
         """As `TraceSource` has it."""
         groups = self._groups_inside(table, window)
         wanted = _inside(self._row_ids(table, groups), window)
-        if nonzero is not None:
-            deciding = self._integers(table, nonzero, groups)
-            wanted &= (deciding != MISSING) & (deciding != 0)
-            groups, wanted = self._groups_with(table, groups, wanted)
         found = {column: self._integers(table, column, groups) for column in columns}
         for name, candidates in (first_of or {}).items():
             found[name] = self._integers(table, candidates[0], groups)
@@ -99,12 +93,6 @@ class ParquetFolder:
     def windows(self, table: str) -> list[Window]:
         """As `TraceSource` has it."""
         return split_rows(1, int(self._group_lengths(table).sum())) if self.has(table) else []
-
-    def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
-        """As `TraceSource` has it, as one block."""
-        rows = self.integers(table, columns)
-        order = np.argsort(rows[by], kind="stable")
-        yield {name: values[order] for name, values in rows.items()}
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
         """As `TraceSource` has it."""

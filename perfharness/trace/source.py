@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -50,7 +49,6 @@ class TraceSource(Protocol):
         columns: list[str],
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
-        nonzero: str | None = None,
         window: Window | None = None,
     ) -> dict[str, Int64]:
         """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
@@ -58,17 +56,11 @@ class TraceSource(Protocol):
         Args:
             row_id: with `row_id`, the row's number, as a column more.
             first_of: name -> columns of which the first that is not NULL is taken.
-            nonzero: only rows in which this column is neither 0 nor NULL.
             window: only these rows.
-
-        A column may be one value, repeated without memory of its own; then it cannot be written to.
         """
 
     def windows(self, table: str) -> list[Window]:
         """The whole table in windows of about `WINDOW_ROWS` rows, in order of row ids; none where it has no rows."""
-
-    def integers_in_order(self, table: str, columns: list[str], by: str) -> Iterator[dict[str, Int64]]:
-        """The same columns of the whole table, block by block, rows in order of one of them."""
 
     def texts(self, table: str, columns: list[str]) -> list[tuple[str, ...]]:
         """Columns of a small table as text, a tuple a row; NULL, and a column that this version lacks, is empty."""

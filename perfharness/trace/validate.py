@@ -1,4 +1,4 @@
-"""A trace that cannot be true is refused: events without a time or a thread, and events that end before they begin."""
+"""What columns hold is checked: events without a time or a thread, or that end before they begin, are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.errors import TraceFormatError
-from perfharness.model.trace import Int64, NvtxRanges
+from perfharness.model.trace import Int64, Integers, NvtxRanges
 from perfharness.trace.source import MISSING
 
 
@@ -23,23 +23,30 @@ def check_ranges(path: Path, ranges: NvtxRanges) -> None:
 
 def check_calls(path: Path, start: Int64, end: Int64, thread: Int64) -> None:
     """Raises `TraceFormatError` where some of the CUDA calls contradict themselves."""
-    _check(path, "CUDA calls", start, end, thread, is_all=False)
+    _check(path, "CUDA calls", start, end, thread)
 
 
 def check_operations(path: Path, start: Int64, end: Int64, process: Int64) -> None:
     """Raises `TraceFormatError` where some of the GPU operations contradict themselves."""
-    _check(path, "GPU operations", start, end, process, is_all=False)
+    _check(path, "GPU operations", start, end, process)
 
 
-def _check(path: Path, what: str, start: Int64, end: Int64, owner: Int64, is_all: bool = True) -> None:
+def _check(path: Path, what: str, start: Int64, end: Int64, owner: Int64) -> None:
     if not len(start) or (int(start.min()) != MISSING and int(owner.min()) != MISSING and not (end < start).any()):
         return
     incomplete = (start == MISSING) | (end == MISSING) | (owner == MISSING)
     for wrong, fault in ((incomplete, "have no time or no thread"), (end < start, "end before they begin")):
         count = int(np.count_nonzero(wrong))
         if count:
-            how_many = f"{count} of {len(start)}" if is_all else f"at least {count} of the"
             raise TraceFormatError(
-                f"{path} contradicts itself: {how_many} {what} {fault}. The file is damaged; export it again with "
-                "`nsys export --type sqlite`."
+                f"{path} contradicts itself: {count} of {len(start)} {what} {fault}. The file is damaged; "
+                "export it again with `nsys export --type sqlite`."
             )
+
+
+def narrow(values: Int64) -> Integers:
+    """Integers in 32 bits where they fit."""
+    limits = np.iinfo(np.int32)
+    if not len(values) or int(values.min()) < limits.min or int(values.max()) > limits.max:
+        return values
+    return values.astype(np.int32)

@@ -16,7 +16,7 @@ from perfharness.report.run import TABLES
 from perfharness.testing.parquet_export import ROWS_A_GROUP, export_parquet
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-from perfharness.trace.open_source import open_source
+from perfharness.trace.readers import open_source
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(path.stem for path in GOLDEN.glob("*.sqlite"))
@@ -37,7 +37,7 @@ def assert_same(one: Any, other: Any, where: str = "trace") -> None:
 def test_the_same_columns(name: str, tmp_path: Path) -> None:
     path = GOLDEN / f"{name}.sqlite"
     folder = export_parquet(path, tmp_path / "exported")
-    assert_same(open_trace(path, details=True), open_trace(folder, details=True))
+    assert_same(open_trace(path), open_trace(folder))
 
 
 def test_rows_that_few_golden_traces_have(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfharness.analysis.range_table import RangeTable, build_range_table
-from perfharness.analysis.stages import find_stages
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.tabulate import tabulate
 from perfharness.model.trace import GpuOperationKind, Style, Trace, pid_of, tid_of
 from perfharness.trace import open_trace
@@ -31,7 +31,7 @@ def answers(name: str, report: str) -> list[dict[str, Any]]:
 
 def read(name: str) -> tuple[Trace, RangeTable]:
     trace = open_trace(TRACES / f"{name}.sqlite")
-    return trace, build_range_table(trace)
+    return trace, Analysis(trace).table
 
 
 def nsys_name(trace: Trace, row: int) -> str:
@@ -107,7 +107,7 @@ def without_graph_rows(trace: Trace) -> tuple[Trace, RangeTable]:
     keep = trace.operations.kind != GpuOperationKind.GRAPH
     columns = {field.name: getattr(trace.operations, field.name)[keep] for field in fields(trace.operations)}
     trace = replace(trace, operations=replace(trace.operations, **columns))
-    return trace, build_range_table(trace)
+    return trace, Analysis(trace).table
 
 
 def test_graph_replays_count() -> None:
@@ -156,8 +156,8 @@ def test_a_partial_trace_is_found_out_from_the_file_alone() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_old_versions_carry_all_that_a_recorder_knows(name: str) -> None:
     """Three batches of two items, each with one stage, from the trace alone."""
-    trace, table = read(name)
-    result = tabulate(trace, table, find_stages(trace), 1)
+    trace, _ = read(name)
+    result = tabulate(Analysis(trace, AnalysisOptions(1)))
     pipeline = result.data["tiny"]["pipeline"]
     assert [pipeline[f"batch_{i}"]["total_items"] for i in range(3)] == [2, 2, 2]
     assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (6, 2)

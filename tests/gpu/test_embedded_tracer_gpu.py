@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import GpuOperationKind
 from perfharness.trace import open_trace
@@ -178,7 +178,7 @@ def test_the_same_work_as_in_nsys_s_trace(embedded: Path, nsys: Path, text: str)
 def operations_by_range(path: Path) -> dict[tuple[str, str], list[int]]:
     """For each (range name, kind of operation): how many operations each range of that name started, sorted."""
     trace = open_trace(path)
-    table = build_range_table(trace)
+    table = Analysis(trace).table
     found: dict[tuple[str, str], list[int]] = {}
     for row in range(len(table.ranges)):
         name = trace.names[table.ranges.name[row]]
@@ -208,7 +208,7 @@ def test_clocks_agree(embedded: Path) -> None:
     )
     assert early == []
     trace = open_trace(embedded)
-    table = build_range_table(trace)
+    table = Analysis(trace).table
     rows = [r for r in range(len(table.ranges)) if trace.names[table.ranges.name[r]] == "download"]
     assert rows
     for row in rows:

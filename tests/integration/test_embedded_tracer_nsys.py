@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.analysis import Analysis
 from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes, RangeLog
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, output
@@ -112,7 +112,7 @@ def trace(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_our_reader_attributes_the_work(trace: Path) -> None:
     read = open_trace(trace)
-    table = build_range_table(read)
+    table = Analysis(read).table
     assert read.meta.tracer == "embedded"
     assert read.meta.gpu_coverage == "traced"
     found = {

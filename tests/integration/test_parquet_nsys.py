@@ -75,10 +75,10 @@ def export(nsys: str, report: Path, kind: str, name: str, *, lazy: bool = True) 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_a_folder_is_read_like_the_database(nsys: str, report: Path, lazy: bool) -> None:
     """Also where nsys writes every table that it knows, most of them without rows (`--lazy=false`)."""
-    database = open_trace(export(nsys, report, "sqlite", f"read-{lazy}.sqlite", lazy=lazy), details=True)
+    database = open_trace(export(nsys, report, "sqlite", f"read-{lazy}.sqlite", lazy=lazy))
     assert len(database.ranges) > 6000
     assert database.meta.gpu_coverage == "no_gpu_work"
-    folder = open_trace(export(nsys, report, "parquetdir", f"read-{lazy}_pqtdir", lazy=lazy), details=True)
+    folder = open_trace(export(nsys, report, "parquetdir", f"read-{lazy}_pqtdir", lazy=lazy))
     assert_same(database, folder)
 
 

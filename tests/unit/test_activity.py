@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
-from perfharness.analysis.measures import measure
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.model.trace import Int64
 from perfharness.trace import open_trace
@@ -89,10 +87,10 @@ def test_what_is_measured_of_two_calls_is_not_the_pause(tmp_path: Path) -> None:
         for index in range(5):
             builder.batch(index, at + 20 * index, at + 20 * index + 15)
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    stages = find_stages(trace)
+    stages = Analysis(trace).stages
     clock = tie_trace_clock(trace, None)
     assert clock is not None
-    found = process_activity(trace.ranges, stages, measure(stages, build_range_table(trace), 1), clock)
+    found = process_activity(stages, Analysis(trace, AnalysisOptions(1)).measures, clock)
     assert found is not None
     zero = int(found.batch_start_ns[0])
     assert [(begin - zero, end - zero) for begin, end in found.measured] == [

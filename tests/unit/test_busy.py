@@ -1,4 +1,4 @@
-"""GPU times of ranges from operations that come in blocks, against counting moments one by one."""
+"""GPU times of ranges, against counting moments one by one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.busy import NEVER, BusyTimes
 from perfharness.analysis.forest import Forest
+from perfharness.analysis.projection import NEVER, BusyTimes
 
 Tree = list[int]
 """Of each range: the place of the one around it, or -1."""
@@ -35,20 +35,17 @@ def is_inside(parents: Tree, place: int, around: int) -> bool:
 @given(
     trees(),
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.integers(0, 5)), max_size=15),
-    st.integers(1, 15),
     st.booleans(),
 )
 def test_busy_time_is_the_number_of_covered_moments(
-    parents: Tree, work: list[tuple[int, int, int]], block: int, serial: bool
+    parents: Tree, work: list[tuple[int, int, int]], serial: bool
 ) -> None:
     operations = [(start, start + length, place % len(parents)) for start, length, place in sorted(work)]
     if serial:  # one behind the other, as on one stream
         operations = [(100 * turn + start, 100 * turn + end, at) for turn, (start, end, at) in enumerate(operations)]
     start, end, position = np.asarray(operations, dtype=np.int64).reshape(-1, 3).T
     times = BusyTimes(forest_of(parents))
-    for first in range(0, len(operations), block):
-        some = slice(first, first + block)
-        times.add(position[some], start[some], end[some])
+    times.add(position, start, end)
     for place in range(len(parents)):
         mine = [(begin, stop) for begin, stop, at in operations if is_inside(parents, at, place)]
         assert times.busy_ns[place] == len({moment for begin, stop in mine for moment in range(begin, stop)})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfharness.analysis.range_table import RangeTable, build_range_table
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.range_table import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
 
 def table_of(builder: TraceBuilder, tmp_path: Path) -> RangeTable:
-    return build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    return Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
 
 
 def errors(table: RangeTable) -> set[str]:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis import forest, intervals
+from perfharness.analysis import intervals
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import MAX_LEVELS, find_stages
+from perfharness.analysis.stages import MAX_LEVELS
 from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
 from perfharness.cli.main import run
 from perfharness.report.run import open_run
@@ -44,14 +44,12 @@ def test_deep_intervals_nest_as_others_do(rows: list[tuple[int, int, int]], leve
     assert one_by_one.touching == by_level.touching
 
 
-@pytest.mark.parametrize("scans", [0, 100])
-def test_sums_of_ranges_however_levels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: int) -> None:
-    monkeypatch.setattr(forest, "MAX_SCANS", scans)
+def test_sums_of_ranges_inside_ranges(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for level in range(50):
         builder.range("r", level, 1000 - level)
         builder.kernel((100 + level, 100 + level), (2000 + 10 * level, 2005 + 10 * level))
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [50] * 50
     assert table.projection.busy_ns.tolist() == [250] * 50
 
@@ -153,8 +151,8 @@ def test_the_stages_that_take_the_most_time_are_diagnosed(tmp_path: Path) -> Non
         length = 1.0 if number % 25 == 0 else 2.0
         builder.stage(f"s{number}", at, at + length)
         at += length
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"), details=True)
-    found = diagnose(trace, build_range_table(trace), find_stages(trace), 0)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
+    found = diagnose(Analysis(trace))
     assert len(found.stages) == MAX_STAGES
     assert found.stages[0].path == ("toy", "batch")
     assert not {stage.path[-1] for stage in found.stages} & {f"s{number}" for number in range(0, 250, 25)}
@@ -175,6 +173,6 @@ def test_indices_that_fit_no_integer(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for place, name in enumerate(("batch_7", "batch_" + "9" * 40, "batch_²")):
         builder.range(name, 10 * place, 10 * place + 5)
-    stages = find_stages(open_trace(builder.write(tmp_path / "t.sqlite")))
+    stages = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).stages
     assert [stages.names[code] for code in stages.name] == ["batch", "batch_" + "9" * 40, "batch_²"]
     assert stages.is_batch.tolist() == [True, True, False]

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
@@ -38,8 +37,8 @@ def diagnosed(
         for name, (first, last) in stages.items():
             builder.range(name, begin + first * US, begin + last * US)
         content(builder, begin)
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    return diagnose(trace, build_range_table(trace), find_stages(trace), 0, others)
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    return diagnose(Analysis(trace), others)
 
 
 def stage_of(diagnosis: Diagnosis, name: str) -> StageDiagnosis:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import StageDiagnosis, Verdict
 from perfharness.testing.trace_builder import TraceBuilder
@@ -42,8 +41,8 @@ def pipeline(decode: tuple[int, int] | None, *waits: tuple[str, int, int]) -> Tr
 
 
 def fetch(builder: TraceBuilder, path: Path) -> StageDiagnosis:
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    stages = diagnose(trace, build_range_table(trace), find_stages(trace), 0).stages
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    stages = diagnose(Analysis(trace)).stages
     return next(stage for stage in stages if stage.path[-1] == "fetch")
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.kernel_names import kind_of_name
 from perfharness.analysis.diagnosis.kernels import LIMITERS, find_residency
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice
@@ -113,8 +112,8 @@ def stage_with(content: Content, path: Path, *, facts: bool = True) -> StageDiag
         builder.range(f"batch_{index}", begin, begin + BATCH)
         builder.range("stage", begin, begin + BATCH)
         content(builder, begin)
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    found = diagnose(trace, build_range_table(trace), find_stages(trace), 0).stages
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    found = diagnose(Analysis(trace)).stages
     return next(stage for stage in found if stage.path[-1] == "stage")
 
 

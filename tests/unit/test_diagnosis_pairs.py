@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import StageVerdict, Verdict
@@ -222,8 +221,8 @@ def judged(content: Content, path: Path, others: OtherProcesses = ALONE) -> Stag
         builder.range(f"batch_{index}", begin - 100 * US, begin + BATCH)
         builder.range("stage", begin, begin + BATCH)
         content(Batch(builder, begin))
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    found = diagnose(trace, build_range_table(trace), find_stages(trace), 0, others).stages
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    found = diagnose(Analysis(trace), others).stages
     return next(stage.verdict for stage in found if stage.path[-1] == "stage")
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.model.diagnosis import StageCost
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
@@ -20,8 +19,8 @@ SYNCHRONIZE = "cudaStreamSynchronize_v3020"
 
 
 def costs(builder: TraceBuilder, path: Path) -> dict[str, StageCost]:
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    diagnosis = diagnose(trace, build_range_table(trace), find_stages(trace), 0)
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    diagnosis = diagnose(Analysis(trace))
     return {stage.path[-1]: stage.cost for stage in diagnosis.stages}
 
 

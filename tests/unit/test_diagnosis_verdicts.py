@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis, Verdict
@@ -25,8 +24,8 @@ Content = Callable[[TraceBuilder, int], None]
 
 
 def diagnosed(builder: TraceBuilder, path: Path, warmup: int = 0, others: OtherProcesses = ALONE) -> Diagnosis:
-    trace = open_trace(builder.write(path / "t.sqlite"), details=True)
-    return diagnose(trace, build_range_table(trace), find_stages(trace), warmup, others)
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    return diagnose(Analysis(trace, AnalysisOptions(warmup)), others)
 
 
 def loop(content: Content, stages: dict[str, tuple[int, int]] | None = None) -> TraceBuilder:

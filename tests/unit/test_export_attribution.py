@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.attribution import stage_of_calls
-from perfharness.analysis.stages import find_stages
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
@@ -32,8 +32,8 @@ def test_the_innermost_stage_around_the_call(
         builder.call("cudaFree", start, start + length, tid=tid)
     with tempfile.TemporaryDirectory() as folder:
         trace = open_trace(builder.write(Path(folder) / "t.sqlite"))
-    stages, api = find_stages(trace), trace.api
-    found = stage_of_calls(stages, trace.ranges, api, np.arange(len(api)))
+    stages, api = Analysis(trace).stages, trace.api
+    found = stage_of_calls(stages, api, np.arange(len(api)))
     begins, ends = trace.ranges.start_ns[stages.index], trace.ranges.end_ns[stages.index]
     for call, stage in enumerate(found.tolist()):
         around = np.flatnonzero(
@@ -57,6 +57,6 @@ def test_a_stage_that_overlaps_the_one_around_the_last(tmp_path: Path) -> None:
         builder.range(name, start, end, start_end=True)
     builder.call("cudaFree", 80, 81)
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    stages = find_stages(trace)
-    found = stage_of_calls(stages, trace.ranges, trace.api, np.arange(1))
+    stages = Analysis(trace).stages
+    found = stage_of_calls(stages, trace.api, np.arange(1))
     assert trace.names[stages.name[found[0]]] == "b"

@@ -12,7 +12,7 @@ from perfharness.model.trace import Trace
 from perfharness.report import gpu_sharing, run_folder
 from perfharness.report.gpu_sharing import GpuSharing
 from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_stream, open_trace
+from perfharness.trace import open_trace
 
 UTC = 1_700_000_000_000_000_000
 
@@ -77,24 +77,19 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     assert "left no trace" in (without_trace.reason or "")
 
 
-def test_every_trace_is_read_once_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that are needed before their turn, ranges and operations are read for it, once."""
+def test_what_others_did_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trace once for its own results, and those that are needed before their turn once more."""
     processes = [process(index) for index in range(3)]
     for one in processes:
         write_trace(tmp_path / one.folder, 1000, (100, 200))
-    read: list[tuple[str, str]] = []
+    read: list[str] = []
 
-    def in_full(path: Path, **options: Any) -> Any:
-        read.append(("trace", path.parent.name))
+    def reading(path: Path, **options: Any) -> Any:
+        read.append(path.parent.name)
         return open_trace(path, **options)
 
-    def in_passing(path: Path) -> Any:
-        read.append(("stream", path.parent.name))
-        return open_stream(path)
-
-    monkeypatch.setattr(run_folder, "open_trace", in_full)
-    monkeypatch.setattr(run_folder, "open_stream", in_passing)
-    monkeypatch.setattr(gpu_sharing, "open_stream", in_passing)
+    monkeypatch.setattr(run_folder, "open_trace", reading)
+    monkeypatch.setattr(gpu_sharing, "open_trace", reading)
     run_folder.analyze_run(tmp_path, run_of(*processes))
     names = [one.folder for one in processes]
-    assert sorted(read) == sorted([*(("trace", name) for name in names), *(("stream", name) for name in names[1:])])
+    assert sorted(read) == sorted([*names, *names[1:]])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.keys import count_by_code, group_pairs, group_rows, sum_by_code
+from perfharness.analysis.keys import count_by_code, group_rows, rows_by_code, sum_by_code
 
 VALUES = st.sampled_from([0, 1, -1, 7, 2**40, -(2**61), 2**61])
 
@@ -24,14 +24,13 @@ def test_sums_and_counts() -> None:
     assert count_by_code(code, 3).tolist() == [2.0, 0.0, 1.0]
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=40), st.booleans())
-def test_pairs_are_grouped_as_rows_are(pairs: list[tuple[int, int]], rising: bool) -> None:
-    """Whether the second column rises where the first is equal, which is the quick way, or not."""
-    if rising:
-        so_far = [pairs[: at + 1] for at in range(len(pairs))]
-        pairs = [(seen[-1][0], max(other for small, other in seen if small == seen[-1][0])) for seen in so_far]
-    small = np.asarray([pair[0] for pair in pairs], dtype=np.int64)
-    other = np.asarray([pair[1] for pair in pairs], dtype=np.int64)
-    expected, found = group_rows(small, other), group_pairs(small, other)
-    assert found.code.tolist() == expected.code.tolist()
-    assert found.first.tolist() == expected.first.tolist()
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
+def test_rows_by_code_are_those_of_a_stable_sort(rows: list[tuple[int, bool]]) -> None:
+    code = np.asarray([code for code, _ in rows], dtype=np.int64)
+    wanted = np.asarray([wanted for _, wanted in rows], dtype=np.bool_)
+    found, counts = rows_by_code(code, wanted)
+    assert found.tolist() == sorted((row for row, (_, wanted) in enumerate(rows) if wanted), key=lambda r: rows[r][0])
+    assert counts.tolist() == [
+        sum(wanted and code == which for code, wanted in rows)
+        for which in range(max((code for code, _ in rows), default=-1) + 1)
+    ]

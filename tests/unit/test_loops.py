@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.measures import Measures, measure
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.keys import rows_of_levels
+from perfharness.analysis.measures import Measures
 from perfharness.analysis.measures import loops as find_loops
 from perfharness.analysis.paths import name_paths
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import StageTable, find_stages
+from perfharness.analysis.stages import StageTable
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.throughput import throughput
 from perfharness.report.meta import trace_only_meta
@@ -25,9 +26,8 @@ from tests.unit.recorded_traces import Recorded
 
 def measured(builder: Recorded, tmp_path: Path, warmup: int) -> tuple[StageTable, Measures]:
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    table = build_range_table(trace)
-    stages = find_stages(trace)
-    return stages, measure(stages, table, warmup)
+    analysis = Analysis(trace, AnalysisOptions(warmup))
+    return analysis.stages, analysis.measures
 
 
 def kept(builder: Recorded, tmp_path: Path, warmup: int = 1) -> dict[str, list[int]]:
@@ -70,7 +70,7 @@ def test_two_calls_of_a_pipeline_are_two_loops(tmp_path: Path) -> None:
 
 def tabulate_file(tmp_path: Path, warmup: int) -> Any:
     trace = open_trace(tmp_path / "t.sqlite")
-    return tabulate(trace, build_range_table(trace), find_stages(trace), warmup)
+    return tabulate(Analysis(trace, AnalysisOptions(warmup)))
 
 
 def test_a_range_around_each_batch_is_part_of_one_loop(tmp_path: Path) -> None:
@@ -171,6 +171,8 @@ class Columns:
     name: Any
     is_batch: Any
     batch_index: Any
+    start_ns: Any
+    rows_of_levels: Any
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -201,9 +203,10 @@ def test_loops_are_the_holders_with_two_batches_on_average(threads: list[list[in
     table: Any = Columns(
         parent=columns[:, 0], level=(columns[:, 0] >= 0).astype(np.int64), thread=columns[:, 1],
         lane=np.zeros(count, np.int64), owner=np.zeros(count, np.int64), name=columns[:, 2],
-        is_batch=columns[:, 2] > 0, batch_index=columns[:, 3],
+        is_batch=columns[:, 2] > 0, batch_index=columns[:, 3], start_ns=np.arange(count),
+        rows_of_levels=rows_of_levels((columns[:, 0] >= 0).astype(np.int64)),
     )  # fmt: skip
-    found = find_loops(table, name_paths(table), np.arange(count))
+    found = find_loops(table, name_paths(table))
     batches = [row for row in range(count) if rows[row][2]]
     candidates = [[row[place] for row in rows] for place in ((0, 1) if held else (1,))] + [[0] * count]
     holder = next(c for c in candidates if c is candidates[-1] or len(batches) >= 2 * len({c[row] for row in batches}))
@@ -221,7 +224,7 @@ def test_few_batches(count: int, tmp_path: Path) -> None:
         builder.batch(index, 10, 20)
     stages, measures = measured(builder, tmp_path, 0)
     assert (measures.loop[stages.is_batch] == 0).all()
-    assert len(measures.rows_of_loops(np.zeros(len(stages), np.int64))) == count
+    assert len(measures.rows_of_loops) == count
 
 
 @settings(max_examples=25)

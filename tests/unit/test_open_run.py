@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 import perfharness
+from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.report.run import TABLES
-from perfharness.report.run_folder import ReadOptions, analyze_trace
+from perfharness.report.run_folder import analyze_trace
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
 
@@ -61,7 +62,7 @@ def test_one_row_for_each_stage_of_a_batch(tmp_path: Path) -> None:
 def test_stages_and_batches_agree_with_benchmark_json(name: str) -> None:
     """The means over the rows of a path are the numbers of `mean_data`."""
     path = GOLDEN / f"{name}.sqlite"
-    result, _ = analyze_trace(path, ReadOptions())
+    result, _ = analyze_trace(path, AnalysisOptions())
     run = perfharness.open_run(path)
     keys = {"cpu_time": "duration_ns", "gpu_time": "gpu_duration_ns", "gpu_busy_time": "gpu_busy_ns"}
     compared = 0
@@ -186,8 +187,6 @@ def test_columns_without_nulls_are_not_copied() -> None:
 
 def test_joining_processes_copies_no_numbers(tmp_path: Path) -> None:
     run = perfharness.open_run(two_processes(tmp_path / "run"))
-    opened = run.processes[0].opened
-    assert opened is not None
     joined, single = run.table("kernels"), run.processes[0].table("kernels")
     assert joined.column("start_ns").num_chunks == 2
     assert joined.column("start_ns").chunk(0).equals(single.column("start_ns").chunk(0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import perfharness
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.tabulate import tabulate
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceError, TraceFormatError, TraceNotFoundError
-from perfharness.testing.parquet_export import ROWS_A_GROUP, export_parquet, write_table
+from perfharness.testing.parquet_export import export_parquet, write_table
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.parquet_folder import ParquetFolder
@@ -106,7 +104,7 @@ def test_kernels_left_behind(tmp_path: Path) -> None:
     folder = export_parquet(GOLDEN / "pipeline.sqlite", tmp_path / "exported")
     (folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").unlink()
     trace = open_trace(folder)
-    table = build_range_table(trace)
+    table = Analysis(trace).table
     assert {finding.severity.value for finding in table.findings} >= {"error"}
     assert not table.gpu_known.all()
 
@@ -173,28 +171,6 @@ def test_unsigned_numbers_are_read_as_sqlite_has_them(folder: Path) -> None:
         }  # fmt: skip
 
 
-def test_row_groups_that_hold_nothing_wanted_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = export_parquet(GOLDEN / "cpu.sqlite", tmp_path / "t_pqtdir")
-    count = 5 * ROWS_A_GROUP
-    results = np.zeros(count, dtype=np.int64)
-    results[3 * ROWS_A_GROUP + 7] = 2
-    calls = {"start": np.arange(count), "returnValue": results}
-    write_table(pa.table(calls), folder, "CUPTI_ACTIVITY_KIND_RUNTIME")
-    read: list[list[int]] = []
-    original: Callable[..., pa.Table] = pq.ParquetFile.read_row_groups
-
-    def counted(self: pq.ParquetFile, groups: list[int], **more: Any) -> pa.Table:
-        read.append(groups)
-        return original(self, groups, **more)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
-    with ParquetFolder(folder) as source:
-        failed = source.integers("CUPTI_ACTIVITY_KIND_RUNTIME", ["start"], row_id=True, nonzero="returnValue")
-    assert failed["start"].tolist() == [3 * ROWS_A_GROUP + 7]
-    assert failed["row_id"].tolist() == [3 * ROWS_A_GROUP + 8]
-    assert read == [[0, 1, 2, 3, 4], [3]]  # the column that decides, then what is wanted
-
-
 DAMAGE_EVERY_BYTE = """
 import sys
 from pathlib import Path
@@ -236,7 +212,7 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, table: str, flip
         content[position % len(content)] = value
     file.write_bytes(bytes(content))
     try:
-        trace = open_trace(folder, details=True)
+        trace = open_trace(folder)
     except TraceError:
         return
-    tabulate(trace, build_range_table(trace), find_stages(trace), 1)
+    tabulate(Analysis(trace, AnalysisOptions(1)))

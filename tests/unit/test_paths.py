@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.paths import unique_keys
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.model.result import RESERVED_KEYS, last_key, path_text
 from perfharness.report.entries_json import write_entries
 from perfharness.report.run import open_run
@@ -119,10 +118,9 @@ def test_a_stage_may_have_any_name(tmp_path: Path, name: str) -> None:
     rows = {row.path: row.statistics["cpu_time"]["mean"] for row in stage_rows(result.stats_minus_warmup)}
     assert rows == {path[:2]: 50.0, (*path[:2], "pre"): 10.0, path: 30.0}
     assert combine({"a": result, "b": result})["mean_data"] == result.mean_data
-    trace = open_trace(tmp_path / "t.sqlite", details=True)
-    table, stages = build_range_table(trace), find_stages(trace)
-    assert [stage.path for stage in diagnose(trace, table, stages, 0).stages] == [path[:2], (*path[:2], "pre"), path]
-    assert path_text(path) in gpu_work(trace, table, stages).stages
+    analysis = Analysis(open_trace(tmp_path / "t.sqlite"))
+    assert [stage.path for stage in diagnose(analysis).stages] == [path[:2], (*path[:2], "pre"), path]
+    assert path_text(path) in gpu_work(analysis).stages
     exported = open_run(tmp_path / "t.sqlite").stages().to_pylist()
     assert {row["path"]: row["duration_ns"] for row in exported} == {
         "batch/pre": 10_000_000, path_text(path[1:]): 30_000_000

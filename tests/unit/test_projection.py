@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
@@ -38,7 +38,7 @@ def test_projection_by_trying_all_pairs(
         builder.call("cudaLaunchKernel", 2 * slot, 2 * slot + 1, tid=tid, pid=pid, correlation=made[pid])
         builder.operation(start, start + length, made[pid], pid=pid)
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    table = build_range_table(trace)
+    table = Analysis(trace).table
     for i in range(len(table.ranges)):
         inside = {
             (int(trace.api.correlation[c]))
@@ -72,7 +72,7 @@ def test_copies_and_compute_overlap(tmp_path: Path) -> None:
     copy = builder.call("cudaMemcpyAsync", 3, 4)
     builder.operation(150, 250, copy, table=schema.TABLE_MEMCPY, stream=8)
     builder.kernel((5, 6), (300, 310))
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     projection = table.projection
     assert (projection.end_ns - projection.start_ns).tolist() == [210]
     assert projection.busy_ns.tolist() == [160]
@@ -86,7 +86,7 @@ def test_graph_nodes_are_one_operation(tmp_path: Path) -> None:
     launch = builder.call("cudaGraphLaunch_v10000", 1, 2)
     for start in (100, 200, 300):
         builder.operation(start, start + 10, launch)
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [1]
     assert table.projection.busy_ns.tolist() == [30]
 
@@ -99,7 +99,7 @@ def test_work_of_another_process_with_the_same_ids_stays_out(tmp_path: Path) -> 
     builder.call("cudaLaunchKernel", 1, 2, pid=2, correlation=7)
     builder.operation(100, 110, 7, pid=1)
     builder.operation(500, 520, 7, pid=2)
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.start_ns.tolist() == [100, 500]
     assert table.projection.busy_ns.tolist() == [10, 20]
 
@@ -108,7 +108,7 @@ def test_a_range_that_ends_on_another_thread_gets_nothing_but_is_listed(tmp_path
     builder = TraceBuilder()
     builder.range("request", 0, 50, start_end=True, end_tid=200)
     builder.kernel((1, 2), (100, 110))
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [0]
     assert not table.gpu_known.any()
 
@@ -125,7 +125,7 @@ def test_row_order_does_not_matter(tmp_path: Path) -> None:
             for rows in builder.tables.values():
                 rows.reverse()
         trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-        table = build_range_table(trace)
+        table = Analysis(trace).table
         order = table.order
         return list(
             zip(
@@ -143,6 +143,6 @@ def test_row_order_does_not_matter(tmp_path: Path) -> None:
 def test_no_gpu_tables_at_all(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 50)
-    table = build_range_table(open_trace(builder.write(tmp_path / "t.sqlite")))
+    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [0]
     assert np.asarray(table.gpu_known).all()

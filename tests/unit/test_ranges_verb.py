@@ -11,11 +11,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from perfharness.analysis.range_table import build_range_table
+from perfharness.analysis.analysis import Analysis
 from perfharness.cli.main import run
 from perfharness.report import range_rows
 from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_stream
+from perfharness.trace import open_trace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 
@@ -63,8 +63,8 @@ def test_text_made_in_parts_is_what_json_and_csv_make_of_the_whole(
     name: str, rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_rows, "ROWS_AT_A_TIME", rows_at_a_time)
-    events = open_stream(GOLDEN / f"{name}.sqlite")
-    table = build_range_table(events)
+    events = open_trace(GOLDEN / f"{name}.sqlite")
+    table = Analysis(events).table
     rows = range_rows.range_rows(events, table)
     text = io.StringIO()
     range_rows.write_json_rows(range_rows.range_parts(events, table), text)

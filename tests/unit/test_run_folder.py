@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.files import locked
@@ -27,7 +28,7 @@ from perfharness.model.manifest import (
 )
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from perfharness.report.run import open_run
-from perfharness.report.run_folder import ReadOptions, analyze_run, analyze_trace, read_manifest
+from perfharness.report.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
 
@@ -225,7 +226,7 @@ def findings_of_all_verbs(run_dir: Path) -> list[set[tuple[str, str]]]:
         for findings in (
             analyze_run(run_dir, read_manifest(run_dir)).findings,
             open_run(run_dir).findings,
-            analyze_trace(trace, ReadOptions())[0].findings,
+            analyze_trace(trace, AnalysisOptions())[0].findings,
         )
     ]
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine, mean_of_trees
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
 from perfharness.analysis.tabulate import tabulate
 from perfharness.model import conventions
 from perfharness.model.result import ProcessResult
@@ -20,7 +19,7 @@ from tests.unit.recorded_traces import MS, Recorded
 
 def result_of(builder: TraceBuilder, tmp_path: Path, warmup: int = 0, **options: Any) -> ProcessResult:
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    return tabulate(trace, build_range_table(trace), find_stages(trace, **options), warmup)
+    return tabulate(Analysis(trace, AnalysisOptions(warmup, **options)))
 
 
 def codes(result: ProcessResult) -> set[str]:

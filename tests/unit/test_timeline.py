@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.diagnosis.calls import KINDS, kinds_of_names
+from perfharness.analysis.cuda_calls import activity_of
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import HostActivity
 
@@ -77,5 +77,4 @@ def test_calls_are_of_the_kind_that_their_name_says() -> None:
         "cudaStreamIsCapturing_v10000": HostActivity.OTHER,
         "cudaGraphInstantiateWithFlags_v11040": HostActivity.OTHER,
     }
-    kinds = kinds_of_names(list(expected))
-    assert [KINDS[kind] for kind in kinds] == list(expected.values())
+    assert {name: activity_of(name) for name in expected} == expected

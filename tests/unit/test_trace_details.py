@@ -28,12 +28,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "traces"
 
 
 def details_of(trace: Trace) -> OperationDetails:
-    assert trace.details is not None
-    return trace.details.operations
-
-
-def test_details_are_read_only_when_asked_for() -> None:
-    assert open_trace(GOLDEN / "graphs.sqlite").details is None
+    return trace.details
 
 
 def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
@@ -50,7 +45,7 @@ def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
     )
     builder.row(schema.TABLE_MEMSET, **common, start=50, end=60, correlationId=3, bytes=512, memKind=2)
     builder.row(schema.TABLE_GRAPH, **common, start=70, end=80, correlationId=4, graphExecId=9)
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"), details=True)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
     found = details_of(trace)
     kernel, copy, memset, graph = (
         int(np.flatnonzero(trace.operations.kind == kind)[0]) for kind in (
@@ -72,31 +67,29 @@ def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
 def test_a_trace_without_details_or_operations_says_unknown(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.kernel((0, 5), (10, 20))
-    trace = open_trace(builder.write(tmp_path / "bare.sqlite"), details=True)
+    trace = open_trace(builder.write(tmp_path / "bare.sqlite"))
     found = details_of(trace)
     assert (found.name.tolist(), found.registers.tolist(), found.shared_bytes.tolist()) == ([-1], [-1], [-1])
-    empty = open_trace(TraceBuilder().write(tmp_path / "empty.sqlite"), details=True)
+    empty = open_trace(TraceBuilder().write(tmp_path / "empty.sqlite"))
     assert len(details_of(empty)) == 0
-    assert empty.details is not None
-    assert len(empty.details.synchronizations) == 0
+    assert len(empty.synchronizations) == 0
 
 
 @pytest.mark.parametrize("name", ["pipeline", "graphs_node"])
 def test_windows_are_put_together_in_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = open_trace(GOLDEN / f"{name}.sqlite", details=True)
+    whole = open_trace(GOLDEN / f"{name}.sqlite")
     monkeypatch.setattr(source_module, "WINDOW_ROWS", 7)
-    pieces = open_trace(GOLDEN / f"{name}.sqlite", details=True)
-    bare = open_trace(GOLDEN / f"{name}.sqlite")
+    pieces = open_trace(GOLDEN / f"{name}.sqlite")
     for column in fields(OperationDetails):
         assert np.array_equal(getattr(details_of(pieces), column.name), getattr(details_of(whole), column.name))
     for column in fields(GpuOperations):
-        assert np.array_equal(getattr(pieces.operations, column.name), getattr(bare.operations, column.name))
+        assert np.array_equal(getattr(pieces.operations, column.name), getattr(whole.operations, column.name))
 
 
 @pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "graphs_node", "long", "old_partial"])
 def test_real_traces_agree_with_sqlite(name: str) -> None:
     path = GOLDEN / f"{name}.sqlite"
-    trace = open_trace(path, details=True)
+    trace = open_trace(path)
     found = details_of(trace)
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         rows = database.execute(

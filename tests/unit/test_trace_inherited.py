@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Events, pid_of
+from perfharness.model.trace import Trace, pid_of
 from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_stream, open_trace
+from perfharness.trace import open_trace
 
 DOMAIN, CATEGORY = schema.NVTX_DOMAIN_CREATE, schema.NVTX_CATEGORY_EVENT
 
@@ -33,7 +33,7 @@ class Forked(TraceBuilder):
         )  # fmt: skip
 
 
-def names(trace: Events) -> list[tuple[int, str | None, str | None]]:
+def names(trace: Trace) -> list[tuple[int, str | None, str | None]]:
     """Pid, domain and category of each range, in order of start."""
     ranges = trace.ranges
 
@@ -46,7 +46,7 @@ def names(trace: Events) -> list[tuple[int, str | None, str | None]]:
     ]
 
 
-def codes(trace: Events) -> list[str]:
+def codes(trace: Trace) -> list[str]:
     return [finding.code for finding in trace.meta.findings]
 
 
@@ -57,9 +57,9 @@ def test_a_child_uses_what_its_parent_defined(tmp_path: Path) -> None:
     for pid in (1, 2, 3):
         builder.use(pid, 1, 10 * pid, category=1)
     path = builder.write(tmp_path / "t.sqlite")
-    for trace in (open_trace(path), open_stream(path)):
-        assert names(trace) == [(pid, "perfharness", "app") for pid in (1, 2, 3)]
-        assert trace.meta.findings == ()
+    trace = open_trace(path)
+    assert names(trace) == [(pid, "perfharness", "app") for pid in (1, 2, 3)]
+    assert trace.meta.findings == ()
 
 
 def two_families() -> Forked:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.range_table import build_range_table
-from perfharness.analysis.stages import find_stages
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.tabulate import tabulate
 from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.model import conventions
@@ -186,8 +185,8 @@ def test_a_locked_file_is_one_sentence(tmp_path: Path) -> None:
         ("NVTX_EVENTS", "start", None, "1 of 2 NVTX ranges have no time or no thread"),
         ("NVTX_EVENTS", "globalTid", None, "1 of 2 NVTX ranges have no time or no thread"),
         ("NVTX_EVENTS", "end", 3, "1 of 2 NVTX ranges end before they begin"),
-        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 1, "at least 1 of the CUDA calls end before they begin"),
-        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", None, "at least 1 of the GPU operations have no time"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 1, "1 of 1 CUDA calls end before they begin"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", None, "1 of 1 GPU operations have no time"),
     ],
 )
 def test_a_trace_that_contradicts_itself(
@@ -214,7 +213,7 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, flips: list[tupl
         trace = open_trace(path)
     except TraceError:
         return
-    tabulate(trace, build_range_table(trace), find_stages(trace), 1)
+    tabulate(Analysis(trace, AnalysisOptions(1)))
 
 
 @pytest.mark.parametrize(

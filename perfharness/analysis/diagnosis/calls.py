@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.cuda_calls import ACTIVITIES, CudaCalls
 from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.intervals import nest
-from perfharness.analysis.keys import group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, OperationDetails, Trace
-
-KINDS = (
-    HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
-    HostActivity.OTHER,
-)  # fmt: skip
-"""Kinds of calls; a call's kind is its place here."""
+from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Integers, OperationDetails, Trace
 
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
@@ -32,18 +25,6 @@ def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
     source, target = details.source_device[copies], details.target_device[copies]
     between = (source >= 0) & (target >= 0) & (source != target)
     return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
-
-
-PATTERNS = (
-    (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
-    (HostActivity.LOAD, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
-    (HostActivity.SYNCHRONIZE, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
-    (HostActivity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
-    (HostActivity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
-    (HostActivity.ALLOCATE, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
-    (HostActivity.ALLOCATE, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
-)
-"""Kind and the beginnings of the names of its functions, the first that matches; all others are `other`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +42,7 @@ class CallTable:
     thread: Int64
     start_ns: Int64
     end_ns: Int64
-    kind: Int64
+    kind: Integers
     parent: Int64
     own_ns: Int64
     own_idle_ns: Int64
@@ -90,30 +71,19 @@ class CallTable:
         return np.asarray(np.r_[0, np.cumsum(np.where(self.is_blocking, self.own_ns, 0))], dtype=np.int64)
 
 
-def kinds_of_names(names: list[str]) -> Int64:
-    """Kind of each name, as a place in `KINDS`."""
-    patterns = [(KINDS.index(kind), re.compile(pattern)) for kind, pattern in PATTERNS]
-    other = KINDS.index(HostActivity.OTHER)
-    return np.asarray(
-        [next((kind for kind, pattern in patterns if pattern.match(name)), other) for name in names], dtype=np.int64
-    )
-
-
 def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:
     """All calls of a trace. `busy` is the time in which the GPU was at work."""
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
     thread, start, end = api.thread[order], api.start_ns[order], api.end_ns[order]
-    names = group_rows(api.name)
-    used = api.name[names.first].tolist()
-    kind = kinds_of_names([trace.names[code] if code >= 0 else "" for code in used])[names.code[order]]
+    kind = CudaCalls(api, trace.names).activity()[order]
     parent = _parents(thread, start, end)
     last_end = np.full(len(api), -1, dtype=np.int64)
     np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
     starts_work = last_end[order] >= 0
-    is_copy = kind == KINDS.index(HostActivity.COPY)
-    blocking = (kind == KINDS.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end[order]))
+    is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
+    blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end[order]))
     length = end - start
     scope, scope_gpu = _scopes(trace, launches, order, blocking & starts_work, gpus)
     return CallTable(
@@ -128,9 +98,7 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
 def _copies_to_host(trace: Trace, launches: Launches) -> Bool:
     """Which calls started a copy to the host's memory."""
     found = np.zeros(len(trace.api), dtype=np.bool_)
-    if trace.details is not None:
-        direction = trace.details.operations.copy_kind[launches.operation]
-        found[launches.call[np.isin(direction, TO_HOST)]] = True
+    found[launches.call[np.isin(trace.details.copy_kind[launches.operation], TO_HOST)]] = True
     return found
 
 
@@ -167,8 +135,8 @@ def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool,
     scope[launches.call] = gpus.stream_of[launches.operation]
     gpu[launches.call] = gpus.of[launches.operation]
     scope, gpu = np.where(blocking_copy, scope[order], -1), np.where(blocking_copy, gpu[order], -1)
-    waits = trace.details.synchronizations if trace.details is not None else None
-    if waits is None or not len(waits):
+    waits = trace.synchronizations
+    if not len(waits):
         return scope, gpu
     stream, place = gpus.find_streams(waits.process, waits.device, waits.stream)
     by_correlation = np.argsort(waits.correlation, kind="stable")

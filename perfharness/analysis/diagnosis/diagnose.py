@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.events import NS_PER_MS, stage_events
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
@@ -21,8 +22,6 @@ from perfharness.analysis.diagnosis.workload import (
     on_gpus,
     stage_rows,
 )
-from perfharness.analysis.range_table import RangeTable
-from perfharness.analysis.stages import StageTable
 from perfharness.model.diagnosis import (
     Diagnosis,
     GpuWork,
@@ -33,7 +32,7 @@ from perfharness.model.diagnosis import (
     Verdict,
     WarmupDiagnosis,
 )
-from perfharness.model.trace import Int64, OsWaitKind, Trace
+from perfharness.model.trace import Int64, OsWaitKind
 
 ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
 
@@ -51,20 +50,15 @@ class _Loop:
     window: Window | str
 
 
-def diagnose(
-    trace: Trace, table: RangeTable, stages: StageTable, warmup_batches: int, others: OtherProcesses = ALONE
-) -> Diagnosis:
+def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
     """Why each stage takes the time it takes.
 
     Args:
-        trace: read with `details=True`.
-        table: its ranges, nested and projected.
-        stages: the ranges that results are made of.
-        warmup_batches: how many batches at the front and at the end of each loop are excluded.
+        analysis: of the process's trace.
         others: the other processes of the run on the same GPU.
     """
-    workload = build_workload(trace, table, stages, warmup_batches, others)
-    loops = _loops(workload, warmup_batches)
+    workload = build_workload(analysis, others)
+    loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _the_longest(workload, stage_rows(workload))
     diagnosed = [_diagnose_stage(workload, stage, loops) for stage in rows]
@@ -81,8 +75,8 @@ def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[Stag
     """The stages that take the most time, in their order, and what is said about the others."""
     if len(stages) <= MAX_STAGES:
         return stages, []
-    ranges, at = workload.trace.ranges, workload.stages.index
-    times = [int((ranges.end_ns[at[stage.rows]] - ranges.start_ns[at[stage.rows]]).sum()) for stage in stages]
+    length = workload.stages.end_ns - workload.stages.start_ns
+    times = [int(length[stage.rows].sum()) for stage in stages]
     longest = sorted(sorted(range(len(stages)), key=lambda place: -times[place])[:MAX_STAGES])
     return [stages[place] for place in longest], [
         f"a diagnosis of {len(stages) - MAX_STAGES} stages: only the {MAX_STAGES} that take the most time have one"
@@ -92,7 +86,7 @@ def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[Stag
 def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
     stages, measures = workload.stages, workload.measures
     found = []
-    for rows in measures.rows_of_loops(workload.trace.ranges.start_ns[stages.index]):
+    for rows in measures.rows_of_loops:
         warmup = judge_warmup(stages.paths.of_row(int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
         kept = rows[~measures.warmup[rows]]
         found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))
@@ -103,9 +97,9 @@ def _waits_for_threads(workload: Workload, rows: Int64) -> str | None:
     """Why a loop cannot be played again though its batches are on one thread: that thread waits for others."""
     if workload.host_waits is None:
         return None
-    ranges, at = workload.trace.ranges, workload.stages.index[rows]
-    start, end = ranges.start_ns[at], ranges.end_ns[at]
-    lock = workload.host_waits.within(ranges.thread[at], start, end)[OsWaitKind.LOCK]
+    stages = workload.stages
+    start, end = stages.start_ns[rows], stages.end_ns[rows]
+    lock = workload.host_waits.within(stages.thread[rows], start, end)[OsWaitKind.LOCK]
     length = int((end - start).sum())
     if lock <= MAX_ERROR * length:
         return None
@@ -188,8 +182,8 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
     """What batches kept before the steady state took more than the median of the steady ones, ns."""
-    stages, ranges, measures = workload.stages, workload.trace.ranges, workload.measures
-    length = (ranges.end_ns - ranges.start_ns)[stages.index[stage.rows]]
+    stages, measures = workload.stages, workload.measures
+    length = (stages.end_ns - stages.start_ns)[stage.rows]
     outer = measures.outer_batch[stage.rows]
     spent = np.bincount(outer[outer >= 0], weights=length[outer >= 0], minlength=len(stages))
     present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0

@@ -56,10 +56,10 @@ def shared_with_others(workload: Workload, operation: Int64) -> float | None:
 
 def stage_events(workload: Workload, rows: Int64) -> StageEvents:
     """What lies in these ranges. Ranges that ended on another thread have no calls."""
-    ranges, at = workload.trace.ranges, workload.stages.index[rows]
-    start, end = ranges.start_ns[at], ranges.end_ns[at]
-    reach = np.where(ranges.crosses_threads[at], start - 1, end)
-    launch, launch_of = expand(*workload.launch_lines.slices(ranges.thread[at], start, reach))
-    call, call_of = expand(*workload.calls.lines.slices(ranges.thread[at], start, reach))
+    stages = workload.stages
+    start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
+    reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, end)
+    launch, launch_of = expand(*workload.launch_lines.slices(thread, start, reach))
+    call, call_of = expand(*workload.calls.lines.slices(thread, start, reach))
     launch = workload.launch_lines.order[launch] if len(launch) else launch
     return StageEvents(start, end, launch, launch_of, call, call_of, workload.launches.operation[launch])

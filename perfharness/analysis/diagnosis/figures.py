@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import KINDS, stays_inside
+from perfharness.analysis.cuda_calls import ACTIVITIES
+from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.events import StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
@@ -22,7 +23,7 @@ def stage_figures(
     """Everything that the rules look at, nanoseconds."""
     calls, operations = workload.calls, workload.trace.operations
     call = events.call
-    own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(KINDS))
+    own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(ACTIVITIES))
     blocking = call[calls.is_blocking[call]]
     wall = float((events.end_ns - events.start_ns).sum())
     busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
@@ -43,7 +44,7 @@ def stage_figures(
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
         blocking_calls=len(blocking) / stage.batches,
         read_backs=float(calls.to_host[call].sum()) / stage.batches,
-        allocate=float(own_time[KINDS.index(HostActivity.ALLOCATE)]),
+        allocate=float(own_time[ACTIVITIES.index(HostActivity.ALLOCATE)]),
         outside=outside,
         blocked=blocked,
         other_thread=_other_thread(workload, stage, wall, outside, blocked),
@@ -53,7 +54,7 @@ def stage_figures(
         for_stages=for_stages,
         other_stage=waits_most,
         shared=_shared(workload, events.operation, blocking),
-        loading=float(own_time[KINDS.index(HostActivity.LOAD)]),
+        loading=float(own_time[ACTIVITIES.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         api_is_complete=workload.api_is_complete,
         limits=limits,
@@ -66,15 +67,15 @@ def _other_thread(
     workload: Workload, stage: StageRows, wall: float, outside: float, blocked: dict[OsWaitKind, int] | None
 ) -> OtherThread | None:
     """The stage of another thread that the stage's threads wait for, looked for only where a verdict may rest on it."""
-    trace, stages, paths = workload.trace, workload.stages, workload.paths
+    stages, paths = workload.stages, workload.paths
     if workload.host_waits is not None and blocked is not None:
         if blocked[OsWaitKind.LOCK] < WAITING_SHARE * wall:
             return None
-        found = at_work_meanwhile(trace, stages, paths, workload.host_waits, stage.rows)
+        found = at_work_meanwhile(stages, paths, workload.host_waits, stage.rows)
         return None if found is None else OtherThread(_last_name(workload, found.path), found.share, None)
     if outside < CPU_BOUND_SHARE * wall:
         return None
-    handed = find_handover(trace, stages, paths, stage.rows)
+    handed = find_handover(stages, paths, stage.rows)
     return None if handed is None else OtherThread(_last_name(workload, handed[0].path), handed[0].share, handed[1])
 
 
@@ -116,16 +117,16 @@ def _read_back(workload: Workload, call: Int64) -> float:
     """Time in copies to the host whose next call waits for them: PyTorch's .item() and .cpu() are such pairs."""
     calls = workload.calls
     following = np.minimum(call + 1, max(len(calls) - 1, 0))
-    is_pair = (calls.kind[call] == KINDS.index(HostActivity.COPY)) & ~calls.is_blocking[call] & (following > call)
+    is_pair = (calls.kind[call] == ACTIVITIES.index(HostActivity.COPY)) & ~calls.is_blocking[call] & (following > call)
     is_pair &= (calls.thread[following] == calls.thread[call]) & (calls.start_ns[following] >= calls.end_ns[call])
-    is_pair &= calls.kind[following] == KINDS.index(HostActivity.SYNCHRONIZE)
+    is_pair &= calls.kind[following] == ACTIVITIES.index(HostActivity.SYNCHRONIZE)
     return float(calls.own_ns[call[is_pair & calls.to_host[call]]].sum())
 
 
 def _launch_path(workload: Workload, events: StageEvents) -> float:
     """Time in launching calls, and between launches of one range that follow each other closely without a wait."""
     calls = workload.calls
-    is_launch = (calls.kind[events.call] == KINDS.index(HostActivity.LAUNCH)) & calls.starts_work[events.call]
+    is_launch = (calls.kind[events.call] == ACTIVITIES.index(HostActivity.LAUNCH)) & calls.starts_work[events.call]
     call, group = events.call[is_launch], events.call_of[is_launch]
     if not len(call):
         return 0.0

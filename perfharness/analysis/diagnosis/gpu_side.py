@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import KINDS, TO_HOST
+from perfharness.analysis.cuda_calls import ACTIVITIES
+from perfharness.analysis.diagnosis.calls import TO_HOST
 from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
@@ -179,9 +180,9 @@ def _during(workload: Workload, stage: StageRows, events: StageEvents, place: in
     busy = float(line.within(events.start_ns, events.end_ns).sum())
     gaps = line.gaps_within(events.start_ns, events.end_ns)
     calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.beside(line)
-    idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(KINDS))
+    idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
     meanwhile: dict[str, float | None] = {
-        kind.value: float(idle[at]) / NS_PER_MS * per_batch for at, kind in enumerate(KINDS)
+        kind.value: float(idle[at]) / NS_PER_MS * per_batch for at, kind in enumerate(ACTIVITIES)
     }
     meanwhile[HostActivity.OUTSIDE.value] = max(wall - busy - float(idle.sum()), 0.0) / NS_PER_MS * per_batch
     if not workload.api_is_complete:

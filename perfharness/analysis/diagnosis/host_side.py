@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import KINDS
+from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
 from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
@@ -20,11 +20,11 @@ def host_work(workload: Workload, stage: StageRows, events: StageEvents) -> Host
     """Time in CUDA calls, outside of them, and in waiting; per batch."""
     calls, per_batch = workload.calls, 1.0 / stage.batches
     kind, own = calls.kind[events.call], calls.own_ns[events.call]
-    time = np.bincount(kind, weights=own, minlength=len(KINDS)) / NS_PER_MS * per_batch
-    count = np.bincount(kind, minlength=len(KINDS)) * per_batch
+    time = np.bincount(kind, weights=own, minlength=len(ACTIVITIES)) / NS_PER_MS * per_batch
+    count = np.bincount(kind, minlength=len(ACTIVITIES)) * per_batch
     wall = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS * per_batch
-    activity: dict[str, float | None] = {kind.value: float(time[place]) for place, kind in enumerate(KINDS)}
-    numbers: dict[str, float | None] = {kind.value: float(count[place]) for place, kind in enumerate(KINDS)}
+    activity: dict[str, float | None] = {kind.value: float(time[place]) for place, kind in enumerate(ACTIVITIES)}
+    numbers: dict[str, float | None] = {kind.value: float(count[place]) for place, kind in enumerate(ACTIVITIES)}
     activity[HostActivity.OUTSIDE.value] = max(wall - float(time.sum()), 0.0)
     if not workload.api_is_complete:
         activity |= dict.fromkeys(NOT_RECORDED, None)
@@ -53,8 +53,8 @@ def waited_in_system(workload: Workload, stage: StageRows) -> dict[OsWaitKind, i
     """Time that the stage's threads were blocked in the operating system outside of CUDA calls, ns; None: not known."""
     if workload.host_waits is None:
         return None
-    ranges, at = workload.trace.ranges, workload.stages.index[stage.rows]
-    return workload.host_waits.within(ranges.thread[at], ranges.start_ns[at], ranges.end_ns[at])
+    stages, rows = workload.stages, stage.rows
+    return workload.host_waits.within(stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows])
 
 
 def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) -> list[Wait]:
@@ -116,9 +116,8 @@ def launching_stage(workload: Workload, operation: int) -> str | None:
         return None
     call = int(workload.launches.call[at[0]])
     moment, thread = int(workload.trace.api.start_ns[call]), int(workload.trace.api.thread[call])
-    stages, ranges = workload.stages, workload.trace.ranges
-    start, end = ranges.start_ns[stages.index], ranges.end_ns[stages.index]
-    around = np.flatnonzero((stages.thread == thread) & (start <= moment) & (end >= moment))
+    stages = workload.stages
+    around = np.flatnonzero((stages.thread == thread) & (stages.start_ns <= moment) & (stages.end_ns >= moment))
     if not len(around):
         return None
     name: str = stages.names[stages.name[around[np.argmax(stages.level[around])]]]

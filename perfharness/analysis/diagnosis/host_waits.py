@@ -14,7 +14,7 @@ from perfharness.analysis.diagnosis.calls import CallTable
 from perfharness.analysis.keys import group_rows
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine
-from perfharness.model.trace import PROCESS_MASK, Int64, OsCalls, OsWaitKind, Trace
+from perfharness.model.trace import PROCESS_MASK, Int64, OsWaitKind, Trace
 
 HANDOVER_NS = 1_000_000
 """A thread that is woken goes on well within this, if nothing else keeps it (Python's interpreter lock may: 5 ms)."""
@@ -73,8 +73,9 @@ class HostWaits:
         return {kind: int(line.within(first, last).sum()) for kind, line in self.waiting.items()}
 
 
-def find_host_waits(trace: Trace, calls: CallTable, os_calls: OsCalls | None) -> HostWaits | None:
+def find_host_waits(trace: Trace, calls: CallTable) -> HostWaits | None:
     """All waiting outside of CUDA calls, each moment under one kind; None where it was not recorded."""
+    os_calls = trace.os_calls
     if os_calls is None:
         return None
     lines = ThreadLines(np.r_[trace.ranges.thread, os_calls.thread], 0, max(trace.end_ns, 0))
@@ -107,15 +108,12 @@ class OtherStage:
     share: float
 
 
-def at_work_meanwhile(
-    trace: Trace, stages: StageTable, paths: Int64, waits: HostWaits, rows: Int64
-) -> OtherStage | None:
+def at_work_meanwhile(stages: StageTable, paths: Int64, waits: HostWaits, rows: Int64) -> OtherStage | None:
     """The stage in which another thread of the process worked for most of the time that these rows waited for locks.
 
     A thread that itself waits does not count as working.
     """
-    ranges, at = trace.ranges, stages.index[rows]
-    mine = waits.lines.busy(ranges.thread[at], ranges.start_ns[at], ranges.end_ns[at])
+    mine = waits.lines.busy(stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows])
     lock = waits.waiting[OsWaitKind.LOCK]
     idle = BusyLine(*_joint(mine, lock))
     if not idle.length:
@@ -131,8 +129,7 @@ def at_work_meanwhile(
         others = (stages.thread != thread) & (stages.thread & PROCESS_MASK == int(thread) & PROCESS_MASK)
         for path in np.flatnonzero(np.bincount(paths[others], minlength=len(explained))).tolist():
             at_path = np.flatnonzero(others & (paths == path))
-            index = stages.index[at_path]
-            there = waits.lines.busy(ranges.thread[index], ranges.start_ns[index], ranges.end_ns[index])
+            there = waits.lines.busy(stages.thread[at_path], stages.start_ns[at_path], stages.end_ns[at_path])
             active = subtract(there, resting)
             line = BusyLine(waits.lines.times(active.start), waits.lines.times(active.end))
             explained[path] += float(line.within(start, end).sum())
@@ -156,15 +153,14 @@ def _best(share: np.typing.NDArray[np.float64], level: Int64, itself: int) -> Ot
     return OtherStage(path, float(share[path]))
 
 
-def find_handover(trace: Trace, stages: StageTable, paths: Int64, rows: Int64) -> tuple[OtherStage, float] | None:
+def find_handover(stages: StageTable, paths: Int64, rows: Int64) -> tuple[OtherStage, float] | None:
     """The stage of another thread right after whose ends these rows end, and the share that would do so by chance."""
     if len(rows) < MIN_RANGES:
         return None
-    ranges, at = trace.ranges, stages.index[rows]
-    start, end, thread = ranges.start_ns[at], ranges.end_ns[at], ranges.thread[at]
+    start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
     close = int(min(HANDOVER_NS, HANDOVER_SHARE * float(np.median(end - start))))
     begin, stop = int(start.min()), int(end.max())
-    all_end = ranges.end_ns[stages.index]
+    all_end = stages.end_ns
     beside = np.isin(stages.thread & PROCESS_MASK, np.unique(thread) & PROCESS_MASK) & (paths != paths[rows[0]])
     beside &= (all_end >= begin) & (all_end <= stop)
     beside &= ~np.isin(stages.thread, np.unique(thread))

@@ -12,7 +12,7 @@ from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.diagnosis.kernel_names import kind_of_name
 from perfharness.analysis.keys import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
-from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, OperationDetails, Trace
+from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
 
 Float64 = npt.NDArray[np.float64]
 
@@ -67,8 +67,9 @@ LIMITERS = (
 )  # fmt: skip
 
 
-def group_kernels(trace: Trace, details: OperationDetails, gpus: Gpus) -> KernelGroups:
+def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
     """Group the kernels of a trace, and work out once for each group what its name and shape say."""
+    details = trace.details
     at = np.flatnonzero(trace.operations.kind == GpuOperationKind.KERNEL)
     shapes = [shape[at, axis] for shape in (details.grid, details.block) for axis in range(3)]
     columns = [details.name[at], details.full_name[at], gpus.of[at], details.registers[at], details.shared_bytes[at]]
@@ -85,9 +86,9 @@ def group_kernels(trace: Trace, details: OperationDetails, gpus: Gpus) -> Kernel
     return KernelGroups(of, example, _kinds(trace.names, name), residency)
 
 
-def _volume(shape: Int64) -> Float64:
+def _volume(shape: Integers) -> Float64:
     """Blocks of a grid, or threads of a block; NaN where one of the three is not known."""
-    return np.where((shape > 0).all(axis=1), shape.prod(axis=1), np.nan)
+    return np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
 
 
 def _kinds(names: list[str], codes: Int64) -> Int64:

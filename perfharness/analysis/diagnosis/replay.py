@@ -65,11 +65,11 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
     """
     if not len(rows):
         return "no batch is left without the warm-up"
-    stages, ranges = workload.stages, workload.trace.ranges
+    stages = workload.stages
     thread = stages.thread[rows]
     if (thread != thread[0]).any():
         return SEVERAL_THREADS
-    start, end = ranges.start_ns[stages.index[rows]], ranges.end_ns[stages.index[rows]]
+    start, end = stages.start_ns[rows], stages.end_ns[rows]
     if (start[1:] < end[:-1]).any():
         return "the loop's batches overlap on their thread"
     calls, lines = workload.calls, workload.launch_lines

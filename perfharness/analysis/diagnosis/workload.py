@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.keys import group_rows
-from perfharness.analysis.measures import Measures, measure
-from perfharness.analysis.projection import Launches, find_launches
+from perfharness.analysis.measures import Measures
+from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
@@ -80,14 +81,10 @@ class StageRows:
     items: int | None
 
 
-def build_workload(
-    trace: Trace, table: RangeTable, stages: StageTable, warmup_batches: int, others: OtherProcesses
-) -> Workload:
-    """Join, order and merge once. The trace must have been read with details."""
-    if trace.details is None:
-        raise ValueError("open the trace with details=True")
+def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
+    """Join, order and merge once."""
+    trace, launches = analysis.trace, analysis.launches
     operations = trace.operations
-    launches = find_launches(trace.api, operations)
     gpus = find_gpus(operations, trace.meta)
     busy = BusyLine(operations.start_ns, operations.end_ns)
     is_compute = operations.kind != GpuOperationKind.MEMCPY
@@ -96,8 +93,8 @@ def build_workload(
     calls = call_table(trace, launches, busy, gpus)
     previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
-        trace=trace, details=trace.details.operations, table=table, stages=stages,
-        measures=measure(stages, table, warmup_batches), paths=stages.paths.code, launches=launches,
+        trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
+        measures=analysis.measures, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=calls, busy=busy,
@@ -106,9 +103,9 @@ def build_workload(
             BusyLine(operations.start_ns[gpus.of == place], operations.end_ns[gpus.of == place])
             for place in range(len(gpus))
         ] if len(gpus) > 1 else [busy] * len(gpus),
-        gpus=gpus, kernels=group_kernels(trace, trace.details.operations, gpus),
+        gpus=gpus, kernels=group_kernels(trace, gpus),
         beside_kernels_ns=_beside_kernels(operations, is_compute, gpus),
-        host_waits=find_host_waits(trace, calls, trace.details.os_calls), others=others,
+        host_waits=find_host_waits(trace, calls), others=others,
     )  # fmt: skip
 
 

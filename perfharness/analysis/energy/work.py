@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.attribution import stage_of_calls
-from perfharness.analysis.projection import find_launches
-from perfharness.analysis.range_table import RangeTable
-from perfharness.analysis.stages import StageTable
 from perfharness.analysis.throughput import loop_window
 from perfharness.analysis.timeline import merge
 from perfharness.model.gpu_work import GpuWork
 from perfharness.model.result import BatchLoop, Float64, path_text
-from perfharness.model.trace import Bool, Int64, Trace
+from perfharness.model.trace import Bool, Int64
 
 OUTSIDE = "outside of stages"
 """Traced GPU work that no stage started."""
@@ -27,8 +25,9 @@ MAX_CLOCK_ERROR_NS = 25_000_000
 """A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
 
 
-def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
+def gpu_work(analysis: Analysis) -> GpuWork:
     """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times."""
+    trace, stages, launches = analysis.trace, analysis.stages, analysis.launches
     utc = trace.meta.session_start_unix_ns
     if utc is None:
         return GpuWork(reason="the trace does not tell when it began, so it cannot be laid beside the sensors")
@@ -39,12 +38,11 @@ def gpu_work(trace: Trace, table: RangeTable, stages: StageTable) -> GpuWork:
         )
     if trace.meta.gpu_coverage == "untraced":
         return GpuWork(reason=trace.meta.gpu_coverage_reason)
-    if len(stages) and not table.gpu_known[stages.index].all():
+    if len(stages) and not analysis.table.gpu_known[stages.index].all():
         return GpuWork(reason="the trace lost GPU work of some ranges (see the findings)")
     paths = stages.paths
     names = [path_text(paths.names(path)) for path in range(len(paths))]
-    launches = find_launches(trace.api, trace.operations)
-    row = stage_of_calls(stages, trace.ranges, trace.api, launches.call)
+    row = stage_of_calls(stages, trace.api, launches.call)
     group = np.full(len(trace.operations), len(paths), dtype=np.int64)
     inside = row >= 0
     group[launches.operation[inside]] = paths.code[row[inside]]

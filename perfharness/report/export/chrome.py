@@ -43,19 +43,19 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
             if len(traced) > 1 and (problem := process.problem()) is not None:
                 findings.append(problem)
                 continue
-            opened = process.opened
-            assert opened is not None  # there is a trace
+            analysis = process.analysis
+            assert analysis is not None  # there is a trace
             offset, clock = _offset(process, origin)
             apart = clock == "own" and len(traced) > 1
             name = f"{process.name}, own clock" if apart else process.name
-            events = process_events(opened, name, offset, ids, place, arrows)
+            events = process_events(analysis, name, offset, ids, place, arrows)
             for lines in _in_order(events):
                 file.write(separator + ",\n".join(lines))
                 separator = ",\n"
             arrows += events.arrows
             described[process.name] = _described(process, clock)
             findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
-            del opened, events
+            del analysis, events
             process.release()
         other = {
             "made_by": f"perfharness {VERSION}",
@@ -100,8 +100,8 @@ def _not_aligned(process: Process) -> Finding:
 
 
 def _described(process: Process, clock: str) -> dict[str, Any]:
-    assert process.opened is not None
-    meta = process.opened.trace.meta
+    assert process.analysis is not None
+    meta = process.analysis.trace.meta
     return {
         "trace": process.trace_path.name if process.trace_path else None,
         "tracer": meta.tracer,

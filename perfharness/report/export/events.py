@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.stages import NOT_COUNTED
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
 from perfharness.report.export.tracks import Ids, Tracks, make_tracks, name_process, rows_that_nest
-from perfharness.report.opened import OpenedTrace
-from perfharness.report.operation_rows import operation_details
 
 SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
 ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
@@ -55,22 +54,22 @@ class ProcessEvents:
 
 
 def process_events(
-    opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int, first_arrow: int
+    analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int, first_arrow: int
 ) -> ProcessEvents:
     """Events of a process's trace.
 
     Args:
-        opened: the trace.
+        analysis: of the process's trace.
         name: the process's name.
         offset_ns: what is added to the trace's times.
         ids: gives out process and thread ids.
         place: of the process among the processes.
         first_arrow: the id of its first arrow; ids of arrows are unique in the whole timeline.
     """
-    host = _Host(opened, name, offset_ns, ids, place)
-    device = _Device(opened, name, offset_ns, ids, place)
-    arrows = list(_arrows(opened, host, device, offset_ns, first_arrow))
-    counters = [*_device_counters(opened, device, offset_ns), *_item_counters(opened, host, offset_ns)]
+    host = _Host(analysis, name, offset_ns, ids, place)
+    device = _Device(analysis, name, offset_ns, ids, place)
+    arrows = list(_arrows(analysis, host, device, offset_ns, first_arrow))
+    counters = [*_device_counters(analysis, device, offset_ns), *_item_counters(analysis, host, offset_ns)]
     return ProcessEvents(
         metadata=[*host.tracks.metadata, *device.tracks.metadata],
         sources=[*host.sources(), device.source(), *arrows, *counters],
@@ -81,10 +80,10 @@ def process_events(
 class _Host:
     """Ranges and CUDA calls, by process, thread and task."""
 
-    def __init__(self, opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.opened, self.offset_ns = opened, offset_ns
-        ranges, api = opened.trace.ranges, opened.trace.api
-        self.order = opened.table.order
+    def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
+        self.analysis, self.offset_ns = analysis, offset_ns
+        ranges, api = analysis.trace.ranges, analysis.trace.api
+        self.order = analysis.table.order
         start = np.r_[ranges.start_ns[self.order], api.start_ns]
         end = np.r_[ranges.end_ns[self.order], api.end_ns]
         thread = np.r_[ranges.thread[self.order], api.thread]
@@ -112,12 +111,12 @@ class _Host:
 
     def sources(self) -> Iterator[Source]:
         """Ranges, then calls."""
-        trace, count = self.opened.trace, len(self.order)
-        kinds, of_range = _range_kinds(self.opened)
+        trace, count = self.analysis.trace, len(self.order)
+        kinds, of_range = _range_kinds(self.analysis)
         ranges, calls = np.arange(count), np.arange(count, len(self.start))
         yield _slices(
             self.start[ranges] + self.offset_ns, self.end[ranges] + self.offset_ns, self.tracks, ranges,
-            _escaped(trace.names, trace.ranges.name[self.order]), kinds, _range_args(self.opened, of_range),
+            _escaped(trace.names, trace.ranges.name[self.order]), kinds, _range_args(self.analysis, of_range),
         )  # fmt: skip
         correlation, result = trace.api.correlation, trace.api.return_value
 
@@ -140,9 +139,9 @@ class _Host:
 class _Device:
     """GPU operations, by process, device and stream."""
 
-    def __init__(self, opened: OpenedTrace, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.opened, self.offset_ns = opened, offset_ns
-        operations = opened.trace.operations
+    def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
+        self.analysis, self.offset_ns = analysis, offset_ns
+        operations = analysis.trace.operations
         self.start, self.end = operations.start_ns, operations.end_ns
         gpus, gpu = np.unique(np.stack([operations.process, operations.device]), axis=1, return_inverse=True)
         self.gpu = gpu.ravel()
@@ -153,7 +152,7 @@ class _Device:
         for number, (process, device) in enumerate(gpus.T.tolist()):
             pid = ids.pid()
             self.pids.append(pid)
-            label = f"{name}, GPU {device}{_device_name(opened, device)} (process {pid_of(np.int64(process))})"
+            label = f"{name}, GPU {device}{_device_name(analysis, device)} (process {pid_of(np.int64(process))})"
             metadata += name_process(pid, label, 1000 * place + 1 + number)
         pid_of_gpu = np.asarray(self.pids, dtype=np.int64)
         names = [(f"stream {stream}", "row") for stream in lines[1].tolist()]
@@ -165,11 +164,11 @@ class _Device:
     def source(self) -> Source:
         """All operations."""
         kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)
-        names, codes = _operation_names(self.opened)
+        names, codes = _operation_names(self.analysis)
         everywhere = np.arange(len(self.start))
         return _slices(
             self.start + self.offset_ns, self.end + self.offset_ns, self.tracks, everywhere, _escaped(names, codes),
-            kinds[self.opened.trace.operations.kind], _operation_args(self.opened),
+            kinds[self.analysis.trace.operations.kind], _operation_args(self.analysis),
         )  # fmt: skip
 
 
@@ -206,29 +205,29 @@ def _translated(values: Int64, of: dict[int, int]) -> Int64:
     return np.asarray([of[value] for value in known.tolist()], dtype=np.int64)[np.searchsorted(known, values)]
 
 
-def _device_name(opened: OpenedTrace, device: int) -> str:
-    names = opened.trace.meta.device_names
+def _device_name(analysis: Analysis, device: int) -> str:
+    names = analysis.trace.meta.device_names
     return f" {names[device]}" if 0 <= device < len(names) else ""
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-def _range_kinds(opened: OpenedTrace) -> tuple[npt.NDArray[np.object_], Int64]:
+def _range_kinds(analysis: Analysis) -> tuple[npt.NDArray[np.object_], Int64]:
     """For the ranges in order: what each is, and its stage (-1: it is not in the results)."""
-    stage_of = np.full(len(opened.trace.ranges), NO_PARENT, dtype=np.int64)
-    stage_of[opened.stages.index] = np.arange(len(opened.stages))
-    stage = stage_of[opened.table.order]
-    is_batch = np.append(opened.stages.is_batch, False)[stage]
+    stage_of = np.full(len(analysis.trace.ranges), NO_PARENT, dtype=np.int64)
+    stage_of[analysis.stages.index] = np.arange(len(analysis.stages))
+    stage = stage_of[analysis.table.order]
+    is_batch = np.append(analysis.stages.is_batch, False)[stage]
     kinds = np.asarray(["range", "stage", "batch"], dtype=object)
     return kinds[(stage >= 0).astype(np.int64) + is_batch], stage
 
 
-def _range_args(opened: OpenedTrace, stage_of: Int64) -> Lines:
-    ranges, stages, measures, order = opened.trace.ranges, opened.stages, opened.measures, opened.table.order
+def _range_args(analysis: Analysis, stage_of: Int64) -> Lines:
+    ranges, stages, measures, order = analysis.trace.ranges, analysis.stages, analysis.measures, analysis.table.order
     owners = [json.dumps(owner) for owner in stages.owners]
-    domains = _escaped(opened.trace.names, ranges.domain)
-    projection, known = opened.table.projection, opened.table.gpu_known
+    domains = _escaped(analysis.trace.names, ranges.domain)
+    projection, known = analysis.table.projection, analysis.table.gpu_known
 
     def of_stage(stage: int) -> str:
         batch = int(measures.batch[stage])
@@ -261,9 +260,9 @@ def _range_args(opened: OpenedTrace, stage_of: Int64) -> Lines:
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-def _operation_names(opened: OpenedTrace) -> tuple[list[str], Int64]:
+def _operation_names(analysis: Analysis) -> tuple[list[str], Int64]:
     """Names, and each operation's code among them: a kernel's own, a copy's direction."""
-    trace, details = opened.trace, operation_details(opened.trace)
+    trace, details = analysis.trace, analysis.trace.details
     kind = trace.operations.kind
     own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
     code = len(trace.names) + kind
@@ -272,8 +271,8 @@ def _operation_names(opened: OpenedTrace) -> tuple[list[str], Int64]:
     return [*trace.names, *own], np.where(details.name >= 0, details.name, code)
 
 
-def _operation_args(opened: OpenedTrace) -> Lines:
-    operations, details = opened.trace.operations, operation_details(opened.trace)
+def _operation_args(analysis: Analysis) -> Lines:
+    operations, details = analysis.trace.operations, analysis.trace.details
     memory = {int(kind): f'"{kind.name.lower()}"' for kind in MemoryKind}
 
     def kernel(at: int) -> str:
@@ -315,11 +314,11 @@ def _known_triple(values: list[int]) -> str:
 # -- arrows and counters ----------------------------------------------------------------------------------------------
 
 
-def _arrows(opened: OpenedTrace, host: _Host, device: _Device, offset_ns: int, first_id: int) -> Iterator[Source]:
+def _arrows(analysis: Analysis, host: _Host, device: _Device, offset_ns: int, first_id: int) -> Iterator[Source]:
     """From the start of each launching call to the start of each operation that it started."""
-    call, operation = opened.launches.call, opened.launches.operation
+    call, operation = analysis.launches.call, analysis.launches.operation
     # An arrow cannot point back in time; where clocks disagree by that much, there is none.
-    forward = device.start[operation] >= opened.trace.api.start_ns[call]
+    forward = device.start[operation] >= analysis.trace.api.start_ns[call]
     call, operation = call[forward], operation[forward]
     if not len(call):
         return
@@ -340,9 +339,9 @@ def _points(template: str, time: Int64, ids: Int64, pid: Int64, tid: Int64) -> S
     return Source(time, np.zeros(len(time), dtype=np.int64), lines)
 
 
-def _device_counters(opened: OpenedTrace, device: _Device, offset_ns: int) -> Iterator[Source]:
+def _device_counters(analysis: Analysis, device: _Device, offset_ns: int) -> Iterator[Source]:
     """Per process and device: operations at work at a time, and the rate of the copies that run, by direction."""
-    operations, details = opened.trace.operations, operation_details(opened.trace)
+    operations, details = analysis.trace.operations, analysis.trace.details
     length = device.end - device.start
     rate = np.where((details.bytes >= 0) & (length > 0), details.bytes / np.maximum(length, 1), 0.0)
     for gpu, pid in enumerate(device.pids):
@@ -367,14 +366,14 @@ def _steps(name: str, unit: str, pid: int, start: Int64, end: Int64, height: npt
     return _counter(name, unit, pid, times, np.asarray(np.round(np.cumsum(change), 3) + 0.0))
 
 
-def _item_counters(opened: OpenedTrace, host: _Host, offset_ns: int) -> Iterator[Source]:
+def _item_counters(analysis: Analysis, host: _Host, offset_ns: int) -> Iterator[Source]:
     """Per process and recorder: the items of the batch that began last."""
-    stages, ranges = opened.stages, opened.trace.ranges
+    stages = analysis.stages
     batches = np.flatnonzero(stages.is_batch & (stages.items != NOT_COUNTED))
     owner, os_pid = stages.owner[batches], pid_of(stages.thread[batches])
     for code, process in np.unique(np.stack([owner, os_pid]), axis=1).T.tolist():
         mine = batches[(owner == code) & (os_pid == process)]
-        start = ranges.start_ns[stages.index[mine]]
+        start = stages.start_ns[mine]
         order = np.argsort(start, kind="stable")
         yield _counter(
             f"{stages.owners[code]}, batch of", "items", host.pid_of_os[process], start[order] + offset_ns,

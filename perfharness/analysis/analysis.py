@@ -1,0 +1,60 @@
+"""What is worked out of a process's trace: each thing once, when it is first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from perfharness.analysis.judgement import judge_stages
+from perfharness.analysis.measures import Measures, measure
+from perfharness.analysis.projection import Launches, find_launches
+from perfharness.analysis.range_table import RangeTable, build_range_table
+from perfharness.analysis.stages import StageTable, find_stages
+from perfharness.model.findings import Finding
+from perfharness.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """How a trace is read: batches excluded as warm-up, and what plain NVTX ranges mean."""
+
+    warmup_batches: int = 0
+    """At the front and at the end of each loop."""
+
+    domain: str | None = None
+    batch_pattern: str | None = None
+    reject_throttled: bool = False
+
+
+@dataclass
+class Analysis:
+    """A trace, and what its events come to. Tables, diagnosis, energy and exports are functions of it."""
+
+    trace: Trace
+    options: AnalysisOptions = field(default_factory=AnalysisOptions)
+
+    @cached_property
+    def launches(self) -> Launches:
+        """The call that started each GPU operation."""
+        return find_launches(self.trace.api, self.trace.operations)
+
+    @cached_property
+    def table(self) -> RangeTable:
+        """All ranges, nested and projected onto the GPU."""
+        return build_range_table(self.trace, self.launches)
+
+    @cached_property
+    def stages(self) -> StageTable:
+        """The ranges that results are made of."""
+        return find_stages(self.trace, self.table.nesting, self.options.domain, self.options.batch_pattern)
+
+    @cached_property
+    def measures(self) -> Measures:
+        """Times, batches and loops of the stages."""
+        return measure(self.stages, self.table, self.options.warmup_batches)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What there is to say against the numbers."""
+        judged = judge_stages(self.stages, self.measures, self.options.warmup_batches)
+        return [*self.table.findings, *self.stages.findings, *judged]

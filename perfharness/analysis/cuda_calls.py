@@ -1,0 +1,74 @@
+"""CUDA API functions by name: what a call does with the host's time, and what it should start on the GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.model.diagnosis import HostActivity
+from perfharness.model.trace import ApiCalls, Bool, Integers
+
+ACTIVITIES = (
+    HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
+    HostActivity.OTHER,
+)  # fmt: skip
+"""What calls do; a call's activity is its place here."""
+
+ACTIVITY_OF = (
+    (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
+    (HostActivity.LOAD, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
+    (HostActivity.SYNCHRONIZE, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
+    (HostActivity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
+    (HostActivity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
+    (HostActivity.ALLOCATE, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
+    (HostActivity.ALLOCATE, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
+)
+"""Activity and the beginnings of the names of its functions, the first that matches; all others are `other`."""
+
+STARTS_KERNEL = r"cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch"
+STARTS_COPY = r"cu(da)?Memcpy"
+STARTS_MEMSET = r"cu(da)?Memset"
+BEGINS_CAPTURE = r"cu(da)?StreamBeginCapture"
+ENDS_CAPTURE = r"cu(da)?StreamEndCapture"
+NEEDS_CONTEXT = (
+    r"cuda(Malloc|Memcpy|Memset|Launch|HostAlloc|Free|StreamCreate|EventCreate|GraphLaunch|DeviceSynchronize)"
+    r"|cu(CtxCreate|CtxSynchronize|DevicePrimaryCtxRetain|Mem(Alloc|cpy|set|Create)|Launch|StreamCreate|EventCreate"
+    r"|ModuleLoad|LibraryLoad)"
+)
+"""Calls of the runtime and the driver that make a context where there is none, or fail without one."""
+
+
+_ACTIVITY_OF = [(activity, re.compile(pattern)) for activity, pattern in ACTIVITY_OF]
+
+
+def activity_of(name: str) -> HostActivity:
+    """What a function of this name does."""
+    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), HostActivity.OTHER)
+
+
+@dataclass(frozen=True)
+class CudaCalls:
+    """The calls of a trace by their names."""
+
+    api: ApiCalls
+    names: list[str]
+
+    def of(self, pattern: str) -> Bool:
+        """Which calls' names begin so."""
+        begins = re.compile(pattern)
+        return np.asarray(self._by_name(lambda name: begins.match(name) is not None), dtype=np.bool_)
+
+    def activity(self) -> Integers:
+        """Of each call the place of its activity in `ACTIVITIES`."""
+        return self._by_name(lambda name: ACTIVITIES.index(activity_of(name)))
+
+    def _by_name(self, value: Callable[[str], int]) -> Integers:
+        """What a function says of each call's name; only names that calls have are asked about."""
+        used = np.flatnonzero(np.bincount(self.api.name + 1, minlength=len(self.names) + 1))
+        values = np.zeros(len(self.names) + 1, dtype=np.int8)
+        for code in used.tolist():
+            values[code] = value(self.names[code - 1] if code else "")
+        return values[self.api.name + 1]

@@ -1,0 +1,86 @@
+"""Columns of whole tables, read by several threads at a time: a file is read as fast as one core can by each."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from perfharness.model.trace import Int64
+from perfharness.trace.database import Database
+from perfharness.trace.parquet_folder import ParquetFolder
+from perfharness.trace.source import ROW_ID, TraceSource, Window
+
+READERS = 2
+
+_Answer = TypeVar("_Answer")
+
+
+def open_source(path: Path) -> TraceSource:
+    """Open a trace, a sqlite file or a folder of Parquet files.
+
+    Raises `TraceNotFoundError` where there is nothing, `TraceFormatError` where it is no trace, or not a whole one.
+    """
+    return ParquetFolder(path) if path.is_dir() else Database(path)
+
+
+class Readers:
+    """Threads that each have the trace open for themselves. Use as a context manager.
+
+    Attributes:
+        source: the trace, for questions that are small.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened = ExitStack()
+        self.source = self._opened.enter_context(open_source(path))
+        self._pool = ThreadPoolExecutor(max_workers=READERS)
+        self._own = threading.local()
+        self._opening = threading.Lock()
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._opened.close()
+        # What threads that have ended freed would stay in their arenas (glibc).
+        pa.default_memory_pool().release_unused()
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+    def integers(
+        self, table: str, columns: list[str], *, row_id: bool = False, first_of: dict[str, list[str]] | None = None
+    ) -> dict[str, Int64]:
+        """`TraceSource.integers` of a whole table; no rows where there is no such table."""
+        names = [*columns, *(first_of or {}), *([ROW_ID] if row_id else [])]
+        parts = self._windows(table, lambda source, window: source.integers(table, columns, row_id, first_of, window))
+        empty = np.empty(0, dtype=np.int64)
+        return {name: np.concatenate([empty, *(part.pop(name) for part in parts)]) for name in names}
+
+    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
+        """`TraceSource.strings` of a whole table."""
+        parts = self._windows(table, lambda source, window: source.strings(table, key, text, unless, window))
+        keys = np.concatenate([np.empty(0, dtype=np.int64), *(keys for keys, _ in parts)])
+        return keys, pa.chunked_array([chunk for _, texts in parts for chunk in texts.chunks], pa.string())
+
+    def _windows(self, table: str, read: Callable[[TraceSource, Window], _Answer]) -> list[_Answer]:
+        return list(self._pool.map(lambda window: read(self._source(), window), self.source.windows(table)))
+
+    def _source(self) -> TraceSource:
+        """The calling thread's own."""
+        source: TraceSource | None = getattr(self._own, "source", None)
+        if source is None:
+            source = open_source(self._path)
+            with self._opening:
+                self._own.source = self._opened.enter_context(source)
+        return source
