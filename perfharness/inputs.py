@@ -13,11 +13,11 @@ from perfharness.files import is_plain
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
-from perfharness_launcher.collect import collect
-from perfharness_launcher.discovery import find_nsys
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys_command import REPORT_STEM
-from perfharness_launcher.report_export import REPORT_SUFFIX, sqlite_of
+from perfharness_launcher.nsys.collect import collect
+from perfharness_launcher.nsys.command_line import REPORT_STEM
+from perfharness_launcher.nsys.export import REPORT_SUFFIX, sqlite_of
+from perfharness_launcher.nsys.probe import find_nsys
 
 if TYPE_CHECKING:
     from perfharness.report.locate import Located

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,14 +34,24 @@ class Interrupts:
         finally:
             self._raising = False
 
+    def note_only(self) -> None:
+        """From here on, interrupts are only counted again."""
+        self._raising = False
+
     def __bool__(self) -> bool:
         return self.count > 0
 
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """While open, these signals are only noted; SIGHUP is ignored where it was before."""
+    """While open, these signals are only noted; SIGHUP is ignored where it was before.
+
+    Only the main thread can change what a signal does: opened in another one, nothing is noted.
+    """
     interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         interrupts.note()

@@ -1,10 +1,11 @@
-"""A plan -> a run on disk: start, watch, collect, analyse, put in place."""
+"""A plan -> a measured run in its staging folder: start, watch, collect. Whoever launches analyses and places it."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,46 +14,60 @@ from typing import NoReturn
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import (
-    EnvironmentRecord,
-    FindingRecord,
-    ProcessRecord,
-    RunManifest,
+from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
+from perfharness_launcher.companions.clocks import ClockCompanion
+from perfharness_launcher.companions.companion import (
+    Companion,
+    CompanionContext,
+    CompanionReport,
+    Companions,
+    MeasuredProcess,
 )
-from perfharness.model.plan import LaunchPlan, ProcessSpec
-from perfharness_launcher.annotation_findings import annotation_findings
-from perfharness_launcher.collect import collect
-from perfharness_launcher.companions import Companion, CompanionContext, CompanionReport, Companions, MeasuredProcess
-from perfharness_launcher.interrupts import noting_interrupts
-from perfharness_launcher.orphans import adopting_orphans
-from perfharness_launcher.outcome import process_findings, process_record
-from perfharness_launcher.spawn import planned_command
+from perfharness_launcher.companions.cool_down import CoolDownCompanion
+from perfharness_launcher.companions.exclusive import ExclusiveGpus
+from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
+from perfharness_launcher.interrupts import Interrupts, noting_interrupts
+from perfharness_launcher.nsys.collect import collect
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.processes.outcome import annotation_findings, process_findings, process_record
+from perfharness_launcher.processes.spawn import ProcessSpec, planned_command
+from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
 from perfharness_launcher.staging import Staging, left_behind, staging
-from perfharness_launcher.supervise import Observer, Patience, Supervisor
-
-Analyse = Callable[[Path, RunManifest], bool]
-"""Writes the results of a run into its folder; whether all of it was written."""
-
 
 ALMOST_FULL_BYTES = 1 << 20
 """Less space than this at the end of a run, and something was perhaps not written."""
 
 
-@dataclass(frozen=True)
-class LaunchOutcome:
-    """A finished launch."""
+@dataclass
+class FinishedRun:
+    """A measured run, complete but for its results, in a folder beside the one it is meant for.
+
+    Attributes:
+        folder: where it lies.
+        placed: where it was put; None: not yet.
+    """
 
     manifest: RunManifest
-    output_dir: Path
-    """Where it lies: the output folder of the plan, or a folder in that, beside an earlier run that has numbers."""
+    folder: Path
+    _stage: Staging
+    _interrupts: Interrupts
+    placed: Path | None = None
 
-    is_aside: bool = False
+    def put_in_place(self, *, whole: bool) -> Path:
+        """Put it into the output folder, or beside an earlier run there that has numbers where this one has none.
 
-    @property
-    def all_processes_well(self) -> bool:
-        """Whether every process ended with 0 and left its trace."""
-        wanted = self.manifest.tracer.kind != "none"
-        return all(record.ended == "ok" and (record.trace or not wanted) for record in self.manifest.processes)
+        Args:
+            whole: all that was measured was read and written.
+
+        Returns:
+            Where it lies now.
+
+        Raises:
+            LaunchError: it could not be moved.
+        """
+        self._interrupts.note_only()
+        self.placed = self._stage.finish(whole=whole)
+        return self.placed
 
 
 def new_run_id() -> str:
@@ -60,23 +75,40 @@ def new_run_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
+def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Companion]:
+    """The companions that the options ask for, in the order of their start.
+
+    Args:
+        say: is given a line for what a companion waits for before the run begins.
+    """
+    options = plan.options
+    companions: list[Companion] = [ExclusiveGpus(required=options.require_exclusive)]
+    if options.cool_down_c is not None:  # before the clocks are locked, for an idle GPU with locked clocks stays warmer
+        companions.append(CoolDownCompanion(options.cool_down_c, options.cool_down_limit_s, say))
+    if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
+        companions.append(ClockCompanion(stop_on_refusal=options.clock_refusal == "stop"))
+    if options.telemetry:
+        cpus = free_cpus(spec.placement for spec in plan.processes)
+        companions.append(TelemetryCompanion(options.sample_interval_ms, options.measure_idle_s, cpus=cpus))
+    return companions
+
+
+@contextmanager
 def launch(
     plan: LaunchPlan,
-    environment: EnvironmentRecord,
     command: Sequence[str],
     observer: Observer,
-    analyse: Analyse,
     *,
     companions: Sequence[Companion] = (),
     patience: Patience | None = None,
-) -> LaunchOutcome:
-    """Run a plan.
+) -> Iterator[FinishedRun]:
+    """Run a plan; what stands in the `with` block reads the run, writes its results and puts it in place.
+
+    While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
+    raises, what was measured is kept: in place of the earlier run, or beside it where that has numbers.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        analyse: turns the run folder into `benchmark*.json`; called in the folder where the run is written, before it
-            is put in place. Whatever it raises, what was measured is kept: in place of the earlier run, or beside it
-            where that has numbers.
         companions: what runs beside the processes, in the order of their start.
 
     Raises:
@@ -85,53 +117,76 @@ def launch(
     """
     output_dir = plan.options.output_dir.absolute()
     run_id = new_run_id()
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage, adopting_orphans():
-        keeper = _ManifestKeeper(stage, make_manifest(plan, environment, command, run_id, created))
-        beside = Companions([*companions, keeper])
-        supervisor = Supervisor(plan, stage.path, run_id, interrupts, observer, patience or Patience(), beside)
-        killed = _left_behind(output_dir, stage.path)
+    with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage:
+        manifest = _measure(plan, command, run_id, stage, interrupts, observer, companions, patience or Patience())
+        run = FinishedRun(manifest, stage.path, stage, interrupts)
         try:
-            keeper.write()
-            beside.start(CompanionContext(plan, stage.path, run_id, lambda: bool(interrupts)))
-            endings = supervisor.run()
-            observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
-            collected = collect(plan.nsys, [ending.process.folder for ending in endings], interrupts)
-            records = [
-                process_record(ending, found, planned_command(ending.process.spec, plan, output_dir))
-                for ending, found in zip(endings, collected, strict=True)
-            ]
-            findings = [*plan.findings, *killed, *_leftovers(supervisor.leftovers)]
-            findings += beside.findings
-            for ending, record, found in zip(endings, records, collected, strict=True):
-                findings += found.findings
-                findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
-                if plan.annotations is not None:
-                    findings += annotation_findings(ending.process.folder, record, plan.annotations)
-            findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
-            findings += _full_disk(stage.path)
-            if not supervisor.has_measured:
-                _refuse(findings)
-            manifest = make_manifest(plan, environment, command, run_id, created, records, findings).model_copy(
-                update={
-                    "companions": beside.records,
-                    "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
-                }
-            )
-            stage.write_manifest(manifest)
-            observer.stage("reading the traces")
             with interrupts.raising():
-                whole = analyse(stage.path, manifest)
+                yield run
         except BaseException as error:
-            beside.stop()
-            if supervisor.has_measured:
-                raise _kept(error, stage.finish(whole=False), observer) from error
-            stage.discard()
-            if isinstance(error, PerfHarnessError) and beside.findings:
-                raise _with_findings(error, beside.findings) from error
-            raise
-        place = stage.finish(whole=whole)
-    return LaunchOutcome(manifest, place, is_aside=place != output_dir)
+            if run.placed is not None:
+                raise
+            raise _kept(error, stage.finish(whole=False), observer) from error
+        if run.placed is None:
+            run.put_in_place(whole=False)
+
+
+def _measure(
+    plan: LaunchPlan,
+    command: Sequence[str],
+    run_id: str,
+    stage: Staging,
+    interrupts: Interrupts,
+    observer: Observer,
+    companions: Sequence[Companion],
+    patience: Patience,
+) -> RunManifest:
+    """Run the processes, and write the complete manifest."""
+    output_dir = stage.output_dir
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    keeper = _ManifestKeeper(stage, make_manifest(plan, command, run_id, created))
+    beside = Companions([*companions, keeper])
+    supervisor = Supervisor(plan.group, stage.path, run_id, interrupts, observer, patience, beside)
+    killed = _left_behind(output_dir, stage.path)
+    try:
+        keeper.write()
+        beside.start(CompanionContext(stage.path, run_id, plan.gpus, lambda: bool(interrupts)))
+        endings = supervisor.run()
+        observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
+        nsys = None if plan.nsys is None else plan.nsys.install
+        collected = collect(nsys, [ending.process.folder for ending in endings], interrupts)
+        records = [
+            process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir))
+            for ending, found in zip(endings, collected, strict=True)
+        ]
+        findings = [*plan.findings, *killed, *_leftovers(supervisor.leftovers)]
+        findings += beside.findings
+        for ending, record, found in zip(endings, records, collected, strict=True):
+            findings += found.findings
+            findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
+            if plan.annotations is not None:
+                findings += annotation_findings(ending.process.folder, record, plan.annotations)
+        findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
+        findings += _full_disk(stage.path)
+        if not supervisor.has_measured:
+            _refuse(findings)
+        manifest = make_manifest(plan, command, run_id, created, records, findings).model_copy(
+            update={
+                "companions": beside.records,
+                "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
+            }
+        )
+        stage.write_manifest(manifest)
+    except BaseException as error:
+        beside.stop()
+        if supervisor.has_measured:
+            raise _kept(error, stage.finish(whole=False), observer) from error
+        stage.discard()
+        if isinstance(error, PerfHarnessError) and beside.findings:
+            raise _with_findings(error, beside.findings) from error
+        raise
+    observer.stage("reading the traces")
+    return manifest
 
 
 @dataclass
@@ -161,7 +216,7 @@ class _ManifestKeeper:
         """Note its pid and start."""
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
         records = [
-            record.model_copy(update=started) if record.folder == process.spec.folder else record
+            record.model_copy(update=started) if record.folder == process.folder else record
             for record in self.manifest.processes
         ]
         self.manifest = self.manifest.model_copy(update={"processes": records})
@@ -187,14 +242,13 @@ def _kept(error: BaseException, place: Path, observer: Observer) -> BaseExceptio
 
 def make_manifest(
     plan: LaunchPlan,
-    environment: EnvironmentRecord,
     command: Sequence[str],
     run_id: str,
     created: str,
     records: Sequence[ProcessRecord] | None = None,
     findings: Sequence[Finding] = (),
 ) -> RunManifest:
-    """The manifest of a run; without records, as it begins: what became of each process is not known."""
+    """The manifest of a run; without records, as it begins: the ends of its processes are not known."""
     options = plan.options
     return RunManifest(
         run_id=run_id,
@@ -211,7 +265,7 @@ def make_manifest(
         placement_reason=plan.placement_reason,
         reject_throttled=options.reject_throttled,
         tracer=plan.tracer,
-        environment=environment,
+        environment=plan.environment,
         processes=[_planned_record(spec, plan) for spec in plan.processes] if records is None else list(records),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
     )
@@ -223,7 +277,7 @@ def _planned_record(spec: ProcessSpec, plan: LaunchPlan) -> ProcessRecord:
         gpu_index=spec.gpu_index,
         gpu_uuid=spec.gpu.uuid if spec.gpu else None,
         folder=spec.folder,
-        command=planned_command(spec, plan, plan.options.output_dir.absolute()),
+        command=planned_command(spec, plan.nsys, plan.options.output_dir.absolute()),
         ended="cut_off",
     )
 

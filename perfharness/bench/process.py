@@ -25,13 +25,12 @@ from perfharness.bench.spec import (
     CaseState,
 )
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
-from perfharness.model.manifest import TracerRecord
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
-from perfharness_launcher.outcome import last_said, log_tail, signal_name
-from perfharness_launcher.spawn import STDERR_LOG, TRACER_LOG, RunningProcess
-from perfharness_launcher.supervise import Ending, Observer, Patience, Phase, Supervisor
+from perfharness_launcher.nsys.command_line import TRACER_LOG
+from perfharness_launcher.processes.outcome import last_said, log_tail, signal_name
+from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
+from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
 
 LOOKED_AT_LINES = 100
 """Of the log, for signs of memory that ran out: a stack follows them."""
@@ -184,11 +183,8 @@ def run_supervised(
 ) -> CaseEnd:
     """Run any command so, its logs in `folder`; it ends with this process, whatever ends that."""
     process = ProcessSpec(0, 0, None, folder.name, tuple(command), environment)
-    options = LaunchOptions(script=command[0], timeout_s=timeout_s, tracer="none", barrier=False, telemetry=False)
-    plan = LaunchPlan(
-        options, TracerRecord(kind="none"), None, (), (process,), InterpreterFacts(sys.executable), traces_cuda=False
-    )
-    supervisor = Supervisor(plan, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
+    group = ProcessGroup((process,), timeout_s=timeout_s)
+    supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
     (ending,) = supervisor.run()
     (folder / TRACER_LOG).unlink(missing_ok=True)
     return _end(ending, supervisor.leftovers)
@@ -215,24 +211,8 @@ def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
     )
 
 
-class Unobserved:
-    """Nobody is told of what goes on."""
-
-    def started(self, processes: Sequence[RunningProcess]) -> None:
-        """One is there."""
-
-    def look(self, phases: Sequence[Phase]) -> None:
-        """Nothing to be done."""
-
-    def stage(self, name: str) -> None:
-        """Nothing to be said."""
-
-    def interrupted(self, count: int) -> None:
-        """Reported by whoever waits for the process."""
-
-
 @dataclass
-class _SpecWriter(Unobserved):
+class _SpecWriter(Observer):
     """Writes the spec in the moment in which the process is started, for its start-up is counted from there."""
 
     spec: CaseSpec
@@ -246,7 +226,7 @@ class _SpecWriter(Unobserved):
         """One is there, and waits."""
         (self._process,) = processes
 
-    def look(self, phases: Sequence[Phase]) -> None:
+    def poll(self, phases: Sequence[Phase]) -> None:
         """Write once it is ready."""
         del phases
         if not self._is_written and self._process is not None and self._process.status.ready:

@@ -211,9 +211,9 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.report.bench_charts import draw_charts
     from perfharness.report.bench_table import print_suite
-    from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
-    from perfharness_launcher.orphans import adopting_orphans
+    from perfharness_launcher.plan.gpus import find_gpus
+    from perfharness_launcher.processes.orphans import adopting_orphans
 
     console, messages = Console(), Console(stderr=True)
     gpus = find_gpus()

@@ -57,7 +57,7 @@ def gpu_of(suite: Suite, gpus: tuple[GpuRecord, ...], problem: str | None) -> Gp
     """The GPU that the suite's CUDA cases run on; None where there is none, or all run on the CPU."""
     import os
 
-    from perfharness_launcher.gpus import choose_gpus
+    from perfharness_launcher.plan.gpus import choose_gpus
 
     if suite.run.gpu is not None and not gpus:
         raise UsageError(f"--gpu {suite.run.gpu}: {problem}")
@@ -79,7 +79,7 @@ def machine_of(facts: Any, uuid: str | None) -> MachineRecord:
 
     from perfharness.model.bench import MachineRecord
     from perfharness.model.version import VERSION
-    from perfharness_launcher.environment import cpu_model
+    from perfharness_launcher.plan.machine import cpu_model
 
     return MachineRecord(
         hostname=socket.gethostname(),

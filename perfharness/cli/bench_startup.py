@@ -36,9 +36,9 @@ def start_up(
     from perfharness.bench.suite.startup import FIGURES, measure_startup
     from perfharness.bench.suite.store import locked
     from perfharness.report.cold_start import print_cold_start, write_cold_start
-    from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
-    from perfharness_launcher.orphans import adopting_orphans
+    from perfharness_launcher.plan.gpus import find_gpus
+    from perfharness_launcher.processes.orphans import adopting_orphans
 
     if not model or not backend or backend.endswith("/all"):
         raise UsageError("name one --model and one --backend, as --backend torch/eager")

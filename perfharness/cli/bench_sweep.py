@@ -152,9 +152,9 @@ def _measured(
     from perfharness.bench.suite.store import locked, prepare
     from perfharness.bench.suite.suite import doubling_sizes
     from perfharness.model.bench_search import SWEEP_NAME, TargetFigure
-    from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
-    from perfharness_launcher.orphans import adopting_orphans
+    from perfharness_launcher.plan.gpus import find_gpus
+    from perfharness_launcher.processes.orphans import adopting_orphans
 
     smallest, largest = sizes
     doubling_sizes(largest, smallest)

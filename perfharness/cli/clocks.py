@@ -34,8 +34,8 @@ from perfharness.telemetry.clocks import (
     state_dirs,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
-from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
+from perfharness_launcher.plan.gpus import choose_gpus, find_gpus
 
 NumGpus = Annotated[int, typer.Option("-ng", "--num-gpus", help="How many GPUs.")]
 GpuOffset = Annotated[int, typer.Option("-go", "--gpu-offset", help="Number of the first GPU.")]

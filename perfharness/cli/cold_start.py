@@ -7,21 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.cli.output import Output
 from perfharness.errors import PerfHarnessError
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
-from perfharness.model.plan import LaunchOptions, LaunchPlan
-from perfharness_launcher.companions import Companion
-from perfharness_launcher.page_cache import FilesInUse, drop_page_cache
+from perfharness.runs.launch import LaunchResult
+from perfharness_launcher.companions.companion import Companion
+from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import LaunchOptions
 
-if TYPE_CHECKING:
-    from perfharness.report.run_folder import RunSummary
-    from perfharness_launcher.launch import LaunchOutcome
-
-Run = Callable[[LaunchPlan, Sequence[Companion]], "tuple[LaunchOutcome, RunSummary]"]
+Run = Callable[[LaunchPlan, Sequence[Companion]], LaunchResult]
 Drop = Callable[[Collection[Path]], CacheState]
 
 
@@ -79,11 +76,11 @@ def _row(
 
     folder = plan.options.output_dir.name
     try:
-        outcome, _ = run(plan, beside)
+        result = run(plan, beside)
     except PerfHarnessError as error:
         reason = str(error).splitlines()[0]
         return ColdStartRow(cache=cache, folder=folder, status="failed", reason=reason, cache_state=state), False
-    process = outcome.manifest.processes[0]
+    process = result.manifest.processes[0]
     well = process.ended == "ok"
     row = ColdStartRow(
         cache=cache,
@@ -91,7 +88,7 @@ def _row(
         status="ok" if well else "failed",
         reason=None if well else f"the process ended with {process.signal or process.exit_code} ({process.ended})",
         cache_state=state,
-        startup=startup_of(outcome.output_dir, process) if well else None,
+        startup=startup_of(result.folder, process) if well else None,
     )
     return row, process.ended == "interrupted"
 

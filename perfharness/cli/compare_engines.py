@@ -181,9 +181,9 @@ def compare_engines_verb(
     from perfharness.bench.compare_engines.summary import print_comparison
     from perfharness.bench.suite.store import locked
     from perfharness.report.pictures import require_matplotlib
-    from perfharness_launcher.gpus import find_gpus
     from perfharness_launcher.interrupts import noting_interrupts
-    from perfharness_launcher.orphans import adopting_orphans
+    from perfharness_launcher.plan.gpus import find_gpus
+    from perfharness_launcher.processes.orphans import adopting_orphans
 
     require_matplotlib("compare-engines")
     _check_files(image, gt, metric_images_dir, metric_gt_dir)

@@ -15,7 +15,7 @@ from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from perfharness.report.console import Console
-    from perfharness_launcher.checkup import Check
+    from perfharness_launcher.doctor import Check
 
 MARKS = {"good": ("ok", "green"), "absent": ("--", "dim"), "warning": ("!", "yellow"), "bad": ("X", "red")}
 
@@ -46,8 +46,8 @@ def doctor(
     import json
 
     from perfharness.report.console import Console
-    from perfharness_launcher.checkup import check_up
-    from perfharness_launcher.discovery import install_nsys
+    from perfharness_launcher.doctor import check_up
+    from perfharness_launcher.nsys.probe import install_nsys
 
     if install and install_nsys(os.environ) != 0:
         raise typer.Exit(EXIT_FAILED)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -36,9 +35,15 @@ from perfharness.cli.options import (
 from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import RunManifest
 from perfharness.model.placement import cpu_list
-from perfharness.model.plan import (
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.model.text import safe
+from perfharness.render.charts.drawing import require_charts
+from perfharness.report.console import Console, say
+from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
+from perfharness_launcher.companions.companion import Companion
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import (
     DEFAULT_BARRIER_TIMEOUT_S,
     DEFAULT_COOL_DOWN_LIMIT_S,
     DEFAULT_MEASURE_IDLE_S,
@@ -46,24 +51,9 @@ from perfharness.model.plan import (
     DEFAULT_SAMPLE_INTERVAL_MS,
     DEFAULT_WARMUP_BATCHES,
     LaunchOptions,
-    LaunchPlan,
 )
-from perfharness.model.telemetry import TELEMETRY_NAME
-from perfharness.model.text import safe
-from perfharness.render.charts.drawing import require_charts
-from perfharness.report.console import Console, say
-from perfharness_launcher.beside import companions_for
-from perfharness_launcher.companions import Companion
-from perfharness_launcher.environment import fingerprint
-from perfharness_launcher.gpus import GpuFacts, find_gpus
-from perfharness_launcher.launch import LaunchOutcome, launch
-from perfharness_launcher.machine import gather
-from perfharness_launcher.plan import make_plan
-from perfharness_launcher.spawn import planned_command
-
-if TYPE_CHECKING:
-    from perfharness.report.run_folder import RunSummary
-
+from perfharness_launcher.processes.orphans import adopting_orphans
+from perfharness_launcher.processes.spawn import planned_command
 
 PROCESSES = "Processes and GPUs"
 TRACING = "Tracing"
@@ -376,8 +366,6 @@ def run_launch(
     behind: Sequence[str] = (),
 ) -> int:
     """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
-    gpu_facts = find_gpus()
-    facts = gather(options, os.environ, gpu_facts)
     launches = [options]
     if cold_start is not None:
         if problems := list(conflicts(options, cold_start, swept=bool(np_sweep))):
@@ -385,7 +373,7 @@ def run_launch(
         launches = cold_start_options(options, cold_start)
     elif np_sweep:
         launches = sweep_options(options, np_sweep)
-    plans = [make_plan(each, facts) for each in launches]
+    plans = plan_launches(launches)
     if behind:
         finding = _behind_finding(behind, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
@@ -396,48 +384,29 @@ def run_launch(
             output.findings(plan.findings)
         return EXIT_OK
 
-    def run(plan: LaunchPlan, more: Sequence[Companion] = ()) -> tuple[LaunchOutcome, RunSummary]:
-        return execute(plan, gpu_facts, output.messages, show_output=show_output, more_companions=more)
+    def run(plan: LaunchPlan, more: Sequence[Companion] = ()) -> LaunchResult:
+        return execute(plan, output.messages, show_output=show_output, more_companions=more)
 
     if cold_start is not None:
         return run_cold_start(plans, options.output_dir, output, run)
     if np_sweep:
         return run_np_sweep(plans, options.output_dir, output, run)
-    outcome, summary = run(plans[0])
-    return conclude(outcome, summary, output)
+    return show(run(plans[0]), output)
 
 
 def execute(
-    plan: LaunchPlan,
-    gpu_facts: GpuFacts,
-    console: Console,
-    *,
-    show_output: bool,
-    more_companions: Sequence[Companion] = (),
-) -> tuple[LaunchOutcome, RunSummary]:
-    """Run one plan, with its companions, and read its traces. `console`: for progress and messages."""
+    plan: LaunchPlan, console: Console, *, show_output: bool, more_companions: Sequence[Companion] = ()
+) -> LaunchResult:
+    """Run one plan and draw what is to be drawn of it. `console`: for progress and messages."""
     say(console, headline(plan))
-    summary: list[RunSummary] = []
-    with LaunchView(console, show_output=show_output) as view:
-        outcome = launch(
-            plan,
-            fingerprint(gpu_facts, plan.interpreter),
-            ["perfharness", *sys.argv[1:]],
-            view,
-            lambda folder, manifest: _analysed_whole(summary, folder, manifest),
-            companions=[*companions_for(plan.options, view.stage), *more_companions],
-        )
-    if plan.options.plots and (outcome.output_dir / TELEMETRY_NAME).exists():
+    with adopting_orphans(), LaunchView(console, show_output=show_output) as view:
+        result = run_plan(plan, ["perfharness", *sys.argv[1:]], view, more_companions)
+    if plan.options.plots and (result.folder / TELEMETRY_NAME).exists():
         from perfharness.render.charts.telemetry import draw_run
 
-        for path in draw_run(outcome.output_dir):
+        for path in draw_run(result.folder):
             say(console, f"drawn: {path}")
-    return outcome, summary[0]
-
-
-def _analysed_whole(summaries: list[RunSummary], folder: Path, manifest: RunManifest) -> bool:
-    summaries.append(analyse(folder, manifest))
-    return summaries[-1].not_written is None
+    return result
 
 
 def check_plots(telemetry: bool) -> None:
@@ -445,19 +414,6 @@ def check_plots(telemetry: bool) -> None:
     if not telemetry:
         raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")
     require_charts()
-
-
-def analyse(folder: Path, manifest: RunManifest) -> RunSummary:
-    """Read what was traced; imported here, for the numeric libraries are of no use while the processes run."""
-    from perfharness.report.run_folder import analyze_run
-
-    return analyze_run(
-        folder,
-        manifest,
-        warmup_batches=manifest.warmup_batches,
-        domain=manifest.domain,
-        batch_pattern=manifest.batch_pattern,
-    )
 
 
 def headline(plan: LaunchPlan) -> str:
@@ -486,7 +442,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
         if spec.placement.cpus:
             node = "" if spec.placement.memory_node is None else f", memory of node {spec.placement.memory_node}"
             lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}{node}: {spec.placement.how}")
-        lines.append(f"  {shlex.join(planned_command(spec, plan, run_dir))}")
+        lines.append(f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}")
     for line in lines:
         say(console, line)
 
@@ -499,36 +455,17 @@ def _barrier_in_words(plan: LaunchPlan) -> str:
     return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"
 
 
-def conclude(outcome: LaunchOutcome, summary: RunSummary, output: Output) -> int:
-    """Print the results, then what is to be said about them; returns the exit code."""
+def show(result: LaunchResult, output: Output) -> int:
+    """Print the results and what was found; returns the exit code."""
     from perfharness.report.terminal import print_result
 
-    findings = [*summary.findings, *placing_findings(outcome, summary)]
+    summary = result.summary
     if output.is_json:
         output.json(summary.mean)
     else:
-        print_result(output.results, summary.mean, (result.entries for result in summary.results.values()))
-    output.findings(findings)
-    output.message(f"results: {outcome.output_dir}")
-    if not outcome.all_processes_well or summary.not_written is not None:
+        print_result(output.results, summary.mean, (each.entries for each in summary.results.values()))
+    output.findings(result.findings)
+    output.message(f"results: {result.folder}")
+    if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
-    return exit_code(findings)
-
-
-def placing_findings(outcome: LaunchOutcome, summary: RunSummary) -> list[Finding]:
-    """What is to be said about where the run lies."""
-    found = []
-    if summary.not_written is not None:
-        found.append(
-            Finding("results-not-written", Severity.ERROR, summary.not_written, "free some space or name another -o")
-        )
-    if outcome.is_aside:
-        found.append(
-            Finding(
-                "earlier-run-kept",
-                Severity.ERROR,
-                f"{outcome.output_dir.parent} keeps its earlier run, for that has numbers and this one has none, or "
-                f"not all; this one lies in {outcome.output_dir}",
-            )
-        )
-    return found
+    return exit_code(result.findings)

@@ -17,15 +17,15 @@ from rich.live import Live
 from rich.table import Table
 
 from perfharness.report.console import say
-from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
-from perfharness_launcher.supervise import Phase
+from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
+from perfharness_launcher.processes.supervise import Observer, Phase
 
 REFRESH_S = 0.5
 LAST_LINE_BYTES = 512
 MIRROR_BYTES = 1 << 20
 
 
-class LaunchView:
+class LaunchView(Observer):
     """Observer of a launch.
 
     A thread of its own draws: a terminal that is stopped or a reader that does not read holds up nothing but the
@@ -72,7 +72,7 @@ class LaunchView:
             ]
         self._processes = processes
 
-    def look(self, phases: Sequence[Phase]) -> None:
+    def poll(self, phases: Sequence[Phase]) -> None:
         """Take over what they are doing."""
         if list(phases) == self._phases:
             return

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.cli.output import Output
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
-from perfharness.model.plan import LaunchOptions, LaunchPlan
 from perfharness.model.result import path_text
 from perfharness.model.scaling import Scaling, ScalingRow
 from perfharness.report.console import say
+from perfharness.runs.launch import LaunchResult
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import LaunchOptions
 
 if TYPE_CHECKING:
     from perfharness.report.run_folder import RunSummary
-    from perfharness_launcher.launch import LaunchOutcome
 
-Run = Callable[[LaunchPlan], "tuple[LaunchOutcome, RunSummary]"]
+Run = Callable[[LaunchPlan], LaunchResult]
 
 
 def parse_np_sweep(text: str | None) -> tuple[int, ...]:
@@ -82,14 +83,15 @@ def _row(plan: LaunchPlan, run: Run, output: Output) -> tuple[ScalingRow, RunSum
 
     number, folder = plan.options.num_processes, plan.options.output_dir.name
     try:
-        outcome, summary = run(plan)
+        result = run(plan)
     except (LaunchError, PerfHarnessError) as error:
         say(output.errors, str(error))
         reason = str(error).splitlines()[0]
         return ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason), None, False
+    summary = result.summary
     output.findings(summary.findings)
-    row = scaling_row(number, folder, outcome.manifest, summary.mean, summary.results, summary.findings)
-    return row, summary, any(process.ended == "interrupted" for process in outcome.manifest.processes)
+    row = scaling_row(number, folder, result.manifest, summary.mean, summary.results, summary.findings)
+    return row, summary, any(process.ended == "interrupted" for process in result.manifest.processes)
 
 
 def _conclude(rows: list[ScalingRow], plan: LaunchPlan, output_dir: Path, loop: tuple[str, ...] | None) -> Scaling:

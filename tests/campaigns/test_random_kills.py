@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher import child
+from perfharness_launcher.processes import child
 from tests.integration.launches import command, environment
 
 KILLS = int(os.environ.get("PERFHARNESS_TEST_KILLS", "12"))

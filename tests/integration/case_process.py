@@ -11,7 +11,7 @@ from pathlib import Path
 from perfharness.bench.process import case_outcome
 from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
-from perfharness_launcher.spawn import STDERR_LOG
+from perfharness_launcher.processes.spawn import STDERR_LOG
 from tests.integration.launches import CHECKOUT
 
 

@@ -16,7 +16,7 @@ def nsys_profile(
     """Record the NVTX ranges of a program into `report` (`*.nsys-rep`).
 
     Once more where nsys leaves its recording, which says that its importer failed, as it does once in a few hundred
-    times; the launcher imports such a recording again (perfharness_launcher/collect.py).
+    times; the launcher imports such a recording again (perfharness_launcher/nsys/collect.py).
     """
     command = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", *options]
     command += [f"--output={report.with_suffix('')}", *program]

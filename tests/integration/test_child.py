@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perfharness_launcher import child
+from perfharness_launcher.processes import child
 from tests.integration.launches import PATIENCE_S
 
 

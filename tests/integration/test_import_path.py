@@ -11,7 +11,7 @@ import pytest
 
 from perfharness.boot import without_current_folder
 from perfharness.trace import open_trace
-from perfharness_launcher.machine import ask_interpreter
+from perfharness_launcher.plan.machine import ask_interpreter
 from tests.integration.launches import PATIENCE_S, environment
 
 NAMES = (

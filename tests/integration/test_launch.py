@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfharness_launcher import child
+from perfharness_launcher.processes import child
 from tests.integration import launches
 from tests.integration.launches import (
     PATIENCE_S,

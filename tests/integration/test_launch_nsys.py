@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from perfharness.trace import open_trace
-from perfharness_launcher.discovery import probe
-from perfharness_launcher.trial import Trial, try_nsys
+from perfharness_launcher.nsys.probe import Trial, probe, try_nsys
 from tests.integration.launches import (
     CHECKOUT,
     PATIENCE_S,

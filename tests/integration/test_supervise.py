@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfharness.model.manifest import TracerRecord
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, NsysInstall, ProcessSpec
-from perfharness_launcher import child, guard
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
-from perfharness_launcher.orphans import RUN_ID_VARIABLE, adopting_orphans
-from perfharness_launcher.spawn import RunningProcess
-from perfharness_launcher.supervise import Ending, Patience, Phase, Supervisor
+from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing
+from perfharness_launcher.processes import child, guard
+from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, adopting_orphans
+from perfharness_launcher.processes.spawn import ProcessGroup, ProcessSpec, RunningProcess
+from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
 from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -41,7 +40,7 @@ time.sleep({last})
 """Starts a process without an environment, twice removed, in a session of its own."""
 
 
-class Watcher:
+class Watcher(Observer):
     """Acts once the first process has written something; without an act, once there are processes."""
 
     def __init__(self, act: Callable[[Sequence[RunningProcess]], None], *, when_up: bool = True) -> None:
@@ -53,38 +52,24 @@ class Watcher:
     def started(self, processes: Sequence[RunningProcess]) -> None:
         self._processes = processes
 
-    def look(self, _phases: Sequence[Phase]) -> None:
+    def poll(self, phases: Sequence[Phase]) -> None:
         log = self._processes[0].folder / "stdout.log"
         if not self._done and (not self._when_up or (log.exists() and log.read_text())):
             self._done = True
             self._act(self._processes)
 
-    def stage(self, name: str) -> None:
-        pass
 
-    def interrupted(self, count: int) -> None:
-        pass
-
-
-def plan(*programs: str, nsys: Path | None = None, timeout_s: float | None = None) -> LaunchPlan:
+def group(*programs: str, nsys: Path | None = None, timeout_s: float | None = None) -> ProcessGroup:
     specs = tuple(
         ProcessSpec(index, 0, None, f"proc_{index}_gpu_0", (sys.executable, "-c", program))
         for index, program in enumerate(programs)
     )
-    return LaunchPlan(
-        LaunchOptions("script", tracer="none", barrier=False, telemetry=False, timeout_s=timeout_s),
-        TracerRecord(kind="nsys" if nsys else "none"),
-        NsysInstall(nsys) if nsys else None,
-        (),
-        specs,
-        InterpreterFacts(sys.executable),
-        traces_cuda=False,
-    )
+    return ProcessGroup(specs, NsysTracing(NsysInstall(nsys)) if nsys else None, timeout_s)
 
 
 def supervised(
     folder: Path,
-    what: LaunchPlan,
+    what: ProcessGroup,
     act: Callable[[Sequence[RunningProcess]], None] = lambda _: None,
     *,
     interrupts: Interrupts | None = None,
@@ -119,7 +104,7 @@ def test_a_helper_that_is_killed_costs_its_own_process_only(tmp_path: Path) -> N
     def kill_helper(processes: Sequence[RunningProcess]) -> None:
         processes[0].popen.kill()
 
-    (lost, other), _ = supervised(tmp_path, plan(SLEEP, "import time; time.sleep(0.5)"), kill_helper)
+    (lost, other), _ = supervised(tmp_path, group(SLEEP, "import time; time.sleep(0.5)"), kill_helper)
     assert (lost.process.status.lost, lost.process.status.ended) == (True, None)
     assert lost.process.status.pid is not None
     wait_for(lambda: not psutil.pid_exists(lost.process.status.pid or 0))
@@ -130,7 +115,7 @@ def test_a_helper_that_is_killed_before_it_began_is_not_waited_for(tmp_path: Pat
     def kill_helper(processes: Sequence[RunningProcess]) -> None:
         processes[0].popen.kill()
 
-    (ending,), supervisor = supervised(tmp_path, plan(SLEEP), kill_helper, when_up=False)
+    (ending,), supervisor = supervised(tmp_path, group(SLEEP), kill_helper, when_up=False)
     assert ending.process.status.not_started is not None or ending.process.status.lost
     assert end_of(ending) == (None, None)
     assert supervisor.leftovers == []
@@ -140,7 +125,7 @@ def test_a_tracer_that_never_starts_its_process_ends_with_the_first_interrupt(tm
     interrupts = Interrupts()
     nsys = shell_program(tmp_path / "nsys", "exec sleep 1000")
     (ending,), supervisor = supervised(
-        tmp_path, plan(SLEEP, nsys=nsys), lambda _: interrupts.note(), interrupts=interrupts, when_up=False
+        tmp_path, group(SLEEP, nsys=nsys), lambda _: interrupts.note(), interrupts=interrupts, when_up=False
     )
     assert (ending.stopped, ending.process.status.pid) == ("interrupted", None)
     assert not supervisor.has_measured
@@ -154,7 +139,7 @@ def test_a_tracer_that_fails_before_the_process_began_is_started_again(tmp_path:
 while [ "${{1#--output}}" = "$1" ]; do shift; done; shift
 exec "$@" """,
     )
-    (ending,), _ = supervised(tmp_path, plan("import os; print(os.environ.get('TMPDIR'))", nsys=nsys))
+    (ending,), _ = supervised(tmp_path, group("import os; print(os.environ.get('TMPDIR'))", nsys=nsys))
     assert (end_of(ending), ending.tracer_restarts) == ((None, 0), 2)
     own_tmpdir = (ending.process.folder / "stdout.log").read_text().strip()
     assert own_tmpdir == str(os.environ.get("TMPDIR")), "the tracer's is not the process's"
@@ -164,7 +149,7 @@ exec "$@" """,
 
 def test_a_tracer_that_always_fails_is_given_up(tmp_path: Path) -> None:
     nsys = shell_program(tmp_path / "nsys", f"echo start >> {tmp_path}/starts; exit 3")
-    (ending,), _ = supervised(tmp_path, plan(SLEEP, nsys=nsys))
+    (ending,), _ = supervised(tmp_path, group(SLEEP, nsys=nsys))
     assert "exit code 3" in str(ending.process.status.not_started)
     assert (tmp_path / "starts").read_text().count("start") == 3
 
@@ -177,7 +162,7 @@ def test_a_second_interrupt_kills_what_ignores_the_first(tmp_path: Path) -> None
         interrupts.note()
 
     stubborn = f"import signal\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n{SLEEP}"
-    (ending,), _ = supervised(tmp_path, plan(stubborn), interrupt_twice, interrupts=interrupts)
+    (ending,), _ = supervised(tmp_path, group(stubborn), interrupt_twice, interrupts=interrupts)
     assert (ending.stopped, (ending.process.status.ended or {})["signal"]) == ("interrupted", signal.SIGKILL)
 
 
@@ -185,12 +170,12 @@ def test_a_helper_that_does_not_answer_is_given_up_after_the_last_signal(tmp_pat
     def stop_helper(processes: Sequence[RunningProcess]) -> None:
         os.kill(processes[0].popen.pid, signal.SIGSTOP)
 
-    (ending,), _ = supervised(tmp_path, plan(SLEEP, timeout_s=0.5), stop_helper)
+    (ending,), _ = supervised(tmp_path, group(SLEEP, timeout_s=0.5), stop_helper)
     assert (ending.stopped, ending.process.status.lost) == ("timeout", True)
 
 
 def test_daemons_without_an_environment_are_found_and_ended(tmp_path: Path) -> None:
-    (ending,), supervisor = supervised(tmp_path, plan(DAEMON.format(seconds=7301, last=0)))
+    (ending,), supervisor = supervised(tmp_path, group(DAEMON.format(seconds=7301, last=0)))
     assert end_of(ending) == (None, 0)
     assert [line.partition(": ")[2] for line in supervisor.leftovers] == ["sleep 7301"]
     assert processes_naming("sleep 7301") == []
@@ -268,7 +253,7 @@ def test_a_tracer_that_only_waits_is_not_waited_for(tmp_path: Path) -> None:
     )
     watcher = Watcher(lambda _: None)
     patience = Patience(start=60, signal=0.3, tracer=600, idle_tracer=2.0)
-    supervisor = Supervisor(plan("pass", nsys=nsys), tmp_path, new_run_id(), Interrupts(), watcher, patience)
+    supervisor = Supervisor(group("pass", nsys=nsys), tmp_path, new_run_id(), Interrupts(), watcher, patience)
     with adopting_orphans():
         (ending,) = supervisor.run()
     assert (end_of(ending), ending.tracer_killed) == ((None, 0), True)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +17,19 @@ import pytest
 
 from perfharness.errors import LaunchError
 from perfharness.model.environment import NVML_REPLAY
-from perfharness.model.manifest import GpuRecord, TracerRecord
+from perfharness.model.manifest import GpuRecord
 from perfharness.model.placement import Placement
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
 from perfharness.model.telemetry import HOST, TELEMETRY_NAME, process_subject
 from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, sampler_command
 from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness_launcher.companions import CompanionContext, MeasuredProcess
-from perfharness_launcher.sampling import TelemetryCompanion, free_cpus
+from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
+from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 
 MS = 1_000_000
 FOLDER = "proc_0_gpu_0"
+PERIOD_MS = 50.0
 SUBJECT = process_subject(FOLDER)
 
 
@@ -46,27 +45,17 @@ def replayed_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 class Beside:
     """A launch as far as a companion sees it, with one real measured process."""
 
-    def __init__(self, tmp_path: Path, gpu: str | None = None, **options: object) -> None:
+    def __init__(self, tmp_path: Path, gpu: str | None = None) -> None:
         self.run_dir = tmp_path / "run"
         self.run_dir.mkdir()
-        record = None if gpu is None else GpuRecord(index=0, uuid=gpu)
-        spec = ProcessSpec(0, 0, record, FOLDER, ("true",))
-        self.spec = spec
-        self.plan = LaunchPlan(
-            options=LaunchOptions("true", measure_idle_s=0.0, **options),  # type: ignore[arg-type]
-            tracer=TracerRecord(kind="none"),
-            nsys=None,
-            gpus=() if record is None else (record,),
-            processes=(spec,),
-            interpreter=InterpreterFacts("python3"),
-            traces_cuda=False,
-        )
-        self.context = CompanionContext(self.plan, self.run_dir, "run")
+        self.gpu = gpu
+        gpus = () if gpu is None else (GpuRecord(index=0, uuid=gpu),)
+        self.context = CompanionContext(self.run_dir, "run", gpus)
 
     def measure(self, companion: TelemetryCompanion, code: str) -> int:
         """Run a process to its end, the companion told of it; returns its pid."""
         with subprocess.Popen([sys.executable, "-c", code]) as process:
-            companion.measured(MeasuredProcess(self.spec, self.run_dir / FOLDER, process.pid, time.time_ns()))
+            companion.measured(MeasuredProcess(FOLDER, process.pid, time.time_ns(), self.gpu))
             process.wait()
         return process.pid
 
@@ -86,7 +75,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def test_a_run_is_sampled_from_before_its_first_process_to_its_end(tmp_path: Path, replayed_gpu: str) -> None:
-    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion()
+    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     before = time.time_ns()
     beside.measure(companion, BUSY)
@@ -117,7 +106,7 @@ def test_a_run_is_sampled_from_before_its_first_process_to_its_end(tmp_path: Pat
 
 
 def test_without_a_gpu_the_host_is_sampled(tmp_path: Path) -> None:
-    beside, companion = Beside(tmp_path), TelemetryCompanion()
+    beside, companion = Beside(tmp_path), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     beside.measure(companion, BUSY)
     report = companion.stop()
@@ -128,7 +117,7 @@ def test_without_a_gpu_the_host_is_sampled(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_nvml_is_told_and_the_host_is_sampled(tmp_path: Path) -> None:
-    beside, companion = Beside(tmp_path, "GPU-of-nowhere"), TelemetryCompanion()
+    beside, companion = Beside(tmp_path, "GPU-of-nowhere"), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     report = companion.stop()
     assert "telemetry-without-gpu" in {finding.code for finding in report.findings}
@@ -136,13 +125,8 @@ def test_a_gpu_without_nvml_is_told_and_the_host_is_sampled(tmp_path: Path) -> N
 
 
 def test_idle_power_is_watched_before_the_first_process(tmp_path: Path, replayed_gpu: str) -> None:
-    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion()
-    options = LaunchOptions("true", measure_idle_s=0.4)
-    context = CompanionContext(
-        LaunchPlan(options, beside.plan.tracer, None, beside.plan.gpus, (), beside.plan.interpreter, False),
-        beside.run_dir, "run",
-    )  # fmt: skip
-    companion.start(context)
+    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion(PERIOD_MS, 0.4)
+    companion.start(beside.context)
     ready = time.time_ns()
     companion.stop()
     log = read_sample_log(beside.run_dir / TELEMETRY_NAME)
@@ -161,7 +145,7 @@ def sampler_of(companion: TelemetryCompanion) -> int:
 
 
 def test_a_killed_sampler_leaves_what_it_had_read(tmp_path: Path, replayed_gpu: str) -> None:
-    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion()
+    beside, companion = Beside(tmp_path, replayed_gpu), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     beside.measure(companion, BUSY)
     spool = beside.run_dir / SPOOL_NAME
@@ -178,7 +162,7 @@ def test_a_killed_sampler_leaves_what_it_had_read(tmp_path: Path, replayed_gpu: 
 
 
 def test_a_sampler_that_is_terminated_is_reported_though_it_ended_in_order(tmp_path: Path) -> None:
-    beside, companion = Beside(tmp_path), TelemetryCompanion()
+    beside, companion = Beside(tmp_path), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     os.kill(sampler_of(companion), signal.SIGTERM)
     wait_for(lambda: (beside.run_dir / TELEMETRY_NAME).exists(), "the file is not written")
@@ -187,7 +171,7 @@ def test_a_sampler_that_is_terminated_is_reported_though_it_ended_in_order(tmp_p
 
 
 def test_the_mark_of_the_run_is_not_on_the_sampler(tmp_path: Path) -> None:
-    companion = TelemetryCompanion(environ={**os.environ, "PERFHARNESS_RUN_ID": "run"})
+    companion = TelemetryCompanion(PERIOD_MS, environ={**os.environ, "PERFHARNESS_RUN_ID": "run"})
     companion.start(Beside(tmp_path).context)
     environment = psutil.Process(sampler_of(companion)).environ()
     companion.stop()
@@ -200,11 +184,11 @@ def test_the_sampler_keeps_to_cpus_that_no_process_is_bound_to(tmp_path: Path) -
     if len(mine) < 2:
         pytest.skip("there is one CPU only")
     beside = Beside(tmp_path)
-    bound = replace(beside.plan, processes=(replace(beside.spec, placement=Placement(cpus=tuple(mine[1:]))),))
-    assert free_cpus(bound) == mine[:1]
-    assert free_cpus(beside.plan) == []
-    companion = TelemetryCompanion()
-    companion.start(replace(beside.context, plan=bound))
+    free = free_cpus([Placement(cpus=tuple(mine[1:]))])
+    assert free == mine[:1]
+    assert free_cpus([Placement()]) == free_cpus([]) == []
+    companion = TelemetryCompanion(PERIOD_MS, cpus=free)
+    companion.start(beside.context)
     affinity = psutil.Process(sampler_of(companion)).cpu_affinity()
     companion.stop()
     assert affinity == mine[:1]
@@ -213,7 +197,7 @@ def test_the_sampler_keeps_to_cpus_that_no_process_is_bound_to(tmp_path: Path) -
 def test_a_sampler_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     beside = Beside(tmp_path)
     code = "import sys; sys.exit('no such luck')"
-    companion = TelemetryCompanion(command=lambda _: [sys.executable, "-c", code])
+    companion = TelemetryCompanion(PERIOD_MS, command=lambda _: [sys.executable, "-c", code])
     with pytest.raises(LaunchError, match="no such luck"):
         companion.start(beside.context)
     assert names(beside.run_dir) == []
@@ -221,14 +205,14 @@ def test_a_sampler_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path)
 
 def test_a_sampler_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
     code = "import sys; sys.stdin.read()"
-    companion = TelemetryCompanion(command=lambda _: [sys.executable, "-c", code], ready_s=0.2)
+    companion = TelemetryCompanion(PERIOD_MS, command=lambda _: [sys.executable, "-c", code], ready_s=0.2)
     with pytest.raises(LaunchError, match="not ready after"):
         companion.start(Beside(tmp_path).context)
     assert not psutil.pid_exists(sampler_of(companion))
 
 
 def test_a_sampler_that_never_comes_to_its_end_is_killed_and_its_readings_kept(tmp_path: Path) -> None:
-    beside, companion = Beside(tmp_path), TelemetryCompanion(done_s=0.5)
+    beside, companion = Beside(tmp_path), TelemetryCompanion(PERIOD_MS, done_s=0.5)
     companion.start(beside.context)
     os.kill(sampler_of(companion), signal.SIGSTOP)
     report = companion.stop()
@@ -238,7 +222,7 @@ def test_a_sampler_that_never_comes_to_its_end_is_killed_and_its_readings_kept(t
 
 
 def test_ctrl_c_on_the_terminal_does_not_end_it(tmp_path: Path) -> None:
-    beside, companion = Beside(tmp_path), TelemetryCompanion()
+    beside, companion = Beside(tmp_path), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     pid = sampler_of(companion)
     assert os.getpgid(pid) != os.getpgid(0)
@@ -283,7 +267,7 @@ def test_modules_in_the_folder_of_the_user_are_not_taken_for_ours(
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.95])
 def test_a_cut_off_spool_gives_all_its_whole_batches(tmp_path: Path, keep: float) -> None:
-    beside, companion = Beside(tmp_path), TelemetryCompanion()
+    beside, companion = Beside(tmp_path), TelemetryCompanion(PERIOD_MS)
     companion.start(beside.context)
     beside.measure(companion, "import time; time.sleep(1.2)")
     spool = beside.run_dir / SPOOL_NAME

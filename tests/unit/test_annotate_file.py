@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from perfharness.annotate.expressions import Expression
 from perfharness.annotate.lookup import look_up
 from perfharness.model.annotations import Annotations, FunctionAnnotation
-from perfharness.model.plan import InterpreterFacts
-from perfharness_launcher.annotations import AnnotationFacts, default_name, problems_of_form, read_annotations
+from perfharness_launcher.plan.annotations import AnnotationFacts, default_name, problems_of_form, read_annotations
 
 PACKAGE = """
 from .inner import helper
@@ -67,8 +66,7 @@ def script(tmp_path: Path) -> Path:
 def read(script: Path, text: str, torch_depth: int | None = None) -> AnnotationFacts:
     path = script.parent / "file.toml"
     path.write_text(text)
-    interpreter = InterpreterFacts(sys.executable, has_perfharness=True)
-    return read_annotations(path, torch_depth, script, interpreter)
+    return read_annotations(path, torch_depth, script, sys.executable)
 
 
 def functions(script: Path, text: str) -> tuple[FunctionAnnotation, ...]:
@@ -258,14 +256,13 @@ def test_two_ranges_may_share_a_name_that_both_are_given(script: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    facts = read_annotations(tmp_path / "gone.toml", None, tmp_path / "script.py", InterpreterFacts("python"))
+    facts = read_annotations(tmp_path / "gone.toml", None, tmp_path / "script.py", "python")
     assert "cannot be read: No such file or directory" in facts.problems[0]
 
 
 def test_without_a_file_only_pytorch_is_annotated(tmp_path: Path) -> None:
-    python = InterpreterFacts("python")
-    assert read_annotations(None, None, tmp_path, python) == AnnotationFacts()
-    assert read_annotations(None, 0, tmp_path, python) == AnnotationFacts(Annotations(torch_depth=0))
+    assert read_annotations(None, None, tmp_path, "python") == AnnotationFacts()
+    assert read_annotations(None, 0, tmp_path, "python") == AnnotationFacts(Annotations(torch_depth=0))
 
 
 @pytest.mark.parametrize(

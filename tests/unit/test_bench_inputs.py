@@ -14,7 +14,7 @@ from perfharness.bench.suite.startup import make_cold
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult, MemoryUse, TensorSpec
-from perfharness_launcher.spawn import STDERR_LOG
+from perfharness_launcher.processes.spawn import STDERR_LOG
 
 IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")
 IDS = TensorSpec(name="ids", shape=(None, None), dtype="int64")

@@ -11,8 +11,8 @@ from perfharness.telemetry.clocks import ClockOwner, changed_gpus
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher.checkup import Health, check_clocks
-from perfharness_launcher.gpus import GpuFacts
+from perfharness_launcher.doctor import Health, check_clocks
+from perfharness_launcher.plan.gpus import GpuFacts
 
 FACTS = GpuFacts(gpus=(GpuRecord(index=0, uuid=gpu_uuid(0)),))
 WHOLE = "         0          0 4294967295\n"

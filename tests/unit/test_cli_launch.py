@@ -12,12 +12,12 @@ import pytest
 from perfharness.cli import main
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError
-from perfharness_launcher.gpus import GpuFacts
+from perfharness_launcher.plan.gpus import GpuFacts
 
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfharness.cli.launch.find_gpus", lambda: GpuFacts(problem="no driver"))
+    monkeypatch.setattr("perfharness_launcher.plan.machine.find_gpus", lambda: GpuFacts(problem="no driver"))
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_an_error_on_purpose_is_told_without_a_traceback(
     def fail(*_: object) -> None:
         raise LaunchError("the moon is full; wait a day")
 
-    monkeypatch.setattr("perfharness.cli.launch.make_plan", fail)
+    monkeypatch.setattr("perfharness.runs.launch.make_plan", fail)
     assert run(["launch", script]) == 1
     assert capsys.readouterr().err == "perfharness: the moon is full; wait a day\n"
 
@@ -154,7 +154,7 @@ def test_a_fault_of_ours_says_so_and_where_to_look(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("perfharness.cli.launch.make_plan", fail)
+    monkeypatch.setattr("perfharness.runs.launch.make_plan", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert run(["launch", script]) == 1
     told = capsys.readouterr().err
@@ -171,8 +171,8 @@ def test_a_fault_of_ours_says_so_and_where_to_look(
 def test_doctor_says_what_can_measure(
     script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfharness_launcher.checkup.find_nsys", lambda *_: ())
-    monkeypatch.setattr("perfharness_launcher.checkup.find_gpus", lambda: GpuFacts(problem="no driver"))
+    monkeypatch.setattr("perfharness_launcher.doctor.find_nsys", lambda *_: ())
+    monkeypatch.setattr("perfharness_launcher.doctor.find_gpus", lambda: GpuFacts(problem="no driver"))
     assert run(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["can_measure"] is True

@@ -75,7 +75,7 @@ def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfharness_launcher.checkup.check_up", interrupt)
+    monkeypatch.setattr("perfharness_launcher.doctor.check_up", interrupt)
     assert run(["doctor"]) == 1
     assert "Traceback" not in capsys.readouterr().err
 

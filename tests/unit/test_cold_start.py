@@ -16,12 +16,12 @@ from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_s
 from perfharness.cli.launch import execute
 from perfharness.cli.output import Output
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
 from perfharness.report.cold_start import spreads
 from perfharness.report.console import Console
-from perfharness_launcher.gpus import GpuFacts
-from perfharness_launcher.page_cache import drop_page_cache, files_of, resident_bytes
-from perfharness_launcher.plan import make_plan
+from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
+from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "schema" / "cold_start.schema.json"
@@ -142,7 +142,7 @@ def run(
         plans,
         tmp_path / "out",
         Output(console, console, console),
-        lambda plan, more: execute(plan, GpuFacts(), console, show_output=False, more_companions=more),
+        lambda plan, more: execute(plan, console, show_output=False, more_companions=more),
         drop,
     )
     console.file.close()

@@ -13,19 +13,19 @@ import pytest
 
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EnvironmentRecord, RunManifest
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
-from perfharness_launcher.companions import (
+from perfharness.model.manifest import RunManifest
+from perfharness_launcher.companions.companion import (
     Companion,
     CompanionContext,
     CompanionReport,
     Companions,
     MeasuredProcess,
 )
-from perfharness_launcher.launch import LaunchOutcome, launch
-from perfharness_launcher.plan import make_plan
-from perfharness_launcher.spawn import RunningProcess
-from perfharness_launcher.supervise import Phase
+from perfharness_launcher.launch import launch
+from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.processes.supervise import Observer, Phase
 
 Told = list[str]
 
@@ -42,11 +42,11 @@ class Fake:
     on_measured: Callable[[MeasuredProcess], None] = lambda process: None
 
     def start(self, context: CompanionContext) -> None:
-        self._note("start", f"of {len(context.plan.processes)}; folder is there: {context.run_dir.is_dir()}")
+        self._note("start", f"of {len(context.gpus)} GPUs; folder is there: {context.run_dir.is_dir()}")
 
     def measured(self, process: MeasuredProcess) -> None:
         alive = Path(f"/proc/{process.pid}").exists()
-        self._note("measured", f"{process.folder.name}, alive: {alive}")
+        self._note("measured", f"{process.folder}, alive: {alive}")
         self.on_measured(process)
 
     def stop(self) -> CompanionReport:
@@ -59,18 +59,6 @@ class Fake:
             raise self.error
 
 
-class Silent:
-    """An observer."""
-
-    def started(self, processes: Sequence[RunningProcess]) -> None: ...
-
-    def look(self, phases: Sequence[Phase]) -> None: ...
-
-    def stage(self, name: str) -> None: ...
-
-    def interrupted(self, count: int) -> None: ...
-
-
 def plan_of(tmp_path: Path, program: str = "true", *arguments: str, **options: int) -> LaunchPlan:
     return make_plan(
         LaunchOptions(program, arguments, output_dir=tmp_path / "out", tracer="none", **options),  # type: ignore[arg-type]
@@ -78,27 +66,24 @@ def plan_of(tmp_path: Path, program: str = "true", *arguments: str, **options: i
     )
 
 
-def run(plan: LaunchPlan, companions: Sequence[Companion], told: Told | None = None) -> LaunchOutcome:
-    def analyse(folder: Path, manifest: RunManifest) -> bool:
+def run(
+    plan: LaunchPlan, companions: Sequence[Companion], told: Told | None = None, observer: Observer | None = None
+) -> RunManifest:
+    with launch(plan, ["perfharness"], observer or Observer(), companions=companions) as finished:
         if told is not None:
             told.append("analysis")
-        return True
-
-    return launch(plan, EnvironmentRecord(), ["perfharness"], Silent(), analyse, companions=companions)
-
-
-def context(tmp_path: Path) -> CompanionContext:
-    return CompanionContext(plan_of(tmp_path), tmp_path, "run")
+        finished.put_in_place(whole=True)
+    return finished.manifest
 
 
 def test_a_launch_starts_them_before_the_processes_and_stops_them_before_the_analysis(tmp_path: Path) -> None:
     told: Told = []
-    outcome = run(
+    manifest = run(
         plan_of(tmp_path, "sleep", "0.3", num_processes=2), [Fake("clocks", told), Fake("sampler", told)], told
     )
     assert told == [
-        "clocks start of 2; folder is there: True",
-        "sampler start of 2; folder is there: True",
+        "clocks start of 0 GPUs; folder is there: True",
+        "sampler start of 0 GPUs; folder is there: True",
         "clocks measured proc_0_gpu_0, alive: True",
         "sampler measured proc_0_gpu_0, alive: True",
         "clocks measured proc_1_gpu_0, alive: True",
@@ -107,8 +92,8 @@ def test_a_launch_starts_them_before_the_processes_and_stops_them_before_the_ana
         "clocks stop",
         "analysis",
     ]
-    assert outcome.manifest.companions == {"clocks": {"name": "clocks"}, "sampler": {"name": "sampler"}}
-    codes = [finding.code for finding in outcome.manifest.findings]
+    assert manifest.companions == {"clocks": {"name": "clocks"}, "sampler": {"name": "sampler"}}
+    codes = [finding.code for finding in manifest.findings]
     assert [code for code in codes if code.endswith("-done")] == ["sampler-done", "clocks-done"]
 
 
@@ -127,10 +112,10 @@ def test_no_process_lives_when_they_are_stopped(tmp_path: Path) -> None:
 
 def test_one_that_fails_to_start_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
     told: Told = []
-    outcome = run(plan_of(tmp_path), [Fake("a", told), Fake("b", told, fails_in="start"), Fake("c", told)])
+    manifest = run(plan_of(tmp_path), [Fake("a", told), Fake("b", told, fails_in="start"), Fake("c", told)])
     assert "b stop" not in told
     assert told[-2:] == ["c stop", "a stop"]
-    failed = next(finding for finding in outcome.manifest.findings if finding.code == "companion-failed")
+    failed = next(finding for finding in manifest.findings if finding.code == "companion-failed")
     assert "b could not be started" in failed.message
     assert "ValueError: no sensor (test_companions.py:" in failed.message
 
@@ -162,10 +147,12 @@ def test_an_essential_one_that_fails_to_start_ends_the_launch_before_any_process
 @pytest.mark.parametrize("step", ["measured", "stop"])
 def test_one_that_fails_later_keeps_no_other_from_being_told_and_stopped(tmp_path: Path, step: str) -> None:
     told: Told = []
-    outcome = run(plan_of(tmp_path), [Fake("a", told), Fake("b", told, essential=True, fails_in=step), Fake("c", told)])
+    manifest = run(
+        plan_of(tmp_path), [Fake("a", told), Fake("b", told, essential=True, fails_in=step), Fake("c", told)]
+    )
     assert [entry for entry in told if "stop" in entry] == ["c stop", "b stop", "a stop"]
     assert sum("measured" in entry for entry in told) == 3
-    assert [finding.code for finding in outcome.manifest.findings].count("companion-failed") == 1
+    assert [finding.code for finding in manifest.findings].count("companion-failed") == 1
 
 
 def test_they_are_stopped_when_no_process_can_be_started_and_what_they_found_is_told(tmp_path: Path) -> None:
@@ -179,34 +166,27 @@ def test_they_are_stopped_when_no_process_can_be_started_and_what_they_found_is_
 def test_ctrl_c_ends_the_processes_and_then_stops_them(tmp_path: Path) -> None:
     told: Told = []
     fake = Fake("a", told, on_measured=lambda process: os.kill(os.getpid(), signal.SIGINT))
-    outcome = run(plan_of(tmp_path, "sleep", "600"), [fake], told)
-    assert outcome.manifest.processes[0].ended == "interrupted"
+    manifest = run(plan_of(tmp_path, "sleep", "600"), [fake], told)
+    assert manifest.processes[0].ended == "interrupted"
     assert told[-2:] == ["a stop", "analysis"]
 
 
 def test_a_fault_of_ours_in_the_middle_stops_them(tmp_path: Path) -> None:
-    class Faulty(Silent):
-        def look(self, phases: Sequence[Phase]) -> None:
+    class Faulty(Observer):
+        def poll(self, phases: Sequence[Phase]) -> None:
             if Phase.RUNNING in phases:
                 raise ZeroDivisionError
 
     told: Told = []
     with pytest.raises(ZeroDivisionError):
-        launch(
-            plan_of(tmp_path, "sleep", "600"),
-            EnvironmentRecord(),
-            [],
-            Faulty(),
-            lambda folder, manifest: True,
-            companions=[Fake("a", told), Fake("b", told)],
-        )
+        run(plan_of(tmp_path, "sleep", "600"), [Fake("a", told), Fake("b", told)], observer=Faulty())
     assert told[-2:] == ["b stop", "a stop"]
 
 
 def test_an_interrupt_while_they_start_starts_no_further_one(tmp_path: Path) -> None:
     told: Told = []
     companions = Companions([Fake("a", told), Fake("b", told)])
-    companions.start(CompanionContext(plan_of(tmp_path), tmp_path, "run", interrupted=lambda: bool(told)))
+    companions.start(CompanionContext(tmp_path, "run", interrupted=lambda: bool(told)))
     companions.stop()
     assert [entry.split(" of")[0] for entry in told] == ["a start", "a stop"]
 
@@ -214,7 +194,7 @@ def test_an_interrupt_while_they_start_starts_no_further_one(tmp_path: Path) -> 
 def test_stopping_twice_stops_once(tmp_path: Path) -> None:
     told: Told = []
     companions = Companions([Fake("a", told)])
-    companions.start(context(tmp_path))
+    companions.start(CompanionContext(tmp_path, "run"))
     companions.stop()
     companions.stop()
     assert told.count("a stop") == 1
@@ -222,6 +202,6 @@ def test_stopping_twice_stops_once(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_almost_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [finding.code for finding in run(plan_of(tmp_path), []).manifest.findings] == []
+    assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == []
     monkeypatch.setattr("perfharness_launcher.launch.shutil.disk_usage", lambda _: SimpleNamespace(free=5000))
-    assert [finding.code for finding in run(plan_of(tmp_path), []).manifest.findings] == ["disk-full"]
+    assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == ["disk-full"]

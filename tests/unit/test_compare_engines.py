@@ -39,7 +39,7 @@ from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
-from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from tests.unit.depth_models import random_net, weighted_sum
 
 pytest.importorskip("onnx")

@@ -12,7 +12,7 @@ from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine
 from perfharness.testing.nvml_record import NvmlRecord, Recorded
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher.cool_companion import not_cooled
+from perfharness_launcher.companions.cool_down import not_cooled
 
 
 class Clock:

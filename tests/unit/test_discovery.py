@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher.discovery import find_nsys, missing_libraries, probe
+from perfharness_launcher.nsys.probe import find_nsys, missing_libraries, probe
 
 HELP = "	-t, --trace=\n	-s, --sample=\n	--wait=\n"
 

@@ -8,8 +8,8 @@ import pytest
 from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher.checkup import Health, check_gpus
-from perfharness_launcher.gpus import find_gpus
+from perfharness_launcher.doctor import Health, check_gpus
+from perfharness_launcher.plan.gpus import find_gpus
 
 
 def test_gpus_and_mig_instances() -> None:

@@ -17,16 +17,17 @@ from perfharness.errors import LaunchError, UsageError
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, value
 from perfharness.testing.nvml_record import NvmlRecord
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher.companions import CompanionContext
-from perfharness_launcher.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
-from perfharness_launcher.orphans import RUN_ID_VARIABLE
-from perfharness_launcher.plan import make_plan
+from perfharness_launcher.companions.companion import CompanionContext
+from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
+from perfharness_launcher.plan.launch_plan import make_plan
+from perfharness_launcher.plan.machine import MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 COMPUTE, GRAPHICS, MPS = LISTS
@@ -67,21 +68,14 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> LaunchPlan:
-    return make_plan(
-        LaunchOptions("true", output_dir=tmp_path, tracer="none"),
-        MachineFacts(gpus=(GpuRecord(index=0, uuid=gpu_uuid(0)),), interpreter=InterpreterFacts("python3")),
-    )
+def context(tmp_path: Path) -> CompanionContext:
+    return CompanionContext(tmp_path, "run-1", (GpuRecord(index=0, uuid=gpu_uuid(0)),))
 
 
-def context(plan: LaunchPlan) -> CompanionContext:
-    return CompanionContext(plan, plan.options.output_dir, "run-1")
-
-
-def seen(machine: Machine, plan: LaunchPlan, *looks: Callable[[], None], **options: Any) -> list[Finding]:
+def seen(machine: Machine, context: CompanionContext, *looks: Callable[[], None], **options: Any) -> list[Finding]:
     """Findings after a start and so many looks, the machine changed before each."""
     companion = machine.companion(**options)
-    companion.start(context(plan))
+    companion.start(context)
     assert companion._thread is not None
     for change in looks:
         change()
@@ -90,86 +84,86 @@ def seen(machine: Machine, plan: LaunchPlan, *looks: Callable[[], None], **optio
     return list(companion.stop().findings)
 
 
-def test_a_gpu_of_our_own(machine: Machine, plan: LaunchPlan) -> None:
-    assert seen(machine, plan, lambda: machine.put(COMPUTE, OURS)) == []
+def test_a_gpu_of_our_own(machine: Machine, context: CompanionContext) -> None:
+    assert seen(machine, context, lambda: machine.put(COMPUTE, OURS)) == []
 
 
 @pytest.mark.parametrize("function", LISTS)
-def test_somebody_was_there_before(machine: Machine, plan: LaunchPlan, function: str) -> None:
+def test_somebody_was_there_before(machine: Machine, context: CompanionContext, function: str) -> None:
     machine.put(function, FOREIGN)
-    (finding,) = seen(machine, plan, lambda: machine.put(COMPUTE, OURS, FOREIGN))
+    (finding,) = seen(machine, context, lambda: machine.put(COMPUTE, OURS, FOREIGN))
     assert (finding.code, finding.severity.value) == ("gpu-shared", "warning")
     assert "before the run: 200 (train.py, 64 MiB)" in finding.message
 
 
-def test_somebody_comes_and_goes(machine: Machine, plan: LaunchPlan) -> None:
+def test_somebody_comes_and_goes(machine: Machine, context: CompanionContext) -> None:
     looks = (lambda: machine.put(COMPUTE, OURS, FOREIGN), lambda: machine.put(COMPUTE, OURS))
-    (finding,) = seen(machine, plan, *looks)
+    (finding,) = seen(machine, context, *looks)
     assert finding.code == "gpu-shared"
     assert "while the run lasted: 200" in finding.message
     machine.put(COMPUTE)
-    (finding,) = seen(machine, plan, *looks, required=True)
+    (finding,) = seen(machine, context, *looks, required=True)
     assert finding.severity.value == "error"
 
 
-def test_required_a_used_gpu_ends_the_launch(machine: Machine, plan: LaunchPlan) -> None:
+def test_required_a_used_gpu_ends_the_launch(machine: Machine, context: CompanionContext) -> None:
     machine.put(COMPUTE, FOREIGN)
     companion = machine.companion(required=True)
     assert companion.essential
     with pytest.raises(LaunchError, match=r"--require-exclusive: GPU 0 .* in use by others before the run: 200"):
-        companion.start(context(plan))
+        companion.start(context)
 
 
-def test_the_server_of_mps_is_nobody_and_its_clients_are(machine: Machine, plan: LaunchPlan) -> None:
+def test_the_server_of_mps_is_nobody_and_its_clients_are(machine: Machine, context: CompanionContext) -> None:
     machine.names[400] = "nvidia-cuda-mps-server"
     machine.put(COMPUTE, 400)
-    assert seen(machine, plan) == []
+    assert seen(machine, context) == []
     machine.put(MPS, FOREIGN)
-    assert [finding.code for finding in seen(machine, plan)] == ["gpu-shared"]
+    assert [finding.code for finding in seen(machine, context)] == ["gpu-shared"]
 
 
-def test_one_that_ended_between_two_questions_and_one_that_is_hidden(machine: Machine, plan: LaunchPlan) -> None:
+def test_one_that_ended_between_two_polls_and_one_that_is_hidden(machine: Machine, context: CompanionContext) -> None:
     gone = lambda: machine.put(COMPUTE, GONE)  # noqa: E731
-    assert seen(machine, plan, gone, lambda: machine.put(COMPUTE)) == []
-    assert [finding.code for finding in seen(machine, plan, gone, gone)] == ["gpu-shared"], (
+    assert seen(machine, context, gone, lambda: machine.put(COMPUTE)) == []
+    assert [finding.code for finding in seen(machine, context, gone, gone)] == ["gpu-shared"], (
         "on the GPU, and not in /proc"
     )
 
 
-def test_pids_of_the_host_in_a_container(machine: Machine, plan: LaunchPlan) -> None:
+def test_pids_of_the_host_in_a_container(machine: Machine, context: CompanionContext) -> None:
     machine.sees_all = False
     one = lambda: machine.put(COMPUTE, 70001)  # noqa: E731
-    (finding,) = seen(machine, plan, one, one)
+    (finding,) = seen(machine, context, one, one)
     assert (finding.code, finding.severity.value) == ("gpu-sharing-unknown", "note")
     two = lambda: machine.put(COMPUTE, 70001, 70002)  # noqa: E731
     machine.put(COMPUTE)
-    (finding,) = seen(machine, plan, two, one)
+    (finding,) = seen(machine, context, two, one)
     assert finding.code == "gpu-sharing-unknown", "one look may have met a process that was ending"
     machine.put(COMPUTE)
-    (finding,) = seen(machine, plan, two, two)
+    (finding,) = seen(machine, context, two, two)
     assert finding.code == "gpu-shared"
     assert "1 more processes" in finding.message
     machine.put(COMPUTE, 70003)
-    found = seen(machine, plan, lambda: machine.put(COMPUTE, 70003, 70001))
+    found = seen(machine, context, lambda: machine.put(COMPUTE, 70003, 70001))
     assert [finding.code for finding in found] == ["gpu-shared", "gpu-sharing-unknown"], "70003 was there before us"
 
 
-def test_life_without_a_process(machine: Machine, plan: LaunchPlan) -> None:
+def test_life_without_a_process(machine: Machine, context: CompanionContext) -> None:
     value(machine.record, "nvmlDeviceGetUtilizationRates", machine.gpu, result={"struct": {"gpu": 37, "memory": 5}})
     used = {"struct": {"used": 3 << 30}}
     value(machine.record, "nvmlDeviceGetMemoryInfo", machine.gpu, int(pynvml.nvmlMemory_v2), result=used)
-    (finding,) = seen(machine, plan)
+    (finding,) = seen(machine, context)
     assert finding.code == "gpu-in-use-before"
     assert "37 %" in finding.message
     assert "3072 MiB" in finding.message
 
 
-def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, plan: LaunchPlan) -> None:
+def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: CompanionContext) -> None:
     error(machine.record, COMPUTE, machine.gpu, code=pynvml.NVML_ERROR_NO_PERMISSION)
-    (finding,) = seen(machine, plan)
+    (finding,) = seen(machine, context)
     assert finding.code == "gpu-sharing-unknown"
     with pytest.raises(LaunchError, match="not known"):
-        machine.companion(required=True).start(context(plan))
+        machine.companion(required=True).start(context)
 
 
 def test_without_a_gpu_none_can_be_ours_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord
 from perfharness.report.console import Console
 from perfharness.report.terminal import print_findings
-from perfharness_launcher.outcome import failure_hint
+from perfharness_launcher.processes.outcome import failure_hint
 
 SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
 IMPORT = "Traceback (most recent call last):\n  import gone\nModuleNotFoundError: No module named 'gone'\n"

@@ -9,8 +9,8 @@ import pytest
 from perfharness.cli.live import LogMirror, last_line
 from perfharness.model.findings import Severity
 from perfharness.run_swap import belongs_to_a_run
-from perfharness_launcher.collect import log_lines, tracer_findings, without_import
-from perfharness_launcher.outcome import last_said, log_tail, signal_name
+from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
+from perfharness_launcher.processes.outcome import last_said, log_tail, signal_name
 
 WELL = (
     "Generating '/tmp/nsys-report-1d12.qdstrm'\n"

@@ -26,7 +26,7 @@ from perfharness.testing.nvml_record import NvmlRecord, read_record
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml
 from perfharness.testing.steps import STEP_FAULTS, Fault, Steps, faults_to_json
-from perfharness_launcher.gpus import find_gpus
+from perfharness_launcher.plan.gpus import find_gpus
 
 
 class Clock:

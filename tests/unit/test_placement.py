@@ -22,9 +22,9 @@ from perfharness.model.placement import CpuTopology, GpuLocality, Placement, cpu
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher import child
-from perfharness_launcher.placement import Placed, place
-from perfharness_launcher.topology import gpu_localities, read_topology
+from perfharness_launcher.plan.placement import Placed, place
+from perfharness_launcher.plan.topology import gpu_localities, read_topology
+from perfharness_launcher.processes import child
 
 ROOT = Path(__file__).parents[2]
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
@@ -265,7 +265,7 @@ def test_memory_of_a_node_that_is_not_there_is_told_and_one_that_is_is_preferred
     if platform.machine() not in child.SET_MEMPOLICY:
         pytest.skip("no number of set_mempolicy for this architecture")
     code = (
-        "import json, sys; from perfharness_launcher import child\n"
+        "import json, sys; from perfharness_launcher.processes import child\n"
         "print(json.dumps([child._prefer_memory_of(0), child._prefer_memory_of(None), child._prefer_memory_of(900)]))"
     )
     path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
@@ -281,7 +281,7 @@ def test_memory_of_a_node_that_is_not_there_is_told_and_one_that_is_is_preferred
 @pytest.mark.skipif(not Path("/proc/self/numa_maps").exists(), reason="this kernel does not tell memory policies")
 def test_the_memory_policy_reaches_the_measured_process_and_not_what_comes_after(tmp_path: Path) -> None:
     code = (
-        "import sys, subprocess; from perfharness_launcher import child\n"
+        "import sys, subprocess; from perfharness_launcher.processes import child\n"
         "tell = ['sh', '-c', 'head -n 1 /proc/self/numa_maps']\n"
         'with child._placed(\'{"cpus": [], "memory_node": 0}\') as problems:\n'
         "    print(problems, subprocess.check_output(tell, text=True).split()[1])\n"

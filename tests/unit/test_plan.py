@@ -9,10 +9,11 @@ import pytest
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, MachineFacts, NsysInstall
-from perfharness_launcher.nsys_command import profile_command
-from perfharness_launcher.plan import make_plan
-from perfharness_launcher.spawn import planned_command
+from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
+from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.processes.spawn import planned_command
 
 PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
 NSYS = NsysInstall(
@@ -45,7 +46,6 @@ def test_two_processes_without_a_gpu_get_the_ancestors_folder_names() -> None:
     made = plan(num_processes=2)
     assert [spec.folder for spec in made.processes] == ["proc_0_gpu_0", "proc_1_gpu_0"]
     assert all("CUDA_VISIBLE_DEVICES" not in spec.environment for spec in made.processes)
-    assert not made.traces_cuda
 
 
 def test_each_gpu_gets_a_group_of_processes_by_uuid() -> None:
@@ -91,25 +91,25 @@ def test_a_script_that_is_no_python_runs_as_a_program() -> None:
 
 def test_nsys_traces_cuda_only_where_there_is_a_gpu() -> None:
     without = plan({"nsys": (NSYS,)})
-    assert "--trace=nvtx" in planned_command(without.processes[0], without, Path("/run"))
+    assert "--trace=nvtx" in planned_command(without.processes[0], without.nsys, Path("/run"))
     with_gpu = plan({"nsys": (NSYS,), "gpus": TWO_GPUS})
-    assert "--trace=cuda,nvtx" in planned_command(with_gpu.processes[0], with_gpu, Path("/run"))
+    assert "--trace=cuda,nvtx" in planned_command(with_gpu.processes[0], with_gpu.nsys, Path("/run"))
 
 
 def test_the_operating_systems_calls_are_recorded_only_where_asked_for() -> None:
     made = plan({"nsys": (NSYS,), "gpus": TWO_GPUS}, trace_os=True)
-    assert "--trace=cuda,nvtx,osrt" in planned_command(made.processes[0], made, Path("/run"))
+    assert "--trace=cuda,nvtx,osrt" in planned_command(made.processes[0], made.nsys, Path("/run"))
     assert "only nsys records the operating system's calls" in refusal({}, tracer="embedded", trace_os=True)
 
 
 def test_what_nsys_would_replace_in_the_name_of_its_report_is_kept() -> None:
-    command = profile_command(NsysInstall(Path("/nsys")), Path("/out%p%%"), ["ls"], cuda=False)
+    command = profile_command(NsysTracing(NsysInstall(Path("/nsys"))), Path("/out%p%%"), ["ls"])
     assert command[-2:] == ["--output=/out%%p%%%%/trace", "ls"]
 
 
 def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
     old = NsysInstall(Path("/old/nsys"), profile_options=frozenset({"trace", "sample"}))
-    assert profile_command(old, Path("/run/p"), ["ls"], cuda=False) == [
+    assert profile_command(NsysTracing(old), Path("/run/p"), ["ls"]) == [
         "/old/nsys", "profile", "--trace=nvtx", "--sample=none", "--output=/run/p/trace", "ls",
     ]  # fmt: skip
 

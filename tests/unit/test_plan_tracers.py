@@ -10,8 +10,11 @@ import pytest
 
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.model.findings import Severity
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts, NsysInstall
-from perfharness_launcher.tracers import Pair, TracerDecision, choose_tracer, pair
+from perfharness_launcher.nsys.command_line import NsysInstall
+from perfharness_launcher.nsys.probe import Pair, pair
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
 
 OLD_NVTX = InterpreterFacts("python3", "3.11", "0.2.11", has_perfharness=True)
 NEW_NVTX = replace(OLD_NVTX, nvtx="0.2.17")
@@ -39,8 +42,8 @@ def decide(
         (OLD, "0.2.9", Pair.GOOD),
         (OLD, None, Pair.GOOD),
         (MIDDLE, "0.2.17", Pair.UNKNOWN),
-        (replace(MIDDLE, hears_nvtx=True), "0.2.17", Pair.GOOD),
-        (replace(MIDDLE, hears_nvtx=False), "0.2.17", Pair.BAD),
+        (replace(MIDDLE, records_nvtx=True), "0.2.17", Pair.GOOD),
+        (replace(MIDDLE, records_nvtx=False), "0.2.17", Pair.BAD),
         (NEW, "0.2.17", Pair.GOOD),
         (NEW, "1.0", Pair.GOOD),
     ],

@@ -19,7 +19,7 @@ from perfharness.errors import RecorderError
 from perfharness.model import conventions, environment
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import barrier as recorder_barrier
-from perfharness_launcher.barrier import StartBarrier, start_barrier
+from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
 from tests.unit.recorder_events import drawn, events, recording
 
 ROOT = Path(__file__).parents[2]
@@ -79,16 +79,16 @@ def is_open(barrier: StartBarrier) -> bool:
 
 def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
     barrier = hold(TWO)
-    barrier.look([])
+    barrier.poll([])
     come(barrier, 1, unix_ns=70)
-    barrier.look([])
+    barrier.poll([])
     assert not is_open(barrier)
     assert (barrier.waits(0), barrier.waits(1)) == (False, True)
     come(barrier, 1)  # a second thread of the same process
-    barrier.look([])
+    barrier.poll([])
     assert not is_open(barrier)
     come(barrier, 0, unix_ns=90)
-    barrier.look([])
+    barrier.poll([])
     assert is_open(barrier)
     assert not barrier.waits(1)
     assert barrier.record().arrived_unix_ns == {"proc_0_gpu_0": 90, "proc_1_gpu_0": 70}
@@ -98,15 +98,15 @@ def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
 def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: Clock) -> None:
     barrier = hold(THREE)
     clock.now += 1000  # imports may take as long as they like before the first one is there
-    barrier.look([])
+    barrier.poll([])
     come(barrier, 0)
     come(barrier, 2)
-    barrier.look([])
+    barrier.poll([])
     clock.now += 29.9
-    barrier.look([])
+    barrier.poll([])
     assert not is_open(barrier)
     clock.now += 0.2
-    barrier.look([])
+    barrier.poll([])
     assert is_open(barrier)
     assert codes(barrier) == [("start-barrier-timeout", "proc_1_gpu_0")]
     assert "30 s" in next(barrier.findings()).message
@@ -115,10 +115,10 @@ def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: C
 def test_one_that_ends_before_it_comes_is_not_waited_for(hold: Hold) -> None:
     barrier = hold(THREE)
     come(barrier, 0)
-    barrier.look([1])
+    barrier.poll([1])
     assert not is_open(barrier), "process 2 may still come"
     come(barrier, 2)
-    barrier.look([1])
+    barrier.poll([1])
     assert is_open(barrier)
     assert codes(barrier) == [("start-barrier-missed", "proc_1_gpu_0")]
 
@@ -126,14 +126,14 @@ def test_one_that_ends_before_it_comes_is_not_waited_for(hold: Hold) -> None:
 def test_the_last_one_that_is_waited_for_ends(hold: Hold) -> None:
     barrier = hold(TWO)
     come(barrier, 0)
-    barrier.look([])
-    barrier.look([1])
+    barrier.poll([])
+    barrier.poll([1])
     assert is_open(barrier)
 
 
 def test_nobody_comes(hold: Hold) -> None:
     barrier = hold(TWO)
-    barrier.look([0, 1])
+    barrier.poll([0, 1])
     assert not is_open(barrier)
     assert codes(barrier) == [("start-barrier-not-reached", None)]
     assert barrier.record().opened_unix_ns is None
@@ -142,11 +142,11 @@ def test_nobody_comes(hold: Hold) -> None:
 def test_those_that_ended_while_they_waited_hold_nobody_up(hold: Hold) -> None:
     barrier = hold(THREE)
     come(barrier, 0)
-    barrier.look([])
-    barrier.look([0])
+    barrier.poll([])
+    barrier.poll([0])
     come(barrier, 1)
     come(barrier, 2)
-    barrier.look([0])
+    barrier.poll([0])
     assert is_open(barrier)
     assert codes(barrier) == []
 
@@ -155,9 +155,9 @@ def test_a_line_that_comes_in_two_parts(hold: Hold) -> None:
     barrier = hold(TWO)
     with (barrier.folder / environment.BARRIER_ARRIVALS).open("wb", buffering=0) as arrivals:
         arrivals.write(b"1 47")
-        barrier.look([])
+        barrier.poll([])
         arrivals.write(b"11 5\n0 4712 6\n")
-        barrier.look([])
+        barrier.poll([])
     assert barrier.arrived_unix_ns == {1: 5, 0: 6}
 
 
@@ -187,11 +187,11 @@ def opening(barrier: StartBarrier, come_first: Callable[[], None] = lambda: None
     def watch() -> None:
         pause = threading.Event()
         while not barrier.waits(0):
-            barrier.look([])
+            barrier.poll([])
             pause.wait(0.01)
         come_first()
         come(barrier, 1)
-        barrier.look([])
+        barrier.poll([])
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -312,7 +312,7 @@ def test_a_launch_that_dies_lets_those_go_that_wait(held: StartBarrier) -> None:
     for thread in threads:
         thread.start()
     while not held.arrived_unix_ns:
-        held.look([])
+        held.poll([])
     os.close(held.arrivals)  # as the kernel does for whoever is killed
     for thread in threads:
         thread.join(PATIENCE_S)
@@ -407,7 +407,7 @@ def test_ctrl_c_ends_the_wait(hold: Hold, tmp_path: Path) -> None:
         assert process.stdout.readline() == "batch 0\n"
         pause = threading.Event()
         while not barrier.waits(0):
-            barrier.look([])
+            barrier.poll([])
             pause.wait(0.01)
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == "interrupted\n"

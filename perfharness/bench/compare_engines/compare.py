@@ -35,8 +35,8 @@ from perfharness.bench.compare_engines.process import not_run, run_job
 from perfharness.errors import UsageError
 from perfharness.files import replacing
 from perfharness.model.bench import MachineRecord, Precision
-from perfharness_launcher.gpus import GpuFacts
 from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.plan.gpus import GpuFacts
 
 Map = npt.NDArray[np.float64]
 RUNNING, FAILED = ".running", "failed"

@@ -18,11 +18,12 @@ from perfharness.bench.compare_engines.model import (
     EngineJob,
     EngineResult,
 )
-from perfharness.bench.process import Unobserved, run_supervised
+from perfharness.bench.process import run_supervised
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.outcome import last_said, signal_name
-from perfharness_launcher.spawn import STDERR_LOG, STDOUT_LOG
+from perfharness_launcher.processes.outcome import last_said, signal_name
+from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG
+from perfharness_launcher.processes.supervise import Observer
 
 OF_A_RUN = (RESULT_NAME, IMAGE_FOLDER, MAPS_FOLDER, WALL_NAME, TELEMETRY_NAME, STDOUT_LOG, STDERR_LOG)
 ENTRY = "perfharness.bench.compare_engines.engine"
@@ -44,7 +45,7 @@ def run_job(
         (folder / old).unlink(missing_ok=True)
     (folder / JOB_NAME).write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
     command = (sys.executable, "-m", ENTRY, str((folder / JOB_NAME).absolute()))
-    end = run_supervised(command, folder, interrupts, Unobserved(), timeout_s=timeout_s, environment=environment)
+    end = run_supervised(command, folder, interrupts, Observer(), timeout_s=timeout_s, environment=environment)
     if end.interrupted:
         return not_run(job, "it was interrupted")
     return outcome(job, folder, end.return_code, timeout_s if end.timed_out else None, end.reason)

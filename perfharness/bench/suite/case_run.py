@@ -16,7 +16,7 @@ from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.supervise import Patience
+from perfharness_launcher.processes.supervise import Patience
 
 Fields = Mapping[str, object]
 NOTHING: Fields = MappingProxyType({})

@@ -20,7 +20,7 @@ from perfharness.bench.suite.suite import Suite
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, MachineRecord
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.supervise import Patience
+from perfharness_launcher.processes.supervise import Patience
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
 

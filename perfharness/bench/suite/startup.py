@@ -18,8 +18,8 @@ from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
 from perfharness.report.cold_start import spreads
+from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.page_cache import drop_page_cache
 
 
 def make_cold(warm_folder: Path, model: Path | None = None) -> CacheState:

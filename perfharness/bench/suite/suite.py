@@ -17,7 +17,7 @@ from perfharness.bench.worker.equality import Tolerance, tolerance_of
 from perfharness.errors import UsageError
 from perfharness.model.bench import Direction, Precision
 from perfharness.model.bench_suite import Constraints
-from perfharness.model.plan import DEFAULT_COOL_DOWN_LIMIT_S
+from perfharness_launcher.plan.options import DEFAULT_COOL_DOWN_LIMIT_S
 
 UNITS = {
     "": 1,

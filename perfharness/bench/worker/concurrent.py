@@ -23,8 +23,8 @@ from perfharness.boot import without_current_folder
 from perfharness.model import environment
 from perfharness.model.bench import CaseResult, InstancesRecord, StreamsRecord
 from perfharness.model.result import BatchLoop
-from perfharness_launcher.barrier import start_barrier
-from perfharness_launcher.spawn import STDERR_LOG
+from perfharness_launcher.processes.barrier import start_barrier
+from perfharness_launcher.processes.spawn import STDERR_LOG
 
 MIN_SECONDS = 2.0
 """Of the timed rounds: whoever is let go wakes milliseconds after the others, which must be little of the window."""
@@ -151,7 +151,7 @@ def _run(spec: CaseSpec, folders: Sequence[Path]) -> list[int]:
             told = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
             processes.append(stack.enter_context(started(CASE_ENTRY, told, folder, own)))
         while any(process.poll() is None for process in processes):
-            barrier.look({number for number, process in enumerate(processes) if process.poll() is not None})
+            barrier.poll({number for number, process in enumerate(processes) if process.poll() is not None})
             if barrier.is_open:
                 break
             time.sleep(POLL_S)

@@ -204,7 +204,7 @@ def _is_limits_doing(record: CaseRecord, limit_bytes: int) -> bool:
 
 def _keep_files(folder: Path) -> None:
     """What this process has mapped or open, so that a parent can put it out of the file cache."""
-    from perfharness_launcher.page_cache import files_of
+    from perfharness_launcher.companions.page_cache import files_of
 
     write_whole(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))
 

@@ -19,7 +19,7 @@ from perfharness.bench.spec import SPEC_NAME, CaseSpec
 from perfharness.boot import without_current_folder
 from perfharness.errors import BackendError
 from perfharness.model import environment
-from perfharness_launcher.outcome import last_said
+from perfharness_launcher.processes.outcome import last_said
 
 FOLDER = "stages"
 WARMUP_BATCHES = 5

@@ -18,12 +18,11 @@ from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import PerfHarnessError
 from perfharness.model.bench import Estimate
-from perfharness.model.manifest import GpuRecord, TracerRecord
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, LaunchPlan, ProcessSpec
+from perfharness.model.manifest import GpuRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.store import read_sample_log
-from perfharness_launcher.companions import CompanionContext, MeasuredProcess
-from perfharness_launcher.sampling import TelemetryCompanion
+from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
+from perfharness_launcher.companions.telemetry import TelemetryCompanion
 
 SUBJECT = "case"
 
@@ -62,16 +61,16 @@ def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, w
         folder: of the case; `telemetry.parquet` comes to lie there.
         work: runs rounds until it has done enough; when each ended, UTC ns. The device is idle when it returns.
     """
-    plan = _plan(folder, settings)
-    companion = TelemetryCompanion()
+    gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
+    companion = TelemetryCompanion(settings.interval_ms, settings.idle_seconds)
     try:
-        companion.start(CompanionContext(plan, folder, "case"))
+        companion.start(CompanionContext(folder, "case", gpus))
     except PerfHarnessError as error:
         return without_gpu(str(error))
     begin = end = time.time_ns()
     ends: list[int] = []
     try:
-        companion.measured(MeasuredProcess(plan.processes[0], folder, os.getpid(), begin))
+        companion.measured(MeasuredProcess(SUBJECT, os.getpid(), begin, gpus[0].uuid if gpus else None))
         begin = time.time_ns()
         ends = work()
         end = time.time_ns()
@@ -134,18 +133,3 @@ def conclude(
 
 def _rate(items: int, window: Window) -> float:
     return round(items * 1e9 / (window[1] - window[0]), 6)
-
-
-def _plan(folder: Path, settings: TelemetrySettings) -> LaunchPlan:
-    """As much of a launch as the sampler asks for."""
-    gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
-    options = LaunchOptions(
-        script="",
-        output_dir=folder,
-        sample_interval_ms=settings.interval_ms,
-        measure_idle_s=settings.idle_seconds,
-    )
-    process = ProcessSpec(0, 0, gpus[0] if gpus else None, SUBJECT, ())
-    return LaunchPlan(
-        options, TracerRecord(kind="none"), None, gpus, (process,), InterpreterFacts(executable=""), traces_cuda=False
-    )

@@ -13,7 +13,6 @@ from typing import Any
 from perfharness.annotate.expressions import Expression
 from perfharness.boot import without_current_folder
 from perfharness.model.annotations import Annotations, FunctionAnnotation
-from perfharness.model.plan import InterpreterFacts
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,14 +36,13 @@ class AnnotationFacts:
     problems: tuple[str, ...] = ()
 
 
-def read_annotations(
-    path: Path | None, torch_depth: int | None, script: Path, interpreter: InterpreterFacts
-) -> AnnotationFacts:
+def read_annotations(path: Path | None, torch_depth: int | None, script: Path, executable: str) -> AnnotationFacts:
     """Read the file and look its functions up in the interpreter that will run the script.
 
     Args:
         path: the TOML file; None: there is none.
         torch_depth: of `--annotate-torch`.
+        executable: the interpreter.
     """
     if path is None:
         return AnnotationFacts(None if torch_depth is None else Annotations(torch_depth=torch_depth))
@@ -60,7 +58,7 @@ def read_annotations(
     if problems:
         return AnnotationFacts(problems=tuple(problems))
     entries = [(entry, kind == "batch") for kind in ("range", "batch") for entry in content.get(kind, ())]
-    functions, problems = _find([*entries], script, interpreter)
+    functions, problems = _find([*entries], script, executable)
     problems = [f"{path}: {problem}" for problem in (*problems, *_clashes(functions, content))]
     recorder = content.get("recorder", {})
     made = Annotations(tuple(functions), recorder.get("name"), recorder.get("within"), torch_depth)
@@ -157,12 +155,12 @@ def _problem_of_expression(where: str, key: str, text: str) -> Iterator[str]:
 
 
 def _find(
-    entries: Sequence[tuple[Mapping[str, Any], bool]], script: Path, interpreter: InterpreterFacts
+    entries: Sequence[tuple[Mapping[str, Any], bool]], script: Path, executable: str
 ) -> tuple[list[FunctionAnnotation], list[str]]:
     names = [entry["function"] for entry, _ in entries]
-    answers = look_up(names, script, interpreter)
+    answers = look_up(names, script, executable)
     if answers is None:
-        return [], [f"{interpreter.executable} could not look the functions up; does it import this perfharness?"]
+        return [], [f"{executable} could not look the functions up; does it import this perfharness?"]
     functions, problems = [], []
     for (entry, is_batch), answer in zip(entries, answers, strict=True):
         qualname: str = answer["qualname"]
@@ -184,11 +182,11 @@ def _find(
     return functions, problems
 
 
-def look_up(names: Sequence[str], script: Path, interpreter: InterpreterFacts) -> list[dict[str, Any]] | None:
+def look_up(names: Sequence[str], script: Path, executable: str) -> list[dict[str, Any]] | None:
     """What `perfharness.annotate.lookup` says of each; None where it says nothing."""
     try:
         done = subprocess.run(
-            without_current_folder([interpreter.executable, "-m", LOOKUP, str(script)]),
+            without_current_folder([executable, "-m", LOOKUP, str(script)]),
             input=json.dumps(names),
             capture_output=True,
             text=True,

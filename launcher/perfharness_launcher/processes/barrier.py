@@ -58,7 +58,7 @@ class StartBarrier:
         """Whether nobody waits any more."""
         return self._gate is not None
 
-    def look(self, over: Collection[int]) -> None:
+    def poll(self, over: Collection[int]) -> None:
         """See who has come, and open the gate when all have who still can.
 
         Args:

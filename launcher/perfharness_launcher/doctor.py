@@ -13,16 +13,21 @@ from typing import Any
 
 from perfharness.errors import ClockError
 from perfharness.model.distribution import install_command
-from perfharness.model.plan import InterpreterFacts, NsysInstall
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus, state_dirs
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
-from perfharness_launcher.discovery import INSTALL_NSYS, NSYS_VARIABLE, find_nsys
-from perfharness_launcher.environment import cpu_model, operating_system
-from perfharness_launcher.gpus import GpuFacts, find_gpus
-from perfharness_launcher.machine import ask_interpreter
-from perfharness_launcher.tracers import NVTX_PINNED, too_old_for_driver
-from perfharness_launcher.trial import RANGES, try_nsys
+from perfharness_launcher.nsys.command_line import NsysInstall
+from perfharness_launcher.nsys.probe import (
+    INSTALL_NSYS,
+    NSYS_VARIABLE,
+    NVTX_PINNED,
+    TRIAL_RANGES,
+    find_nsys,
+    too_old_for_driver,
+    try_nsys,
+)
+from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
+from perfharness_launcher.plan.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
 OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})
@@ -128,8 +133,8 @@ def _tried(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Ch
     if interpreter.nvtx is None:
         return Check("nsys", Health.WARNING, f"{name}: not tried, for there is no nvtx to try it with")
     trial = try_nsys(install, interpreter.executable)
-    if trial.hears_nvtx:
-        return Check("nsys", Health.GOOD, f"{name}: recorded {RANGES} of {RANGES} ranges", measures=True)
+    if trial.records_nvtx:
+        return Check("nsys", Health.GOOD, f"{name}: recorded {TRIAL_RANGES} of {TRIAL_RANGES} ranges", measures=True)
     if trial.ranges is not None:
         return Check(
             "nsys",

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfharness.errors import ToolNotFoundError, TraceFormatError, TraceNotFoundError
-from perfharness.model.plan import NsysInstall
-from perfharness_launcher.nsys_command import export_command
+from perfharness_launcher.nsys.command_line import NsysInstall, export_command
 
 REPORT_SUFFIX = ".nsys-rep"
 

@@ -20,8 +20,8 @@ from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
-from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
-from perfharness_launcher.orphans import RunProcesses, belongs
+from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.processes.orphans import RunProcesses, belongs
 
 PERIOD_S = 0.5
 JOIN_S = 10.0
@@ -136,7 +136,7 @@ class ExclusiveGpus:
         """
         if self._view is None:
             self._view = view_of_run(context.run_id)
-        self._watched = [_Watched(gpu) for gpu in context.plan.gpus]
+        self._watched = [_Watched(gpu) for gpu in context.gpus]
         if not self._watched:
             return
         with open_nvml(self._module) as nvml:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.plan import LaunchPlan, ProcessSpec
+from perfharness.model.manifest import GpuRecord
 
 
 def _never() -> bool:
@@ -31,18 +31,19 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class CompanionContext:
-    """The launch that a companion stands beside.
+    """The run that a companion stands beside.
 
     Args:
+        gpus: those that the run uses.
         run_dir: where the run is being written; what belongs to the run goes in here, under a name that is in
             `run_swap.RUN_FILES`. The folder moves when the run is put in place, after `stop`.
         run_id: of the run, as in the manifest.
-        interrupted: whether the user has asked the launch to end; a `start` that takes long looks at it.
+        interrupted: whether the user has asked the launch to end; a `start` that takes long asks it.
     """
 
-    plan: LaunchPlan
     run_dir: Path
     run_id: str
+    gpus: tuple[GpuRecord, ...] = ()
     interrupted: Callable[[], bool] = _never
 
 
@@ -51,16 +52,16 @@ class MeasuredProcess:
     """A measured process that has started.
 
     Args:
-        spec: its part of the plan: index, GPU, folder name.
-        folder: its folder, while the run lasts.
+        folder: name of its folder in the run, `proc_X_gpu_Y`.
         pid: in the launcher's pid namespace.
         start_unix_ns: just before it was started.
+        gpu_uuid: of its GPU; None: it has none.
     """
 
-    spec: ProcessSpec
-    folder: Path
+    folder: str
     pid: int
     start_unix_ns: int
+    gpu_uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Companion(Protocol):
         """Be ready when this returns. What raises here has undone what it did: its `stop` is not called."""
 
     def measured(self, process: MeasuredProcess) -> None:
-        """A measured process has started; quick, for it runs between two looks at the processes."""
+        """A measured process has started; quick, for it runs between two polls of the processes."""
 
     def stop(self) -> CompanionReport:
         """End, and tell. Called exactly once if `start` returned."""
@@ -148,7 +149,7 @@ class Companions:
             try:
                 companion.measured(process)
             except Exception as error:  # noqa: PERF203 - each on its own: the others have to hear of it too
-                self._note_failure(companion, f"failed over {process.spec.folder}", error)
+                self._note_failure(companion, f"failed over {process.folder}", error)
 
     def stop(self) -> None:
         """Stop all that run, the last one first; a second call does nothing."""

@@ -12,7 +12,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clock_settings import refusal_lines
 from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored, state_dirs
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
 
 UNDONE_MEANWHILE = "somebody restored the clocks while the run lasted (`clocks restore --force`)"
 PERMISSION_HINT = (
@@ -41,7 +41,7 @@ class ClockCompanion:
         with ExitStack() as opening:
             nvml = opening.enter_context(open_nvml())
             self._owner = ClockOwner(nvml, self._folder, self.essential, context.interrupted)
-            steps = self._owner.maximize([gpu.uuid for gpu in context.plan.gpus])
+            steps = self._owner.maximize([gpu.uuid for gpu in context.gpus])
             if self.essential and (refusals := refusal_lines(steps)):
                 self._owner.restore()
                 raise ClockError(f"the clocks cannot be set as asked: {'; '.join(refusals)}; what was set is restored")

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from perfharness.errors import PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerRecord
-from perfharness.model.plan import LaunchOptions, MachineFacts, NsysInstall
 from perfharness.model.version import VERSION
-from perfharness_launcher.discovery import INSTALL_NSYS
-
-NVTX_PINNED = "0.2.11"
-"""Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
-
-NSYS_DEAF = (2023, 4)
-"""Newest nsys seen to record no range of a newer nvtx, without a word."""
-
-NSYS_HEARS = (2025, 3)
-"""Oldest nsys seen to record both."""
-
-
-class Pair(Enum):
-    """Whether an nsys records what an nvtx says."""
-
-    GOOD = "good"
-    UNKNOWN = "unknown"
-    BAD = "bad"
+from perfharness_launcher.nsys.command_line import NsysInstall
+from perfharness_launcher.nsys.probe import INSTALL_NSYS, NSYS_RECORDS, NVTX_PINNED, Pair, pair, too_old_for_driver
+from perfharness_launcher.plan.machine import MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
 
 
 @dataclass(frozen=True)
@@ -40,37 +23,6 @@ class TracerDecision:
     nsys: NsysInstall | None = None
     findings: tuple[Finding, ...] = ()
     problem: PerfHarnessError | None = None
-
-
-def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
-    """Judge a pair by a trial on this machine, else by what is known.
-
-    `UNKNOWN`: between the newest nsys that is deaf to it and the oldest that hears it.
-    """
-    if nsys.hears_nvtx is not None:
-        return Pair.GOOD if nsys.hears_nvtx else Pair.BAD
-    if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
-        return Pair.GOOD
-    if nsys.version is None:
-        return Pair.UNKNOWN
-    if nsys.version[:2] <= NSYS_DEAF:
-        return Pair.BAD
-    return Pair.GOOD if nsys.version[:2] >= NSYS_HEARS else Pair.UNKNOWN
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """`0.2.12` -> (0, 2, 12)."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
-def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
-    """Why this nsys would lose GPU work on this driver, or None."""
-    if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
-        return None
-    return (
-        f"nsys {nsys.version_text} knows CUDA up to {_dotted(nsys.cupti)} but the driver runs CUDA"
-        f" {_dotted(cuda_driver)}: it would lose kernels without a word"
-    )
 
 
 def choose_tracer(options: LaunchOptions, facts: MachineFacts) -> TracerDecision:
@@ -187,7 +139,7 @@ def _pair_finding(install: NsysInstall, options: LaunchOptions, facts: MachineFa
         "nvtx-too-new-for-nsys",
         Severity.WARNING if judged is Pair.BAD else Severity.NOTE,
         f"nsys {install.version_text} {'records' if judged is Pair.BAD else 'may record'} no range of nvtx {nvtx}",
-        f"pip install nvtx=={NVTX_PINNED}, or nsys {'.'.join(map(str, NSYS_HEARS))} or newer, or --tracer embedded",
+        f"pip install nvtx=={NVTX_PINNED}, or nsys {'.'.join(map(str, NSYS_RECORDS))} or newer, or --tracer embedded",
     )
 
 

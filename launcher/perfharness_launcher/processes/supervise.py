@@ -1,4 +1,4 @@
-"""Watch the processes of a launch from start to end: go at once, time limits, interrupts, and nobody left behind."""
+"""Watch processes from start to end: a common start, time limits, interrupts, and nobody left behind."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from perfharness.errors import LaunchError
-from perfharness.model.plan import LaunchPlan
-from perfharness_launcher import child, guard, spawn
-from perfharness_launcher.barrier import StartBarrier, start_barrier
-from perfharness_launcher.companions import Companions, MeasuredProcess
+from perfharness_launcher.companions.companion import Companions, MeasuredProcess
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.orphans import RUN_ID_VARIABLE, RunProcesses
-from perfharness_launcher.spawn import RunningProcess
+from perfharness_launcher.processes import child, guard, spawn
+from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
+from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, RunProcesses
+from perfharness_launcher.processes.spawn import ProcessGroup, RunningProcess
 
 POLL_S = 0.05
 IDLE_SHARE = 0.03
@@ -50,14 +49,14 @@ class Phase(Enum):
     DONE = "done"
 
 
-class Observer(Protocol):
-    """Is told of what goes on; all of it runs between two looks at the processes, so it has to be quick."""
+class Observer:
+    """Is notified of what goes on, between two polls of the processes, so it has to be quick; this one ignores it."""
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """All are spawned."""
 
-    def look(self, phases: Sequence[Phase]) -> None:
-        """Called at every look, about 20 times a second."""
+    def poll(self, phases: Sequence[Phase]) -> None:
+        """Called at every poll, about 20 times a second."""
 
     def stage(self, name: str) -> None:
         """All processes are done; what comes next, e.g. `exporting the traces`."""
@@ -118,7 +117,7 @@ class _Watch:
 
 @dataclass
 class Supervisor:
-    """Runs the processes of one plan.
+    """Runs a group of processes.
 
     Args:
         run_dir: where their folders are made.
@@ -126,11 +125,11 @@ class Supervisor:
         companions: those already started; told of the processes, and stopped when the last has ended.
     """
 
-    plan: LaunchPlan
+    group: ProcessGroup
     run_dir: Path
     run_id: str
     interrupts: Interrupts
-    observer: Observer
+    observer: Observer = field(default_factory=Observer)
     patience: Patience = field(default_factory=Patience)
     companions: Companions = field(default_factory=lambda: Companions(()))
     clock: Callable[[], float] = time.monotonic
@@ -149,14 +148,14 @@ class Supervisor:
         """Start, watch and end all processes; returns how each ended."""
         watches: list[_Watch] = []
         self._processes = RunProcesses(self.run_id)
-        first_folder = self.run_dir / self.plan.processes[0].folder
+        first_folder = self.run_dir / self.group.processes[0].folder
         with _control_dir(first_folder) as control_dir, self._start_barrier(control_dir) as self.barrier:
             held = self.barrier.folder if self.barrier is not None else None
             try:
                 with self._guard() as tell_guard:
                     tell_guard(control_dir)
-                    for spec in self.plan.processes:
-                        started = spawn.start(spec, self.plan, self.run_dir, control_dir, self.run_id, held)
+                    for spec in self.group.processes:
+                        started = spawn.start(spec, self.group, self.run_dir, control_dir, self.run_id, held)
                         watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
                         self._processes.start_of(started.popen.pid)
                         tell_guard(started.tmp_dir)
@@ -185,7 +184,7 @@ class Supervisor:
 
         What it yields takes folders that are to be removed then.
         """
-        if self.plan.nsys is None:
+        if self.group.nsys is None:
             yield lambda _folder: None
             return
         process = subprocess.Popen(
@@ -213,15 +212,13 @@ class Supervisor:
             pipe.close()
 
     def _start_barrier(self, control_dir: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
-        options, processes = self.plan.options, self.plan.processes
-        if not options.barrier or len(processes) < 2:
+        processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
+        if timeout_s is None or len(processes) < 2:
             return contextlib.nullcontext()
-        return start_barrier(
-            control_dir, {spec.index: spec.folder for spec in processes}, options.barrier_timeout_s, self.clock
-        )
+        return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s, self.clock)
 
-    def _look(self, watches: list[_Watch]) -> Iterator[None]:
-        """One look a turn: read the states, tell the observer, rest a little."""
+    def _poll(self, watches: list[_Watch]) -> Iterator[None]:
+        """One poll a turn: read the states, tell the observer, rest a little."""
         while True:
             for watch in watches:
                 watch.process.refresh()
@@ -229,7 +226,7 @@ class Supervisor:
             if self.interrupts.count > self._interrupts_told:
                 self._interrupts_told = self.interrupts.count
                 self.observer.interrupted(self._interrupts_told)
-            self.observer.look([_phase(watch, self.barrier) for watch in watches])
+            self.observer.poll([_phase(watch, self.barrier) for watch in watches])
             yield
             self.sleep(POLL_S)
 
@@ -238,11 +235,14 @@ class Supervisor:
         pid, start = process.status.pid, process.status.start_unix_ns
         if not watch.told and pid is not None and start is not None:
             watch.told = True
-            self.companions.measured(MeasuredProcess(process.spec, process.folder, pid, start))
+            gpu = process.spec.gpu
+            self.companions.measured(
+                MeasuredProcess(process.spec.folder, pid, start, None if gpu is None else gpu.uuid)
+            )
 
     def _wait_until_ready(self, watches: list[_Watch]) -> None:
         deadline = self.clock() + self.patience.start
-        for _ in self._look(watches):
+        for _ in self._poll(watches):
             if self.interrupts:
                 return
             for watch in watches:
@@ -258,7 +258,7 @@ class Supervisor:
 
     def _restart_tracer_if_due(self, watch: _Watch) -> None:
         process = watch.process
-        if self.plan.nsys is None or process.status.not_started is None or process.starts >= TRACER_STARTS:
+        if self.group.nsys is None or process.status.not_started is None or process.starts >= TRACER_STARTS:
             return
         process.restart()
         self._processes.start_of(process.popen.pid)
@@ -278,24 +278,24 @@ class Supervisor:
                 watch.process.kill_tracer()
 
     def _wait_until_over(self, watches: list[_Watch]) -> None:
-        for _ in self._look(watches):
+        for _ in self._poll(watches):
             running = [watch for watch in watches if not watch.process.is_over]
             if not running:
                 return
             for watch in running:
                 self._stop_if_due(watch)
-            self._look_at_barrier(watches)
+            self._poll_barrier(watches)
 
-    def _look_at_barrier(self, watches: list[_Watch]) -> None:
+    def _poll_barrier(self, watches: list[_Watch]) -> None:
         if self.barrier is None:
             return
         if self.interrupts:  # a script that takes the signal for a request has to come out of its wait
             self.barrier.open()
-        self.barrier.look([watch.process.spec.index for watch in watches if watch.process.is_over])
+        self.barrier.poll([watch.process.spec.index for watch in watches if watch.process.is_over])
 
     def _stop_if_due(self, watch: _Watch) -> None:
         now = self.clock()
-        limit = self.plan.options.timeout_s
+        limit = self.group.timeout_s
         if watch.stopped is None:
             if self.interrupts:
                 watch.stopped, watch.stopped_at = "interrupted", now
@@ -326,7 +326,7 @@ class Supervisor:
         deadline = self.clock() + self.patience.tracer
         killed_at: float | None = None
         activity = _Activity(self._processes, self.patience.idle_tracer, self.clock)
-        for _ in self._look(watches):
+        for _ in self._poll(watches):
             working = [watch for watch in watches if watch.process.popen.poll() is None]
             if not working or (killed_at is not None and self.clock() > killed_at + self.patience.signal):
                 return
@@ -334,7 +334,7 @@ class Supervisor:
             if killed_at is None and (given_up or activity.is_idle()):
                 killed_at = self.clock()
                 for watch in working:
-                    watch.tracer_killed = self.plan.nsys is not None
+                    watch.tracer_killed = self.group.nsys is not None
                     watch.process.kill_tracer()
 
     def _leave_nobody(self, watches: list[_Watch]) -> None:
@@ -363,7 +363,7 @@ class _Activity:
         self._cpu_s = 0.0
 
     def is_idle(self) -> bool:
-        """Asked at every look; answered anew every second, for it takes a while."""
+        """Asked at every poll; answered anew every second, for it takes a while."""
         now = self._clock()
         if now < self._asked + 1:
             return False

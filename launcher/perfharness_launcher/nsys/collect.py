@@ -17,12 +17,16 @@ from pathlib import Path
 
 from perfharness.errors import LaunchError, ToolNotFoundError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.plan import NsysInstall
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
 from perfharness.tracer.output import complete_trace
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys_command import REPORT_STEM, export_command, import_command
-from perfharness_launcher.spawn import TRACER_LOG
+from perfharness_launcher.nsys.command_line import (
+    REPORT_STEM,
+    TRACER_LOG,
+    NsysInstall,
+    export_command,
+    import_command,
+)
 
 TRACE = "trace.sqlite"
 TOOL_TIMEOUT_S = 1800.0
@@ -86,7 +90,7 @@ def collect_one(
         failures.append(_import_failed(folder, recording, f"{what}: {error}"))
     try:
         if report.exists():
-            _run_tool(export_command(nsys, report, trace), folder, interrupts, patience_s)
+            run_tool(export_command(nsys, report, trace), folder, interrupts, patience_s)
     except (LaunchError, OSError) as error:
         what = f"the report of {folder.name} could not be turned into {TRACE}"
         failures.append(_import_failed(folder, report, f"{what}: {error}"))
@@ -176,7 +180,7 @@ def _import(
     try:
         for left in reversed(range(IMPORTS)):
             try:
-                said = _run_tool(command, folder, interrupts, patience_s)
+                said = run_tool(command, folder, interrupts, patience_s)
                 break
             except ToolStoppedError:
                 raise
@@ -194,7 +198,7 @@ class ToolStoppedError(LaunchError):
     """A tool of nsys did not come to its end by itself."""
 
 
-def _run_tool(
+def run_tool(
     command: Sequence[str],
     folder: Path,
     interrupts: Interrupts,

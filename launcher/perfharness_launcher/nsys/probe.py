@@ -1,4 +1,4 @@
-"""Find nsys on the machine and find out what it can do: version, importer, options. Nothing is assumed from a name."""
+"""Find nsys on the machine and find out what it can do: version, importer, options, and whether it records nvtx."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from perfharness.model.plan import NsysInstall
+from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError
+from perfharness.trace import open_trace
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.nsys.collect import ToolStoppedError, collect_one, run_tool
+from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
 
 NSYS_VARIABLE = "PERFHARNESS_NSYS"
 """Path of an nsys, looked at before all others."""
@@ -32,6 +39,24 @@ PLACES = (
 INSTALL_NSYS = "perfharness doctor --install-nsys"
 """The command that gets an nsys without root."""
 
+TRIAL_RANGES = 2
+TRIAL_TIMEOUT_S = 120
+TRIAL_PROGRAM = f"""
+import nvtx
+for _ in range({TRIAL_RANGES}):
+    nvtx.push_range("trial", domain="perfharness.trial")
+    nvtx.pop_range(domain="perfharness.trial")
+"""
+
+NVTX_PINNED = "0.2.11"
+"""Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
+
+NSYS_DEAF = (2023, 4)
+"""Newest nsys seen to record no range of a newer nvtx, without a word."""
+
+NSYS_RECORDS = (2025, 3)
+"""Oldest nsys seen to record both."""
+
 
 def find_nsys(
     asked: Path | None, environ: Mapping[str, str], *, root: Path = Path("/"), project: Path | None = None
@@ -44,7 +69,7 @@ def find_nsys(
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
-    candidates = _distinct(_candidates(environ, root, project or Path(__file__).resolve().parents[2]))
+    candidates = _distinct(_candidates(environ, root, project or Path(__file__).resolve().parents[3]))
     if not candidates:
         return ()
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -188,3 +213,92 @@ def _run(command: list[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace")
+
+
+# ---- does it record this nvtx? ----
+
+
+class Pair(Enum):
+    """Whether an nsys records what an nvtx says."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown"
+    BAD = "bad"
+
+
+def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
+    """Judge a pair by a trial on this machine, else by what is known.
+
+    `UNKNOWN`: between the newest nsys that is deaf to it and the oldest that hears it.
+    """
+    if nsys.records_nvtx is not None:
+        return Pair.GOOD if nsys.records_nvtx else Pair.BAD
+    if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
+        return Pair.GOOD
+    if nsys.version is None:
+        return Pair.UNKNOWN
+    if nsys.version[:2] <= NSYS_DEAF:
+        return Pair.BAD
+    return Pair.GOOD if nsys.version[:2] >= NSYS_RECORDS else Pair.UNKNOWN
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`0.2.12` -> (0, 2, 12)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
+    """Why this nsys would lose GPU work on this driver, or None."""
+    if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
+        return None
+    return (
+        f"nsys {nsys.version_text} knows CUDA up to {_dotted(nsys.cupti)} but the driver runs CUDA"
+        f" {_dotted(cuda_driver)}: it would lose kernels without a word"
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Result of tracing a tiny program.
+
+    Args:
+        ranges: how many of the `TRIAL_RANGES` stand in the trace; None: there was no trace to read.
+        said: why not all of them; empty where they do.
+    """
+
+    ranges: int | None
+    said: str = ""
+
+    @property
+    def records_nvtx(self) -> bool:
+        """Whether every range was recorded."""
+        return self.ranges == TRIAL_RANGES
+
+
+def try_nsys(nsys: NsysInstall, python: str) -> Trial:
+    """Trace a tiny program that makes two NVTX ranges; takes a second or two."""
+    with tempfile.TemporaryDirectory(prefix="perfharness-") as name:
+        folder = Path(name)
+        (folder / "trial_program.py").write_text(TRIAL_PROGRAM)  # `-c` would have the current folder on its path
+        command = profile_command(NsysTracing(nsys), folder, [python, str(folder / "trial_program.py")])
+        failure = ""
+        try:
+            run_tool(command, folder, Interrupts(), TRIAL_TIMEOUT_S)
+        except (ToolNotFoundError, ToolStoppedError) as error:
+            return Trial(None, f"{nsys.path} could not run a program of two ranges: {error}")
+        except LaunchError as error:  # a trace may be there all the same
+            failure = str(error)
+        collected = collect_one(nsys, folder, Interrupts(), TRIAL_TIMEOUT_S)
+        if collected.trace is None:
+            reasons = [finding.message for finding in collected.findings] or [failure or f"{nsys.path} left no trace"]
+            return Trial(None, "; ".join(reasons))
+        try:
+            ranges = open_trace(folder / collected.trace).ranges
+        except PerfHarnessError as error:
+            return Trial(None, str(error))
+        count = len(ranges.start_ns)
+        return Trial(count, "" if count == TRIAL_RANGES else f"{count} of {TRIAL_RANGES} ranges were recorded")
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

@@ -1,30 +1,87 @@
-"""Gather what the plan rests on: GPUs, nsys, the interpreter, the script and the output folder."""
+"""What the plan rests on: GPUs, nsys, the interpreter, the script, the output folder, the machine itself."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfharness.boot import ASK_INTERPRETER
-from perfharness.model.plan import InterpreterFacts, LaunchOptions, MachineFacts, NsysInstall
-from perfharness_launcher.annotations import AnnotationFacts, read_annotations
-from perfharness_launcher.discovery import find_nsys
-from perfharness_launcher.gpus import GpuFacts, find_gpus
-from perfharness_launcher.topology import gpu_localities, read_topology
-from perfharness_launcher.tracers import Pair, pair
-from perfharness_launcher.trial import try_nsys
+from perfharness.model.annotations import Annotations
+from perfharness.model.manifest import EnvironmentRecord, GpuRecord
+from perfharness.model.placement import CpuTopology, GpuLocality
+from perfharness.model.version import VERSION
+from perfharness_launcher.nsys.command_line import NsysInstall
+from perfharness_launcher.nsys.probe import Pair, find_nsys, pair, try_nsys
+from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
+from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.topology import gpu_localities, read_topology
 
 INTERPRETER_TIMEOUT_S = 60
 
 
-def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | None = None) -> MachineFacts:
+@dataclass(frozen=True)
+class InterpreterFacts:
+    """The interpreter that runs a `.py` script.
+
+    Args:
+        nvtx: version of the nvtx package that it would import, or None.
+        has_perfharness: whether it can import perfharness, which the embedded tracer needs.
+        problem: why nothing could be found out, one sentence.
+    """
+
+    executable: str
+    version: str | None = None
+    nvtx: str | None = None
+    has_perfharness: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What the plan rests on.
+
+    Args:
+        gpus: what CUDA can be pointed at, one each: a GPU, or each MIG instance of a GPU that has MIG on.
+        gpu_problem: why no GPU could be listed, one sentence.
+        visible_devices: CUDA_VISIBLE_DEVICES of the launcher; None where unset.
+        nsys: newest first.
+        cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
+        script_problem, output_problem: why SCRIPT or the output folder cannot be used, one sentence.
+        program: SCRIPT as a path, where it is a program that was found.
+        annotations: what `--annotate` and `--annotate-torch` ask for.
+        annotation_problems: why they cannot be done, one sentence each.
+        topology: the CPUs; None where nobody asked.
+        near_gpus: what is near each GPU, by UUID.
+        environment: the machine and the software, for the manifest.
+    """
+
+    gpus: tuple[GpuRecord, ...] = ()
+    gpu_problem: str | None = None
+    visible_devices: str | None = None
+    nsys: tuple[NsysInstall, ...] = ()
+    interpreter: InterpreterFacts = InterpreterFacts("python3")
+    cuda_driver: tuple[int, int] | None = None
+    script_problem: str | None = None
+    output_problem: str | None = None
+    program: str | None = None
+    annotations: Annotations | None = None
+    annotation_problems: tuple[str, ...] = ()
+    topology: CpuTopology | None = None
+    near_gpus: Mapping[str, GpuLocality] = field(default_factory=dict)
+    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+
+
+def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     """Ask the machine everything that this launch may depend on."""
-    gpus = gpus or find_gpus()
+    gpus = find_gpus()
     interpreter = ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python)
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
     annotations = _annotations(options, interpreter)
@@ -43,6 +100,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str], gpus: GpuFacts | 
         annotation_problems=annotations.problems,
         topology=topology,
         near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
+        environment=fingerprint(gpus, interpreter),
     )
 
 
@@ -50,7 +108,7 @@ def _annotations(options: LaunchOptions, interpreter: InterpreterFacts) -> Annot
     """What the script is annotated with; not looked into where something else is wrong with script or interpreter."""
     if not options.is_python_script or not interpreter.has_perfharness or _script_problem(options):
         return AnnotationFacts()
-    return read_annotations(options.annotate, options.annotate_torch, Path(options.script), interpreter)
+    return read_annotations(options.annotate, options.annotate_torch, Path(options.script), interpreter.executable)
 
 
 def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
@@ -60,7 +118,7 @@ def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts
             continue
         if pair(install, interpreter.nvtx) is not Pair.UNKNOWN:
             break
-        tried = replace(install, hears_nvtx=try_nsys(install, interpreter.executable).hears_nvtx)
+        tried = replace(install, records_nvtx=try_nsys(install, interpreter.executable).records_nvtx)
         return (*installs[:position], tried, *installs[position + 1 :])
     return installs
 
@@ -116,3 +174,40 @@ def _output_problem(output_dir: Path) -> str | None:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"-o {output_dir}: {nearest} cannot be written to"
     return None
+
+
+def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRecord:
+    """The environment of a run."""
+    return EnvironmentRecord(
+        hostname=socket.gethostname(),
+        os=operating_system(),
+        kernel=platform.release(),
+        cpu=cpu_model(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        python=interpreter.version,
+        perfharness=VERSION,
+        nvtx=interpreter.nvtx,
+        driver=gpus.driver,
+        cuda_driver=".".join(map(str, gpus.cuda_driver)) if gpus.cuda_driver else None,
+        gpus=list(gpus.gpus),
+    )
+
+
+def operating_system() -> str:
+    """`Debian GNU/Linux 12 (bookworm)`, or what the platform module says."""
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Model name of the first CPU, or its architecture where the kernel names none."""
+    try:
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model"):
+                return value.strip()
+    except OSError:
+        pass
+    return platform.machine() or None

@@ -21,17 +21,16 @@ import psutil
 
 from perfharness.boot import without_current_folder
 from perfharness.errors import LaunchError
-from perfharness.model.environment import START_BARRIER, START_BARRIER_LIMIT
+from perfharness.model.environment import OUTPUT_DIR, START_BARRIER, START_BARRIER_LIMIT
+from perfharness.model.manifest import GpuRecord
 from perfharness.model.placement import Placement
-from perfharness.model.plan import LaunchPlan, ProcessSpec
-from perfharness_launcher import child
-from perfharness_launcher.barrier import LIMIT_MARGIN_S
-from perfharness_launcher.nsys_command import profile_command
-from perfharness_launcher.orphans import RUN_ID_VARIABLE, is_alive
+from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
+from perfharness_launcher.processes import child
+from perfharness_launcher.processes.barrier import LIMIT_MARGIN_S
+from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, is_alive
 
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
-TRACER_LOG = "tracer.log"
 
 TMP_NAME = ".tmp"
 """Folder of nsys's temporary files in the folder of the process: the recording has the whole environment in it, and
@@ -42,6 +41,49 @@ END_S = 5.0
 
 SOCKET_NAME = "0123-4567-89ab-cdef.1234567"
 """At least as long as the names of the sockets that nsys makes in its temporary folder."""
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process of a plan.
+
+    Args:
+        index: over all GPUs.
+        gpu_index: on the machine; 0 without a GPU.
+        folder: its name inside the run folder, `proc_X_gpu_Y`.
+        command: the measured command, the embedded tracer included.
+        environment: what is added to, or set over, the launcher's own environment.
+        placement: CPUs and memory of the measured process, its tracer's own processes left out.
+    """
+
+    index: int
+    gpu_index: int
+    gpu: GpuRecord | None
+    folder: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+
+    def environment_in(self, run_dir: Path) -> dict[str, str]:
+        """The environment, the folder of the process included."""
+        return {**self.environment, OUTPUT_DIR: str(run_dir / self.folder)}
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Processes that are started together.
+
+    Args:
+        nsys: how nsys traces them; None: it does not.
+        timeout_s: for each process, from its start; None: no limit.
+        barrier_timeout_s: how long those that have come to the start barrier wait for the others, from the first one
+            on; None: there is no barrier.
+    """
+
+    processes: tuple[ProcessSpec, ...]
+    nsys: NsysTracing | None = None
+    timeout_s: float | None = None
+    barrier_timeout_s: float | None = None
 
 
 @dataclass
@@ -188,9 +230,14 @@ class RunningProcess:
 
 
 def start(
-    spec: ProcessSpec, plan: LaunchPlan, run_dir: Path, control_dir: Path, run_id: str, barrier_dir: Path | None = None
+    spec: ProcessSpec,
+    group: ProcessGroup,
+    run_dir: Path,
+    control_dir: Path,
+    run_id: str,
+    barrier_dir: Path | None = None,
 ) -> RunningProcess:
-    """Start one process up to the point where it waits for the word to go.
+    """Start one process of a group up to the point where it waits for the start signal.
 
     Args:
         run_dir: where the folder of the process is made.
@@ -210,11 +257,11 @@ def start(
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one
-        START_BARRIER_LIMIT: str(math.ceil(plan.options.barrier_timeout_s) + LIMIT_MARGIN_S),
+        START_BARRIER_LIMIT: str(math.ceil(group.barrier_timeout_s or 0) + LIMIT_MARGIN_S),
     }
     tmp_dir = None
-    if plan.nsys is not None:
-        command = profile_command(plan.nsys, folder, watched, cuda=plan.traces_cuda, os_calls=plan.options.trace_os)
+    if group.nsys is not None:
+        command = profile_command(group.nsys, folder, watched)
         tmp_dir = _tmp_dir(folder)
         environment |= {"TMPDIR": str(tmp_dir), child.TMPDIR_BEFORE: os.environ.get("TMPDIR", "")}
     else:
@@ -232,7 +279,7 @@ def start(
         control,
         status_path.open("rb"),
         popen,
-        planned_command(spec, plan, run_dir),
+        planned_command(spec, group.nsys, run_dir),
         command,
         environment,
         tmp_dir,
@@ -268,13 +315,9 @@ def _tmp_dir(folder: Path) -> Path:
     return made
 
 
-def planned_command(spec: ProcessSpec, plan: LaunchPlan, run_dir: Path) -> list[str]:
+def planned_command(spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path) -> list[str]:
     """The command line as a user would type it: the tracer and the measured command, without our own helper."""
-    if plan.nsys is None:
-        return list(spec.command)
-    return profile_command(
-        plan.nsys, run_dir / spec.folder, spec.command, cuda=plan.traces_cuda, os_calls=plan.options.trace_os
-    )
+    return list(spec.command) if nsys is None else profile_command(nsys, run_dir / spec.folder, spec.command)
 
 
 def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: Path) -> list[str]:

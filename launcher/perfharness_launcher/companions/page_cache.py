@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from perfharness.model.cold_start import CacheMethod, CacheState
-from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 PERIOD_S = 0.05

@@ -6,18 +6,45 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model import environment
+from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import GpuRecord
+from perfharness.model.manifest import EnvironmentRecord, GpuRecord, TracerRecord
 from perfharness.model.placement import Placement
-from perfharness.model.plan import LaunchOptions, LaunchPlan, MachineFacts, ProcessSpec
-from perfharness_launcher.gpus import choose_gpus
-from perfharness_launcher.placement import Placed, place
-from perfharness_launcher.tracers import choose_tracer
+from perfharness_launcher.nsys.command_line import NsysTracing
+from perfharness_launcher.plan.gpus import choose_gpus
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.placement import Placed, place
+from perfharness_launcher.plan.tracers import choose_tracer
+from perfharness_launcher.processes.spawn import ProcessGroup, ProcessSpec
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """All that will be started, and what is known to be wrong with it beforehand."""
+
+    options: LaunchOptions
+    tracer: TracerRecord
+    nsys: NsysTracing | None
+    gpus: tuple[GpuRecord, ...]
+    processes: tuple[ProcessSpec, ...]
+    interpreter: InterpreterFacts
+    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    placement_reason: str = ""
+    annotations: Annotations | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def group(self) -> ProcessGroup:
+        """What is to be supervised."""
+        barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
+        return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -49,11 +76,11 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     return LaunchPlan(
         options=options,
         tracer=decision.record,
-        nsys=decision.nsys,
+        nsys=None if decision.nsys is None else NsysTracing(decision.nsys, cuda=bool(gpus), os_calls=options.trace_os),
         gpus=gpus,
         processes=tuple(_processes(options, facts, gpus, decision.record.kind, placed.placements)),
         interpreter=facts.interpreter,
-        traces_cuda=bool(gpus),
+        environment=facts.environment,
         placement_reason=placed.reason,
         annotations=facts.annotations,
         findings=(*decision.findings, *_gpu_findings(options, facts)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.cool_down import CoolDown, cool_down
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
 
 
 class CoolDownCompanion:
@@ -31,7 +31,7 @@ class CoolDownCompanion:
     def start(self, context: CompanionContext) -> None:
         """Wait."""
         with open_nvml() as nvml:
-            uuids = [gpu.uuid for gpu in context.plan.gpus]
+            uuids = [gpu.uuid for gpu in context.gpus]
             devices = [device for uuid in uuids if (device := nvml.device(uuid))]
             if not devices:
                 self._problem = nvml.opened.reason or "the run uses no GPU"

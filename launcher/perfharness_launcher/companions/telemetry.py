@@ -8,14 +8,14 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.plan import LaunchPlan
+from perfharness.model.placement import Placement
 from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, TelemetryMeta
 from perfharness.telemetry.protocol import (
     SPOOL_NAME,
@@ -27,8 +27,8 @@ from perfharness.telemetry.protocol import (
     SamplerOptions,
     sampler_command,
 )
-from perfharness_launcher.companions import CompanionContext, CompanionReport, MeasuredProcess
-from perfharness_launcher.orphans import RUN_ID_VARIABLE
+from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 
 READY_S = 60.0
 DONE_S = 60.0
@@ -49,9 +49,12 @@ GIVEN_UP = "*"
 
 
 class TelemetryCompanion:
-    """Samples the GPUs of the plan and the host, into `telemetry.parquet` of the run.
+    """Samples the GPUs of the run and the host, into `telemetry.parquet` of the run.
 
     Args:
+        sample_interval_ms: how often.
+        measure_idle_s: how long the GPUs are sampled before `start` returns, for their idle power.
+        cpus: that the sampler runs on; empty: as this process.
         command: the sampler's command line, made of its options; others than the real one are for tests.
         environ: the environment that it gets, less the mark of the run: it is no part of it.
     """
@@ -61,12 +64,18 @@ class TelemetryCompanion:
 
     def __init__(
         self,
+        sample_interval_ms: float,
+        measure_idle_s: float = 0.0,
         *,
+        cpus: Sequence[int] = (),
         command: Any = sampler_command,
         environ: Mapping[str, str] | None = None,
         ready_s: float = READY_S,
         done_s: float = DONE_S,
     ) -> None:
+        self._sample_interval_ms = sample_interval_ms
+        self._measure_idle_s = measure_idle_s
+        self._cpus = cpus
         self._command = command
         self._environ = os.environ if environ is None else environ
         self._ready_s = ready_s
@@ -78,15 +87,14 @@ class TelemetryCompanion:
 
     def start(self, context: CompanionContext) -> None:
         """Start the sampler and wait until it has read everything once. Raises `LaunchError` where it does not."""
-        options = context.plan.options
-        gpus = [gpu.uuid for gpu in context.plan.gpus]
+        gpus = [gpu.uuid for gpu in context.gpus]
         self._options = SamplerOptions(
             spool=context.run_dir / SPOOL_NAME,
             target=context.run_dir / TELEMETRY_NAME,
-            period_ns=round(options.sample_interval_ms * 1e6),
+            period_ns=round(self._sample_interval_ms * 1e6),
             gpu_uuids=gpus,
-            idle_ns=round(options.measure_idle_s * 1e9) if gpus else 0,
-            cpus=free_cpus(context.plan),
+            idle_ns=round(self._measure_idle_s * 1e9) if gpus else 0,
+            cpus=list(self._cpus),
         )
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `_end`
         try:
@@ -106,14 +114,7 @@ class TelemetryCompanion:
 
     def measured(self, process: MeasuredProcess) -> None:
         """Follow this process too."""
-        gpu = process.spec.gpu
-        self._say(
-            Command(
-                follow=FollowedProcess(
-                    folder=process.spec.folder, pid=process.pid, gpu_uuid=None if gpu is None else gpu.uuid
-                )
-            )
-        )
+        self._say(Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid)))
 
     def stop(self) -> CompanionReport:
         """End the sampler; where it has died, make the file of what it had written."""
@@ -134,7 +135,7 @@ class TelemetryCompanion:
         )
 
     def _wait_until_ready(self, context: CompanionContext) -> Ready:
-        for answer in self._answers_within(self._ready_s + context.plan.options.measure_idle_s):
+        for answer in self._answers_within(self._ready_s + self._measure_idle_s):
             if context.interrupted():
                 raise LaunchError("the launch was called off while the telemetry sampler was starting")
             if answer is not None and answer.ready is not None:
@@ -220,9 +221,9 @@ def _parsed(line: bytes) -> Answer:
         raise LaunchError(f"the telemetry sampler said something that is no answer: {line!r:.200}") from error
 
 
-def free_cpus(plan: LaunchPlan) -> list[int]:
+def free_cpus(placements: Iterable[Placement]) -> list[int]:
     """CPUs that no measured process is bound to, for the sampler; empty where each has some or none is bound."""
-    bound = [set(spec.placement.cpus) for spec in plan.processes]
+    bound = [set(placement.cpus) for placement in placements]
     if not bound or not all(bound):
         return []
     return sorted(os.sched_getaffinity(0) - set().union(*bound))

@@ -47,8 +47,18 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def _adopts_orphans() -> bool:
+    found = ctypes.c_int(0)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+    return bool(found.value)
+
+
 class RunProcesses:
     """The processes of one run, this one left out.
+
+    Where this process adopts orphans (`adopting_orphans`), all that come to it belong to the run. It must start no
+    others meanwhile, so a program that has the launcher inside it (a notebook) does not adopt: what clears the run's id
+    from its environment and loses its helper is not found then.
 
     Args:
         run_id: what its processes carry in their environment, unless they took it out.
@@ -56,6 +66,7 @@ class RunProcesses:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
+        self._adopts = _adopts_orphans()
         self._not_adopted = {_identity(child) for child in _children()}
 
     def start_of(self, pid: int) -> None:
@@ -129,6 +140,8 @@ class RunProcesses:
             sleep(0.05)
 
     def _adopted(self) -> list[psutil.Process]:
+        if not self._adopts:
+            return []
         found = []
         for child in _children():
             with contextlib.suppress(psutil.Error):

@@ -1,0 +1,96 @@
+"""An nsys, and the command lines of it and its importer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfharness.errors import ToolNotFoundError
+
+REPORT_STEM = "trace"
+TRACER_LOG = "tracer.log"
+
+WANTED_OPTIONS = (
+    ("sample", "none"),  # no CPU sampling and no context switches: both cost, and need rights that few have
+    ("cpuctxsw", "none"),
+    ("trace-fork-before-exec", "true"),  # workers made by fork() record their ranges too
+    ("wait", "primary"),  # a daemon that the script leaves behind must not hold the run up
+    ("force-overwrite", "true"),
+)
+"""Taken where this nsys has them; the CUDA graph granularity is left as it is, for `node` costs too much."""
+
+
+@dataclass(frozen=True)
+class NsysInstall:
+    """One nsys found on the machine, and what was found out about it.
+
+    Args:
+        version: `(2023, 4, 4)`; None where `--version` gave nothing to read.
+        importer: the QdstrmImporter that turns a `.qdstrm` into a `.nsys-rep`; None where there is none.
+        importer_beside: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
+        profile_options: the long options of `nsys profile --help`, without dashes.
+        cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
+        records_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
+        source: where it was looked for, in words.
+        problems: what keeps it from measuring, one sentence each; empty: usable.
+    """
+
+    path: Path
+    version: tuple[int, ...] | None = None
+    version_text: str | None = None
+    importer: Path | None = None
+    importer_beside: bool = False
+    profile_options: frozenset[str] = frozenset()
+    cupti: tuple[int, int] | None = None
+    records_nvtx: bool | None = None
+    source: str = ""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can record and its recording can be read."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class NsysTracing:
+    """How nsys traces the processes of a launch.
+
+    Args:
+        cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
+        os_calls: whether the operating system's calls are recorded.
+    """
+
+    install: NsysInstall
+    cuda: bool = False
+    os_calls: bool = False
+
+
+def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
+    """`nsys profile` around `command`, its report in `folder`."""
+    nsys = tracing.install
+    options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
+    trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
+    output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
+    return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
+
+
+def import_command(nsys: NsysInstall, recording: Path, report: Path) -> list[str]:
+    """The importer, for a recording (`.qdstrm`) that nsys left as it was."""
+    if nsys.importer is None:
+        raise ToolNotFoundError(f"{recording.name} cannot be imported: no importer belongs to {nsys.path}")
+    return [str(nsys.importer), "--input-file", str(recording), "--output-file", str(report), "--force-overwrite"]
+
+
+def export_command(nsys: NsysInstall, report: Path, database: Path) -> list[str]:
+    """`nsys export` to sqlite."""
+    return [
+        str(nsys.path),
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        "--quiet=true",
+        f"--output={database}",
+        str(report),
+    ]

@@ -1,0 +1,1 @@
+"""The measured processes: started together, watched, ended, and nobody left behind."""

@@ -1,0 +1,103 @@
+"""Launch: plan, run, analyse, put in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
+from perfharness_launcher.companions.companion import Companion
+from perfharness_launcher.launch import companions_for
+from perfharness_launcher.launch import launch as measure
+from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.machine import gather
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.processes.supervise import Observer
+
+if TYPE_CHECKING:
+    from perfharness.report.run import Run
+    from perfharness.report.run_folder import RunSummary
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """A run that was launched and analysed.
+
+    Attributes:
+        folder: where it lies: the output folder, or a folder in that, beside an earlier run that has numbers.
+        summary: the mean tree, each process's result, and what the analysis found.
+        is_aside: whether an earlier run kept its place.
+    """
+
+    manifest: RunManifest
+    folder: Path
+    summary: RunSummary
+    is_aside: bool = False
+
+    @property
+    def all_processes_well(self) -> bool:
+        """Whether every process ended with 0 and left its trace."""
+        wanted = self.manifest.tracer.kind != "none"
+        return all(record.ended == "ok" and (record.trace or not wanted) for record in self.manifest.processes)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that was found, what concerns the place of the run included."""
+        found = list(self.summary.findings)
+        if self.summary.not_written is not None:
+            hint = "free some space or name another -o"
+            found.append(Finding("results-not-written", Severity.ERROR, self.summary.not_written, hint))
+        if self.is_aside:
+            found.append(
+                Finding(
+                    "earlier-run-kept",
+                    Severity.ERROR,
+                    f"{self.folder.parent} keeps its earlier run, for that has numbers and this one has none, or "
+                    f"not all; this one lies in {self.folder}",
+                )
+            )
+        return found
+
+    def open(self) -> Run:
+        """The run, its tables included. Raises what `open_run` raises."""
+        from perfharness.inputs import open_run
+
+        return open_run(self.folder)
+
+
+def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
+    """The plan of each launch of a series, all on what the machine offers now.
+
+    Raises:
+        UsageError: the options contradict each other or the machine.
+        LaunchError: what is needed is not there.
+    """
+    facts = gather(options[0], os.environ)
+    return [make_plan(each, facts) for each in options]
+
+
+def run_plan(
+    plan: LaunchPlan, command: Sequence[str], observer: Observer, companions: Sequence[Companion] = ()
+) -> LaunchResult:
+    """Run a plan and analyse what it measured.
+
+    Args:
+        command: the command line of perfharness itself, for the manifest.
+        companions: what runs beside it, those that its options ask for left out.
+
+    Raises:
+        LaunchError: no process could be started, or results could not be written; the message says where what was
+            measured lies.
+    """
+    beside = [*companions_for(plan, observer.stage), *companions]
+    with measure(plan, command, observer, companions=beside) as run:
+        # Imported now, for the numeric libraries are of no use while the processes run.
+        from perfharness.report.run_folder import analyze_run
+
+        summary = analyze_run(run.folder, run.manifest)
+        place = run.put_in_place(whole=summary.not_written is None)
+    return LaunchResult(run.manifest, place, summary, is_aside=place != plan.options.output_dir.absolute())
