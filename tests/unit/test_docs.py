@@ -54,3 +54,14 @@ def test_pages_that_the_code_names_exist() -> None:
                 named |= set(re.findall(r"docs/[\w/-]+\.(?:md|json)", path.read_text("utf-8")))
     assert len(named) > 10
     assert not [name for name in named if not (CHECKOUT / name).is_file()]
+
+
+def test_files_that_pages_name_exist() -> None:
+    """A path in backticks that starts in the checkout; `*` stands for any name, `NAME` for one to choose."""
+    named: set[str] = set()
+    for page in PAGES:
+        named |= set(
+            re.findall(r"`((?:perfharness|launcher|scripts|tests|samples)/[\w./*-]+)", page.read_text("utf-8"))
+        )
+    assert len(named) > 50
+    assert not [name for name in named if "NAME" not in name and not any(CHECKOUT.glob(name.rstrip("/.")))]
