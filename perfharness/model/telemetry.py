@@ -108,26 +108,88 @@ class ClockEventReason:
     Args:
         name: ours; up to driver 535 NVML called them `throttle reasons`, `old_name` being `nvidia-smi`'s of that time.
         slows: whether the clocks are lower than the work would have them; idling and a user's own setting are not.
+        meaning: for the documentation.
     """
 
     bit: int
     name: str
     old_name: str
     slows: bool
+    meaning: str
 
 
 CLOCK_EVENT_REASONS = (
-    ClockEventReason(0x1, "gpu_idle", "clocks_throttle_reasons.gpu_idle", False),
-    ClockEventReason(0x2, "applications_clocks_setting", "clocks_throttle_reasons.applications_clocks_setting", False),
-    ClockEventReason(0x4, "sw_power_cap", "clocks_throttle_reasons.sw_power_cap", True),
-    ClockEventReason(0x8, "hw_slowdown", "clocks_throttle_reasons.hw_slowdown", True),
-    ClockEventReason(0x10, "sync_boost", "clocks_throttle_reasons.sync_boost", True),
-    ClockEventReason(0x20, "sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown", True),
-    ClockEventReason(0x40, "hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown", True),
-    ClockEventReason(0x80, "hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", True),
-    ClockEventReason(0x100, "display_clock_setting", "clocks_throttle_reasons.display_clock_setting", False),
-    ClockEventReason(0x200, "board_limit", "clocks_throttle_reasons.board_limit", True),
-    ClockEventReason(0x400, "reliability", "clocks_throttle_reasons.reliability", True),
+    ClockEventReason(0x1, "gpu_idle", "clocks_throttle_reasons.gpu_idle", False, "nothing runs, so the clocks fall"),
+    ClockEventReason(
+        0x2,
+        "applications_clocks_setting",
+        "clocks_throttle_reasons.applications_clocks_setting",
+        False,
+        "somebody asked for these clocks, perhaps `-m`",
+    ),
+    ClockEventReason(
+        0x4,
+        "sw_power_cap",
+        "clocks_throttle_reasons.sw_power_cap",
+        True,
+        "the power limit is reached, and the driver lowers the clocks",
+    ),
+    ClockEventReason(
+        0x8,
+        "hw_slowdown",
+        "clocks_throttle_reasons.hw_slowdown",
+        True,
+        "temperature, power brake or power draw: the hardware halves the clocks, or more",
+    ),
+    ClockEventReason(
+        0x10,
+        "sync_boost",
+        "clocks_throttle_reasons.sync_boost",
+        True,
+        "another GPU of its group is slowed down, and this one with it",
+    ),
+    ClockEventReason(
+        0x20,
+        "sw_thermal_slowdown",
+        "clocks_throttle_reasons.sw_thermal_slowdown",
+        True,
+        "GPU or memory too hot: the driver lowers the clocks",
+    ),
+    ClockEventReason(
+        0x40,
+        "hw_thermal_slowdown",
+        "clocks_throttle_reasons.hw_thermal_slowdown",
+        True,
+        "too hot: the hardware halves the clocks, or more",
+    ),
+    ClockEventReason(
+        0x80,
+        "hw_power_brake_slowdown",
+        "clocks_throttle_reasons.hw_power_brake_slowdown",
+        True,
+        "the power supply asks for it",
+    ),
+    ClockEventReason(
+        0x100,
+        "display_clock_setting",
+        "clocks_throttle_reasons.display_clock_setting",
+        False,
+        "a display's settings ask for these clocks",
+    ),
+    ClockEventReason(
+        0x200,
+        "board_limit",
+        "clocks_throttle_reasons.board_limit",
+        True,
+        "the board's limit is reached (an old name of NVML)",
+    ),
+    ClockEventReason(
+        0x400,
+        "reliability",
+        "clocks_throttle_reasons.reliability",
+        True,
+        "the voltage's limit is reached (an old name of NVML)",
+    ),
 )
 """NVML's bits (nvml.h, `nvmlClocksEventReason…`; the last two only under their old names)."""
 

@@ -136,7 +136,7 @@ def test_a_polled_source_repeats_between_its_updates() -> None:
 
 
 def test_every_metric_and_reason_is_in_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "telemetry.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     for metric in (*GPU_METRICS, *PROCESS_METRICS, *HOST_METRICS):
         assert f"`{metric.name}`" in page, metric.name
     for reason in CLOCK_EVENT_REASONS:
