@@ -219,17 +219,15 @@ def _has_numbers(results: Sequence[ProcessResult]) -> bool:
 
 def _conclude_series(located: Located, summaries: Sequence[RunSummary], output: Output) -> None:
     """The table of a sweep or of cold starts, of the runs' new numbers; what the launch itself noted stays."""
-    from perfharness.report.series import cold_starts_again, scaling_again
+    from perfharness.render.series import print_cold_start, print_scaling
+    from perfharness.runs.cold_start import cold_starts_again
+    from perfharness.runs.sweep import scaling_again
 
     scaling = scaling_again(located.path, summaries)
     if scaling is not None and not output.is_json:
-        from perfharness.report.scaling import print_scaling
-
         print_scaling(output.results, scaling)
     found = cold_starts_again(located.path, summaries)
     if found is not None and not output.is_json:
-        from perfharness.report.cold_start import print_cold_start
-
         print_cold_start(output.results, found)
 
 

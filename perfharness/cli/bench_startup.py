@@ -35,7 +35,8 @@ def start_up(
     from perfharness.bench.suite.matrix import plan_cases
     from perfharness.bench.suite.startup import FIGURES, measure_startup
     from perfharness.bench.suite.store import locked
-    from perfharness.report.cold_start import print_cold_start, write_cold_start
+    from perfharness.render.series import print_cold_start
+    from perfharness.runs.cold_start import write_cold_start
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.plan.gpus import find_gpus
     from perfharness_launcher.processes.orphans import adopting_orphans

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_start
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.live import LaunchView
-from perfharness.cli.np_sweep import parse_np_sweep, run_np_sweep, sweep_options
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
+    EXIT_CHECK_FAILED,
     EXIT_FAILED,
     EXIT_OK,
     MEANING,
@@ -33,15 +34,14 @@ from perfharness.cli.options import (
     split_commas,
 )
 from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
-from perfharness.errors import UsageError
+from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.placement import cpu_list
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
 from perfharness.render.charts.drawing import require_charts
 from perfharness.report.console import Console, say
-from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness_launcher.companions.companion import Companion
+from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     DEFAULT_BARRIER_TIMEOUT_S,
@@ -54,6 +54,7 @@ from perfharness_launcher.plan.options import (
 )
 from perfharness_launcher.processes.orphans import adopting_orphans
 from perfharness_launcher.processes.spawn import planned_command
+from perfharness_launcher.processes.supervise import Observer
 
 PROCESSES = "Processes and GPUs"
 TRACING = "Tracing"
@@ -285,10 +286,6 @@ def launch_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
     """
-    if np_sweep is not None and num_processes != 1:
-        raise UsageError(
-            "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
-        )
     if plots:
         check_plots(telemetry)
     options = LaunchOptions(
@@ -355,23 +352,39 @@ def _behind_finding(behind: Sequence[str], script: str) -> Finding:
     )
 
 
+def parse_np_sweep(text: str | None) -> tuple[int, ...] | None:
+    """`1,2,4` -> (1, 2, 4). Raises `UsageError` where that is no list of numbers."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
+    return tuple(int(part) for part in parts)
+
+
 def run_launch(
     options: LaunchOptions,
     output: Output,
     *,
     show_output: bool,
     dry_run: bool,
-    np_sweep: Sequence[int] = (),
+    np_sweep: Sequence[int] | None = None,
     cold_start: int | None = None,
     behind: Sequence[str] = (),
 ) -> int:
     """Plan and run, all conflicts of all launches being found before the first; returns the exit code."""
     launches = [options]
     if cold_start is not None:
-        if problems := list(conflicts(options, cold_start, swept=bool(np_sweep))):
-            raise UsageError("\n".join(problems))
+        from perfharness.runs.cold_start import cold_start_options
+
+        if np_sweep is not None:
+            raise UsageError(
+                "--cold-start starts one process at a time, so --np-sweep cannot go with it; leave one of the two away"
+            )
         launches = cold_start_options(options, cold_start)
-    elif np_sweep:
+    elif np_sweep is not None:
+        from perfharness.runs.sweep import sweep_options
+
         launches = sweep_options(options, np_sweep)
     plans = plan_launches(launches)
     if behind:
@@ -383,30 +396,114 @@ def run_launch(
             print_plan(plan, output.results)
             output.findings(plan.findings)
         return EXIT_OK
-
-    def run(plan: LaunchPlan, more: Sequence[Companion] = ()) -> LaunchResult:
-        return execute(plan, output.messages, show_output=show_output, more_companions=more)
-
+    observe = partial(observed, output, show_output=show_output, series=len(plans) > 1)
     if cold_start is not None:
-        return run_cold_start(plans, options.output_dir, output, run)
-    if np_sweep:
-        return run_np_sweep(plans, options.output_dir, output, run)
-    return show(run(plans[0]), output)
+        return show_cold_start(options, plans, output, observe)
+    if np_sweep is not None:
+        return show_sweep(options, plans, output, observe)
+    with observe(plans[0]) as observer:
+        result = run_plan(plans[0], command_line(), observer)
+    draw(plans[0], result, output)
+    return show(result, output)
 
 
-def execute(
-    plan: LaunchPlan, console: Console, *, show_output: bool, more_companions: Sequence[Companion] = ()
-) -> LaunchResult:
-    """Run one plan and draw what is to be drawn of it. `console`: for progress and messages."""
-    say(console, headline(plan))
-    with adopting_orphans(), LaunchView(console, show_output=show_output) as view:
-        result = run_plan(plan, ["perfharness", *sys.argv[1:]], view, more_companions)
+def command_line() -> list[str]:
+    """What the user typed, for the manifest."""
+    return ["perfharness", *sys.argv[1:]]
+
+
+@contextmanager
+def observed(output: Output, plan: LaunchPlan, *, show_output: bool, series: bool) -> Iterator[Observer]:
+    """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
+    if series:
+        output.message(f"\n{plan.options.output_dir}")
+    output.message(headline(plan))
+    with adopting_orphans(), LaunchView(output.messages, show_output=show_output) as view:
+        yield view
+
+
+def draw(plan: LaunchPlan, result: LaunchResult, output: Output) -> None:
+    """The telemetry as pictures, where that was asked for."""
     if plan.options.plots and (result.folder / TELEMETRY_NAME).exists():
         from perfharness.render.charts.telemetry import draw_run
 
         for path in draw_run(result.folder):
-            say(console, f"drawn: {path}")
-    return result
+            output.message(f"drawn: {path}")
+
+
+def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output, observe: Observe) -> int:
+    """Run a sweep and print its curve.
+
+    Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
+    """
+    from perfharness.render.charts.scaling import draw_scaling
+    from perfharness.render.series import print_scaling
+    from perfharness.runs.sweep import run_sweep, summarize_sweep
+
+    launches = []
+    for plan, one in zip(plans, run_sweep(plans, command_line(), observe), strict=True):
+        launches.append(one)
+        if one.error is not None:
+            say(output.errors, str(one.error))
+        if one.result is not None:
+            draw(plan, one.result, output)
+            output.findings(one.result.summary.findings)
+    swept = summarize_sweep(options, plans, launches, command_line())
+    if output.is_json:
+        output.json(swept.scaling.model_dump(mode="json"))
+    else:
+        print_scaling(output.results, swept.scaling)
+    if swept.is_kept:
+        output.message(f"{swept.folder} keeps the results of an earlier sweep: nothing was measured in this one")
+    else:
+        try:
+            draw_scaling(swept.scaling, swept.folder)
+        except PerfHarnessError as error:
+            output.message(str(error))
+        output.message(f"results: {swept.folder.absolute()}")
+    rows = [one.row for one in launches]
+    if any(one.interrupted for one in launches) or all(row.status != "ok" for row in rows):
+        return EXIT_FAILED
+    if any(one.error is not None for one in launches) or all(row.items_per_second is None for row in rows):
+        return EXIT_CHECK_FAILED
+    return exit_code(finding for one in launches if one.result is not None for finding in one.result.summary.findings)
+
+
+def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output, observe: Observe) -> int:
+    """Run cold starts and print their table; returns the exit code."""
+    from perfharness.render.series import print_cold_start
+    from perfharness.runs.cold_start import run_cold_start, summarize_cold_start
+
+    rows = [one.row for one in run_cold_start(plans, command_line(), observe)]
+    measured = summarize_cold_start(options, plans, rows, command_line())
+    if measured.is_kept:
+        output.message(f"{measured.folder} keeps the results of an earlier launch: nothing was measured in this one")
+    if output.is_json:
+        output.json(measured.found.model_dump(mode="json"))
+    else:
+        print_cold_start(output.results, measured.found)
+    output.message(f"results: {measured.folder.absolute()}")
+    if not measured.is_complete or not any(row.status == "ok" and row.cache != "unknown" for row in rows):
+        return EXIT_FAILED
+    spreads = (*measured.found.cold.values(), *measured.found.warm.values())
+    is_known = any(spread.median is not None for spread in spreads)
+    return EXIT_OK if is_known and all(row.status != "failed" for row in rows) else EXIT_CHECK_FAILED
+
+
+def show(result: LaunchResult, output: Output) -> int:
+    """Print the results and what was found; returns the exit code."""
+    from perfharness.report.terminal import print_result
+
+    summary = result.summary
+    if output.is_json:
+        output.json(summary.mean)
+    else:
+        print_result(output.results, summary.mean, (each.entries for each in summary.results.values()))
+    output.findings(result.findings)
+    output.message(f"results: {result.folder}")
+    if not result.all_processes_well or summary.not_written is not None:
+        return EXIT_FAILED
+    return exit_code(result.findings)
 
 
 def check_plots(telemetry: bool) -> None:
@@ -453,19 +550,3 @@ def _barrier_in_words(plan: LaunchPlan) -> str:
     if not plan.options.barrier:
         return "none (--no-barrier)"
     return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"
-
-
-def show(result: LaunchResult, output: Output) -> int:
-    """Print the results and what was found; returns the exit code."""
-    from perfharness.report.terminal import print_result
-
-    summary = result.summary
-    if output.is_json:
-        output.json(summary.mean)
-    else:
-        print_result(output.results, summary.mean, (each.entries for each in summary.results.values()))
-    output.findings(result.findings)
-    output.message(f"results: {result.folder}")
-    if not result.all_processes_well or summary.not_written is not None:
-        return EXIT_FAILED
-    return exit_code(result.findings)

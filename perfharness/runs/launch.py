@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,16 @@ from perfharness_launcher.processes.supervise import Observer
 if TYPE_CHECKING:
     from perfharness.report.run import Run
     from perfharness.report.run_folder import RunSummary
+
+
+Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
+"""Opens an observer of each launch of a series."""
+
+
+def unobserved(plan: LaunchPlan) -> AbstractContextManager[Observer]:
+    """Nobody looks on."""
+    del plan
+    return nullcontext(Observer())
 
 
 @dataclass(frozen=True)

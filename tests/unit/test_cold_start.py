@@ -6,20 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
-from perfharness.cli.cold_start import cold_start_options, conflicts, run_cold_start
-from perfharness.cli.launch import execute
+from perfharness.cli.launch import observed, show_cold_start
 from perfharness.cli.output import Output
+from perfharness.errors import UsageError
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
-from perfharness.report.cold_start import spreads
-from perfharness.report.console import Console
+from perfharness.runs.cold_start import cold_start_options, spreads
 from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
-from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 
@@ -103,22 +105,20 @@ def test_median_and_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "count", "swept"),
-    [({}, 0, False), ({}, 2, True), ({"num_processes": 2}, 2, False), ({"num_gpus": 2}, 2, False)],
+    ("options", "count"), [({}, 0), ({"num_processes": 2}, 2), ({"num_gpus": 2}, 2), ({"gpus": ("0", "1")}, 2)]
 )
-def test_what_cannot_go_together(options: dict[str, int], count: int, swept: bool) -> None:
-    assert list(conflicts(LaunchOptions("x.py", **options), count, swept=swept))  # type: ignore[arg-type]
-    assert not list(conflicts(LaunchOptions("x.py"), 2, swept=False))
+def test_what_cannot_go_together(options: dict[str, Any], count: int) -> None:
+    with pytest.raises(UsageError, match="--cold-start"):
+        cold_start_options(LaunchOptions("x.py", **options), count)
 
 
-def plans_of(tmp_path: Path, *arguments: str) -> list[LaunchPlan]:
+OPTIONS = LaunchOptions("script.py", tracer="none", python=sys.executable, telemetry=False)
+
+
+def options_of(tmp_path: Path, *arguments: str) -> LaunchOptions:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    options = LaunchOptions(
-        str(script), arguments, output_dir=tmp_path / "out", tracer="none", python=sys.executable, telemetry=False
-    )
-    facts = MachineFacts(interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
-    return [make_plan(each, facts) for each in cold_start_options(options, 2)]
+    return replace(OPTIONS, script=str(script), script_arguments=arguments, output_dir=tmp_path / "out")
 
 
 class Dropping:
@@ -133,27 +133,30 @@ class Dropping:
         return self._state
 
 
-def run(
-    plans: list[LaunchPlan], drop: Dropping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, ColdStart]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
-    console = Console(file=(tmp_path / "shown.txt").open("w"), width=120)
-    code = run_cold_start(
-        plans,
-        tmp_path / "out",
-        Output(console, console, console),
-        lambda plan, more: execute(plan, console, show_output=False, more_companions=more),
-        drop,
-    )
-    console.file.close()
-    written = json.loads((tmp_path / "out" / "cold_start.json").read_text())
-    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
-    return code, ColdStart.model_validate(written)
+Measure = Callable[..., tuple[int, ColdStart, str]]
 
 
-def test_real_processes_without_a_tracer(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Measure:
+    """Cold starts for real; gives the exit code, what was written, and what was printed."""
+
+    def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
+        monkeypatch.setattr("perfharness.runs.cold_start.drop_page_cache", drop)
+        facts = MachineFacts(interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
+        plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
+        output = Output.of()
+        code = show_cold_start(options, plans, output, partial(observed, output, show_output=False, series=True))
+        written = json.loads((options.output_dir / "cold_start.json").read_text())
+        jsonschema.validate(written, json.loads(SCHEMA.read_text()))
+        return code, ColdStart.model_validate(written), capsys.readouterr().out
+
+    return measure
+
+
+def test_real_processes_without_a_tracer(weights: Path, tmp_path: Path, measure: Measure) -> None:
     drop = Dropping(CacheState(method="fadvise", files=1, bytes=1, checked_bytes=1, resident_share=0.25))
-    code, found = run(plans_of(tmp_path, str(weights)), drop, tmp_path, monkeypatch)
+    code, found, shown = measure(options_of(tmp_path, str(weights)), drop)
     assert code == 0
     assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0", "cold_1", "warm_1"]
     assert [row.cache for row in found.rows] == ["unknown", "cold", "warm", "cold", "warm"]
@@ -161,17 +164,15 @@ def test_real_processes_without_a_tracer(weights: Path, tmp_path: Path, monkeypa
     assert (found.cold["model_load_ms"].count, found.warm["model_load_ms"].count) == (2, 2)
     assert 300 <= (found.warm["model_load_ms"].median or 0) < 30_000
     assert found.warm["first_batch_ms"].median is None, "without a tracer nobody tells"
-    shown = (tmp_path / "shown.txt").read_text()
     assert "model load" in shown
     assert "up to 25% of its files' bytes" in shown
 
 
 def test_a_cache_that_cannot_be_emptied_is_null_with_the_reason(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Path, tmp_path: Path, measure: Measure
 ) -> None:
-    code, found = run(
-        plans_of(tmp_path, str(weights)), Dropping(CacheState(reason="not permitted")), tmp_path, monkeypatch
-    )
+    refused = Dropping(CacheState(reason="not permitted"))
+    code, found, _ = measure(options_of(tmp_path, str(weights)), refused)
     assert code == 0
     assert [row.status for row in found.rows] == ["ok", "not_run", "ok", "not_run", "ok"]
     assert found.cold["process_to_first_batch_ms"].median is None
@@ -179,9 +180,9 @@ def test_a_cache_that_cannot_be_emptied_is_null_with_the_reason(
     assert (found.warm["process_to_first_batch_ms"].median or 0) > 300
 
 
-def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, measure: Measure) -> None:
     drop = Dropping(CacheState(method="fadvise"))
-    code, found = run(plans_of(tmp_path, str(weights), "fail"), drop, tmp_path, monkeypatch)
+    code, found, _ = measure(options_of(tmp_path, str(weights), "fail"), drop)
     assert code == 3
     failed = next(row for row in found.rows if row.folder == "cold_1")
     assert (failed.status, failed.startup) == ("failed", None)
@@ -189,10 +190,9 @@ def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, mon
     assert found.cold["model_load_ms"].count == 1
 
 
-def test_cold_starts_that_tell_nothing_are_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = LaunchOptions("true", (), output_dir=tmp_path / "out", tracer="none", telemetry=False)
-    plans = [make_plan(each, MachineFacts()) for each in cold_start_options(options, 1)]
-    code, found = run(plans, Dropping(CacheState(method="fadvise")), tmp_path, monkeypatch)
+def test_cold_starts_that_report_nothing_are_3(tmp_path: Path, measure: Measure) -> None:
+    options = replace(OPTIONS, script="true", output_dir=tmp_path / "out")
+    code, found, _ = measure(options, Dropping(CacheState(method="fadvise")), count=1)
     assert code == 3
     assert [row.status for row in found.rows] == ["ok"] * 3
     assert all(spread.median is None for spread in (*found.cold.values(), *found.warm.values()))

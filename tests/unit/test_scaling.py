@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.scaling import MARGINAL_EFFICIENCY, find_knee, scaling_points
-from perfharness.cli.np_sweep import parse_np_sweep
+from perfharness.cli.launch import parse_np_sweep
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.scaling import GpuPoint, Scaling, ScalingRow
-from perfharness.report.scaling import draw_scaling, why_it_failed
+from perfharness.render.charts.scaling import draw_scaling
+from perfharness.runs.sweep import sweep_options, why_it_failed
+from perfharness_launcher.plan.options import LaunchOptions
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "schema" / "scaling.schema.json"
@@ -84,12 +86,19 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
 @pytest.mark.parametrize("text", ["", "1,", "0,1", "1,1", "a", "-1", "1;2"])
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--np-sweep"):
-        parse_np_sweep(text)
+        sweep_options(LaunchOptions("x.py"), parse_np_sweep(text) or ())
 
 
 def test_a_list_of_numbers() -> None:
     assert parse_np_sweep("1, 2,8") == (1, 2, 8)
-    assert parse_np_sweep(None) == ()
+    assert parse_np_sweep(None) is None
+
+
+def test_the_number_of_processes_is_the_sweep_s() -> None:
+    swept = sweep_options(LaunchOptions("x.py"), (1, 2))
+    assert [(each.num_processes, str(each.output_dir)) for each in swept] == [(1, "out/np_1"), (2, "out/np_2")]
+    with pytest.raises(UsageError, match="-np"):
+        sweep_options(LaunchOptions("x.py", num_processes=2), (1, 2))
 
 
 def test_why_a_launch_failed() -> None:

@@ -17,7 +17,7 @@ from perfharness.bench.suite.case_run import case_environment
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
-from perfharness.report.cold_start import spreads
+from perfharness.runs.cold_start import spreads
 from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
 

@@ -1,0 +1,99 @@
+"""Tables of several launches: a sweep over the number of processes, cold starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+
+from perfharness.model.cold_start import ColdStart, Spread
+from perfharness.model.scaling import Scaling, ScalingPoint
+from perfharness.report.console import Column, print_table, say
+from perfharness.report.terminal import NOT_MEASURED
+
+COLD_START_LABELS = {
+    "process_to_first_batch_ms": "to the first batch",
+    "interpreter_and_imports_ms": "  interpreter and imports",
+    "cuda_context_ms": "  CUDA context",
+    "model_load_ms": "  model load",
+    "start_barrier_wait_ms": "  start barrier",
+    "other_ms": "  other",
+    "first_batch_ms": "first batch",
+}
+
+
+def print_cold_start(console: Console, found: ColdStart, labels: Mapping[str, str] = COLD_START_LABELS) -> None:
+    """The table: each part with a cold and a warm file cache, median and range."""
+    columns = [Column("ms, median (range)", is_text=True), Column("cold cache"), Column("warm cache")]
+    rows = [[label, _spread(found.cold[name]), _spread(found.warm[name])] for name, label in labels.items()]
+    print_table(console, columns, rows)
+    if found.cold_reason is not None:
+        say(console, f"cold cache: {found.cold_reason}")
+    shares = [row.cache_state.resident_share for row in found.rows if row.cache == "cold" and row.cache_state]
+    known = [share for share in shares if share is not None]
+    if known:
+        say(console, f"still in the cache when a cold process began: up to {max(known):.0%} of its files' bytes")
+    for row in found.rows:
+        if row.status != "ok":
+            say(console, f"{row.folder}: {row.reason}")
+
+
+def _spread(spread: Spread) -> str:
+    if spread.median is None:
+        return "-"
+    return f"{spread.median:.1f} ({spread.min:.1f} … {spread.max:.1f})"
+
+
+def print_scaling(console: Console, scaling: Scaling) -> None:
+    """The table, a row a launch, what is to be said of each, and the knee."""
+    measured = [name for name, (_, value) in SCALING_COLUMNS.items() if any(value(point) for point in scaling.points)]
+    columns = [Column("-np"), *(Column(name, drop=SCALING_COLUMNS[name][0]) for name in measured)]
+    rows = [
+        [str(point.row.num_processes), *(SCALING_COLUMNS[name][1](point) or NOT_MEASURED for name in measured)]
+        for point in scaling.points
+    ]
+    print_table(console, columns, rows)
+    for point in scaling.points:
+        if remark := _remark(point):
+            say(console, f"-np {point.row.num_processes}: {remark}")
+    knee = scaling.knee
+    where = f"knee at -np {knee.num_processes}" if knee.num_processes is not None else "no knee"
+    say(console, f"{where}: {knee.reason} ({knee.method})")
+
+
+def _remark(point: ScalingPoint) -> str:
+    return "; ".join(part for part in (point.row.reason, ", ".join(point.row.findings)) if part)
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _known(values: list[float | None]) -> list[float] | None:
+    known = [value for value in values if value is not None]
+    return known if known and len(known) == len(values) else None
+
+
+def mean_of(values: list[float | None]) -> float | None:
+    """Their mean; None where one is missing, or there is none."""
+    known = _known(values)
+    return None if known is None else sum(known) / len(known)
+
+
+def sum_of(values: list[float | None]) -> float | None:
+    """Their sum; None where one is missing, or there is none."""
+    known = _known(values)
+    return None if known is None else sum(known)
+
+
+SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
+    "items/s": (0, lambda point: _shown(point.row.items_per_second, ".2f")),
+    "speedup": (1, lambda point: _shown(point.speedup, ".2f")),
+    "efficiency": (4, lambda point: _shown(point.efficiency, ".0%")),
+    "slowdown": (7, lambda point: _shown(point.slowdown, ".2f")),
+    "p50 ms": (2, lambda point: _shown(point.row.latency_p50_ms, ".3f")),
+    "p99 ms": (3, lambda point: _shown(point.row.latency_p99_ms, ".3f")),
+    "busy": (5, lambda point: _shown(mean_of([gpu.busy_share for gpu in point.row.gpus]), ".0%")),
+    "W": (6, lambda point: _shown(sum_of([gpu.power_w for gpu in point.row.gpus]), ".0f")),
+}
+"""Heading -> when it is left out of a narrow terminal, the largest first, and what stands in it."""

@@ -1,0 +1,214 @@
+"""Cold start: fresh processes one after another, with a cold and a warm file cache in turn (`cold_start.json`)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from perfharness.analysis.startup import startup
+from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import read_regular
+from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import ProcessRecord
+from perfharness.model.result import BENCHMARK_NAME
+from perfharness.report.run_folder import RunSummary, read_manifest
+from perfharness.runs.launch import LaunchResult, Observe, run_plan, unobserved
+from perfharness.runs.series import read_series, write_series
+from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import LaunchOptions
+
+FIGURES = (
+    "process_to_first_batch_ms",
+    "interpreter_and_imports_ms",
+    "cuda_context_ms",
+    "model_load_ms",
+    "start_barrier_wait_ms",
+    "other_ms",
+    "first_batch_ms",
+)
+
+
+@dataclass(frozen=True)
+class FreshProcess:
+    """One process of a cold-start measurement.
+
+    Attributes:
+        result: None: it was not run, or its launch failed as a whole.
+        interrupted: whether the user ended it, and with it the measurement.
+    """
+
+    row: ColdStartRow
+    result: LaunchResult | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class ColdStartResult:
+    """A cold-start measurement.
+
+    Attributes:
+        is_complete: whether every process was run or could not be.
+        is_kept: whether an earlier `cold_start.json` stayed, for that has numbers and this one has none.
+    """
+
+    found: ColdStart
+    folder: Path
+    is_complete: bool
+    is_kept: bool
+
+
+def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions]:
+    """The options of each launch, in folders of their own: `first`, then a cold and a warm one in turn.
+
+    Raises:
+        UsageError: `count` is no number of processes, or the options start several at a time.
+    """
+    if count < 1:
+        raise UsageError(f"--cold-start {count}: at least one process is needed")
+    if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
+        raise UsageError("--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most")
+    names = ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
+    return [replace(options, output_dir=options.output_dir / name) for name in names]
+
+
+def run_cold_start(
+    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
+) -> Iterator[FreshProcess]:
+    """Run the plans of `cold_start_options`, each when it is asked for; an interrupt ends it.
+
+    The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
+    are run.
+    """
+    files: set[Path] = set()
+    for plan in plans:
+        cache, state = cache_of(plan), None
+        if cache == "cold":
+            state = drop_page_cache(files)
+            if state.method is None:
+                folder = plan.options.output_dir.name
+                yield FreshProcess(
+                    ColdStartRow(cache=cache, folder=folder, status="not_run", reason=state.reason, cache_state=state)
+                )
+                continue
+        watcher = FilesInUse()
+        process = _run_one(plan, cache, state, command, observe, [watcher] if cache == "unknown" else [])
+        files |= watcher.files
+        yield process
+        if process.interrupted:
+            return
+
+
+def cache_of(plan: LaunchPlan) -> Cache:
+    """The state of the file cache that the process of a plan begins with."""
+    name = plan.options.output_dir.name
+    return "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
+
+
+def _run_one(
+    plan: LaunchPlan,
+    cache: Cache,
+    state: CacheState | None,
+    command: Sequence[str],
+    observe: Observe,
+    companions: Sequence[FilesInUse],
+) -> FreshProcess:
+    common: dict[str, Any] = {"cache": cache, "folder": plan.options.output_dir.name, "cache_state": state}
+    try:
+        with observe(plan) as observer:
+            result = run_plan(plan, command, observer, companions)
+    except PerfHarnessError as error:
+        return FreshProcess(ColdStartRow(**common, status="failed", reason=str(error).splitlines()[0]))
+    process = result.manifest.processes[0]
+    if process.ended == "ok":
+        row = ColdStartRow(**common, status="ok", startup=startup_of(result.folder, process))
+    else:
+        reason = f"the process ended with {process.signal or process.exit_code} ({process.ended})"
+        row = ColdStartRow(**common, status="failed", reason=reason)
+    return FreshProcess(row, result, interrupted=process.ended == "interrupted")
+
+
+def summarize_cold_start(
+    options: LaunchOptions, plans: Sequence[LaunchPlan], rows: Sequence[ColdStartRow], command: Sequence[str]
+) -> ColdStartResult:
+    """Median and range of each figure, written to `cold_start.json`. Raises `ResultError`."""
+    found = ColdStart(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=list(command),
+        script=options.script,
+        script_arguments=list(options.script_arguments),
+        tracer=plans[0].tracer.kind,
+        rows=list(rows),
+        cold=spreads(rows, "cold"),
+        warm=spreads(rows, "warm"),
+        cold_reason=next((row.reason for row in reversed(rows) if row.status == "not_run"), None),
+    )
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    is_written = write_cold_start(found, options.output_dir)
+    return ColdStartResult(found, options.output_dir, len(rows) == len(plans), is_kept=not is_written)
+
+
+def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStart | None:
+    """`cold_start.json` with the runs' new numbers, written; None where the folder has none.
+
+    What the launches noted of themselves stays. Raises `ResultError` where the file is damaged.
+    """
+    noted = read_series(folder / COLD_START_NAME, ColdStart)
+    if noted is None:
+        return None
+    of = {summary.folder.name: summary.folder for summary in summaries}
+    rows = [
+        row.model_copy(update={"startup": startup_of(of[row.folder], read_manifest(of[row.folder]).processes[0])})
+        if row.status == "ok" and row.folder in of
+        else row
+        for row in noted.rows
+    ]
+    again = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
+    if not any(summary.is_kept for summary in summaries):
+        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has said so
+            write_cold_start(again, folder)
+    return again
+
+
+def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
+    """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
+    folder = run_dir / process.folder
+    try:
+        analysed: dict[str, Any] | None = json.loads(read_regular(folder / BENCHMARK_NAME, follow=False)).get("startup")
+    except (OSError, ValueError):
+        analysed = None
+    if analysed is not None or process.start_unix_ns is None:
+        return analysed
+    try:
+        journal = RecorderJournal.model_validate_json(read_regular(folder / JOURNAL_NAME, follow=False))
+    except (OSError, ValueError):
+        return None
+    return startup(process.start_unix_ns, journal).to_json()
+
+
+def spreads(rows: Sequence[ColdStartRow], cache: str, figures: Iterable[str] = FIGURES) -> dict[str, Spread]:
+    """Median and range of each figure over the processes of one kind that ended well."""
+    startups = [row.startup for row in rows if row.cache == cache and row.status == "ok" and row.startup is not None]
+    return {name: _spread([one[name] for one in startups if one.get(name) is not None]) for name in figures}
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread(count=0)
+    return Spread(count=len(values), median=statistics.median(values), min=min(values), max=max(values))
+
+
+def write_cold_start(found: ColdStart, folder: Path) -> bool:
+    """Write `cold_start.json`; not where it has no number and an earlier one has. Raises `ResultError`."""
+    return write_series(folder / COLD_START_NAME, found, _has_numbers)
+
+
+def _has_numbers(found: ColdStart) -> bool:
+    return any(row.startup is not None for row in found.rows)

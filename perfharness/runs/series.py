@@ -1,0 +1,35 @@
+"""The file of a series of launches (a sweep, cold starts), beside the folders of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from perfharness.errors import ResultError
+from perfharness.files import read_regular, write_text
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_series(path: Path, model: type[_Model]) -> _Model | None:
+    """The file; None where there is none. Raises `ResultError` where it is damaged."""
+    try:
+        return model.model_validate_json(read_regular(path, follow=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged.") from error
+
+
+def write_series(path: Path, series: _Model, has_numbers: Callable[[_Model], bool]) -> bool:
+    """Write the file; not where it has no number and an earlier one has. Raises `ResultError`."""
+    if not has_numbers(series):
+        with suppress(OSError, ValidationError):
+            if has_numbers(type(series).model_validate_json(read_regular(path))):
+                return False
+    write_text(path, lambda file: print(series.model_dump_json(indent=2), file=file))
+    return True
