@@ -209,7 +209,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
     from perfharness.bench.suite.run import SuiteRun
     from perfharness.bench.suite.store import locked, prepare
     from perfharness.cli.bench_progress import SuiteProgress
-    from perfharness.report.bench_charts import draw_charts
+    from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.report.bench_table import print_suite
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.plan.gpus import find_gpus
@@ -244,7 +244,7 @@ def _run(suite: Suite, out: Path, *, resume: bool, retry_failed: bool, dry_run: 
         ).run()
     print_suite(console, result)
     if charts is not False:
-        say_drawn(messages, lambda: draw_charts(result, out))
+        say_drawn(messages, lambda: bench_pictures(result), out, BENCH_PAGE)
     say(messages, f"results: {out.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)

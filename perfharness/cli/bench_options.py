@@ -64,7 +64,9 @@ Baseline = Annotated[
 ]
 Charts = Annotated[
     bool | None,
-    typer.Option("--charts/--no-charts", help="Draw charts as PNG. [default: where matplotlib is]", show_default=False),
+    typer.Option(
+        "--charts/--no-charts", help="Draw charts: PNG and a page. [default: where Altair is]", show_default=False
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfharness.bench.suite.suite import Suite
     from perfharness.model.bench import MachineRecord
     from perfharness.model.manifest import GpuRecord
+    from perfharness.render.charts.drawing import Picture
 
 
 def suite_of(path: Path | None, flags: dict[str, Any], equality: bool | None) -> Suite:
@@ -122,17 +123,19 @@ def resume_command() -> str:
 
 def check_charts(asked: bool | None) -> bool | None:
     """Asked for and impossible is an error before anything is started."""
-    from perfharness.report.pictures import require_matplotlib
+    from perfharness.render.charts.drawing import require_charts
 
     if asked:
-        require_matplotlib("--charts")
+        require_charts("--charts")
     return asked
 
 
-def say_drawn(console: Console, draw: Callable[[], Sequence[Path]]) -> None:
+def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:
     """Draw, and name the files; pictures that cannot be drawn do not take the numbers with them."""
+    from perfharness.render.charts.drawing import draw
+
     try:
-        written = draw()
+        written = draw(make(), folder, page)
     except PerfHarnessError as error:
         say(console, str(error))
         return

@@ -50,7 +50,7 @@ def show(
     """
     from perfharness.analysis.recommendation import is_any_unmet, recommend
     from perfharness.bench.suite.store import is_of_sweep, read_suite_result
-    from perfharness.report.bench_charts import draw_charts
+    from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.report.bench_table import print_suite
 
     asked = {
@@ -82,20 +82,25 @@ def show(
     console = Console()
     print_suite(console, suite)
     if check_charts(charts):
-        say_drawn(Console(stderr=True), lambda: draw_charts(suite, folder if folder.is_dir() else folder.parent))
+        say_drawn(Console(stderr=True), lambda: bench_pictures(suite), _beside(folder), BENCH_PAGE)
     raise typer.Exit(EXIT_CHECK_FAILED if is_any_unmet(suite) else EXIT_OK)
+
+
+def _beside(result: Path) -> Path:
+    """The folder of a result, which may be named by its file."""
+    return result if result.is_dir() else result.parent
 
 
 def _show_sweep(folder: Path, charts: bool | None) -> None:
     from perfharness.bench.suite.store import read_sweep_result
+    from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.report.sweep import print_sweep
-    from perfharness.report.sweep_charts import draw_sweep
 
     found = read_sweep_result(folder)
     console = Console()
     print_sweep(console, found)
     if check_charts(charts):
-        say_drawn(Console(stderr=True), lambda: draw_sweep(found, folder if folder.is_dir() else folder.parent))
+        say_drawn(Console(stderr=True), lambda: sweep_pictures(found), _beside(folder), SWEEP_PAGE)
 
 
 def _constraints(known: Constraints, **given: Any) -> Constraints:
@@ -147,7 +152,7 @@ def merge(
     """
     from perfharness.bench.suite.merge import merge_suites, write_merged
     from perfharness.bench.suite.store import read_suite_result
-    from perfharness.report.bench_charts import draw_merged
+    from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
     from perfharness.report.bench_merge_table import print_merged
 
     check_charts(charts)
@@ -158,6 +163,6 @@ def merge(
     console, messages = Console(), Console(stderr=True)
     print_merged(console, merged)
     if charts is not False:
-        say_drawn(messages, lambda: draw_merged(merged, output_dir))
+        say_drawn(messages, lambda: merged_pictures(merged), output_dir, MERGED_PAGE)
     say(messages, f"results: {output_dir.absolute()}")
     raise typer.Exit(EXIT_CHECK_FAILED if merged.differences else EXIT_OK)

@@ -184,13 +184,13 @@ def _measured(
 def _tell(found: SweepFile, out: Path, *, charts: bool | None) -> int:
     """Tables, charts and what to do next; the exit code."""
     from perfharness.bench.suite.case_run import RESUME_HINT
+    from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.report.sweep import print_sweep
-    from perfharness.report.sweep_charts import draw_sweep
 
     messages = Console(stderr=True)
     print_sweep(Console(), found)
     if charts is not False:
-        say_drawn(messages, lambda: draw_sweep(found, out))
+        say_drawn(messages, lambda: sweep_pictures(found), out, SWEEP_PAGE)
     say(messages, f"results: {out.absolute()}")
     if not found.complete:
         say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")

@@ -119,7 +119,7 @@ def test_a_wrong_command_line_starts_nothing(tmp_path: Path, options: tuple[str,
 
 
 def test_charts_and_rows_of_a_sweep(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     done, found = run(tmp_path, FakeScript(execute_ms=0.5), "--largest", "2", "--charts")
     assert done.returncode == 0, done.stdout + done.stderr
     assert found is not None

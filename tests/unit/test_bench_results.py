@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,21 @@ from perfharness.model.bench import (
 )
 from perfharness.model.bench_search import CellSweep, LatencyTarget, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
-from perfharness.report import bench_chart, bench_charts
-from perfharness.report.bench_chart import MAX_NOTES, Chart, apart, curves_of
-from perfharness.report.bench_charts import CHARTS, draw_charts, draw_merged
+from perfharness.render.charts.bench import (
+    BENCH_PAGE,
+    CHARTS,
+    HEIGHT,
+    MAX_NOTES,
+    MERGED_PAGE,
+    SWEEP_PAGE,
+    WIDTH,
+    bench_pictures,
+    cases_by_machine,
+    curves_of,
+    merged_pictures,
+    sweep_pictures,
+)
+from perfharness.render.charts.drawing import Picture, draw
 from perfharness.report.bench_merge_table import print_merged
 from perfharness.report.bench_recommendation import recommendation_lines
 from perfharness.report.bench_rows import bench_table
@@ -51,8 +61,8 @@ from perfharness.report.bench_words import (
     speedup_in_words,
 )
 from perfharness.report.sweep import print_sweep
-from perfharness.report.sweep_charts import draw_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
+from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
 ROOT = Path(__file__).parents[2]
 
@@ -269,87 +279,144 @@ def test_schemas_are_those_of_the_models() -> None:
 # ---- charts ----
 
 
+def suite_charts(suite: BenchSuiteResult) -> dict[str, Picture]:
+    pytest.importorskip("altair")
+    return {picture.name: picture for picture in bench_pictures(suite)}
+
+
+def curve(picture: Picture, label: str, *fields: str) -> list[tuple[Any, ...]]:
+    """Rows of the markers of a curve; every other mark has rows of these only."""
+    rows = picture.rows[f"{picture.name}_points"]
+    return [tuple(row.get(field) for field in fields) for row in rows if row["curve"] == label]
+
+
+def legend(picture: Picture) -> dict[str, list[str]]:
+    """Curves with their colours, fills and shapes."""
+    (marker,) = (one for one, _ in marks(picture, "point") if "shape" in one)
+    scales = [marker[channel]["scale"] for channel in ("stroke", "fill", "shape")]
+    return {name: [scale["range"][at] for scale in scales] for at, name in enumerate(scales[0]["domain"])}
+
+
+def texts(picture: Picture) -> list[str]:
+    return [one["mark"]["text"] for one in units(picture.chart) if one["mark"].get("text")]
+
+
 def test_all_charts_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    written = draw_charts(whole_suite(), tmp_path)
-    assert [path.name for path in written] == [f"bench_{name}.png" for name in CHARTS]
-    assert all(path.stat().st_size > 10_000 for path in written)
+    pytest.importorskip("altair")
+    written = draw(bench_pictures(whole_suite()), tmp_path, BENCH_PAGE)
+    assert [path.name for path in written] == [*(f"bench_{name}.png" for name in CHARTS), "bench_charts.html"]
+    for path in written[:-1]:
+        width, height = png_size(path)
+        assert width > WIDTH
+        assert height > HEIGHT
+        assert path.stat().st_size > 10_000
+
+
+def test_a_chart_has_every_measured_point_with_its_interval() -> None:
+    found = suite_charts(whole_suite())
+    throughput = found["bench_throughput"]
+    fields = ("x", "y", "y_low", "y_high")
+    first, *_, last = curve(throughput, "torch/compile fp16", *fields)
+    assert first == (1, 520.0, pytest.approx(499.2), pytest.approx(540.8))
+    assert last[0] == 64
+    ((rule, bars),) = [found for found in marks(throughput, "rule") if "y2" in found[0]]
+    assert (rule["y"]["field"], rule["y2"]["field"]) == ("y_low", "y_high")
+    assert len(bars) == 4 * 7 + 6
+    assert axis_titles(throughput) == ["throughput (items/s)"]
+    assert throughput.chart["title"]["text"] == ["net, NVIDIA H200 (rack1)"]
+    looks = legend(throughput)
+    assert "openvino/plain fp32" not in looks
+    color, fill, _ = looks["tensorrt/engine int8 (wrong answers)"]
+    assert (color, fill) == ("#CC79A7", "white")
+    assert "target: p95 at most 4 ms" in texts(found["bench_latency"])
+    assert "limit: 7.5 GB" in texts(found["bench_memory"])
+    assert "limit: loss of at most 0.001" in texts(found["bench_accuracy"])
+    assert curve(found["bench_memory"], "tensorrt/engine fp16", "y")[0] == (pytest.approx(0.65),)
+    loss = curve(found["bench_accuracy"], "tensorrt/engine fp16", "x", "y", "x_low")
+    assert loss[0] == (pytest.approx(900 / 210), pytest.approx(0.00011), pytest.approx(864 / 218.4))
+    assert loss[-1][:2] == (None, None)  # the baseline was not measured at a batch of 64
+    power = found["bench_power"]
+    assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 1, 1, 1]
+    assert [row["batch"] for row in power.rows["bench_power_end"]] == [32, 64, 64, 64]
+    assert "no bars of the power: its mean has no interval" in notes(power)
+    assert notes(found["bench_memory"])[0] == "no bars: a peak has no interval"
+
+
+def test_a_title_names_no_gpu_where_none_was_used() -> None:
+    machine = MachineRecord(hostname="rack1", cpu="EPYC 9654", gpus=["NVIDIA H200"])
+    chart = suite_charts(suite_of(made_up("torch", device="cpu"), machine=machine))["bench_throughput"]
+    assert chart.chart["title"]["text"] == ["net, EPYC 9654 (rack1)"]
+
+
+def test_values_that_spread_widely_have_a_logarithmic_axis_even_below_zero() -> None:
+    def scale(picture: Picture) -> Any:
+        return marks(picture, "point")[-1][0]["y"]["scale"]
+
+    near = [made_up("torch", size, rate=100.0 + size) for size in (1, 4)]
+    assert scale(suite_charts(suite_of(*near))["bench_throughput"]) == {"zero": True, "nice": True}
+    far = [made_up("torch", size, rate=100.0**size, spread=1.5) for size in (1, 2, 4)]
+    throughput = suite_charts(suite_of(*far))["bench_throughput"]
+    assert scale(throughput)["type"] == "log"
+    assert [row["y_low"] for row in throughput.rows["bench_throughput_y_bars"]] == [100.0] * 3  # the intervals hold 0
+    tiny = [made_up("torch", size, rate=100.0, cosine=1 - loss) for size, loss in ((1, 0.0), (2, -1e-4), (4, 0.5))]
+    assert scale(suite_charts(suite_of(*tiny))["bench_accuracy"])["type"] == "symlog"
 
 
 def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    written = draw_charts(suite_of(made_up("torch"), made_up("gone", status="failed", reason="x")), tmp_path)
-    assert [path.name for path in written] == ["bench_throughput.png", "bench_latency.png"]
-    assert draw_charts(suite_of(made_up("gone", status="failed", reason="x")), tmp_path) == []
+    found = suite_charts(suite_of(made_up("torch"), made_up("gone", status="failed", reason="x")))
+    assert list(found) == ["bench_throughput", "bench_latency"]
+    nothing = bench_pictures(suite_of(made_up("gone", status="failed", reason="x")))
+    assert draw(nothing, tmp_path, BENCH_PAGE) == []
 
 
 def test_names_that_look_like_formulas_or_paths_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     cases = [made_up("a$b_$", model=model) for model in ("$x^{", "../up")]
-    written = draw_charts(suite_of(*cases, baseline=None), tmp_path)
+    written = draw(bench_pictures(suite_of(*cases, baseline=None)), tmp_path, BENCH_PAGE)
     assert all(path.parent == tmp_path for path in written)
-    assert len({path.name for path in written}) == 4
+    assert len({path.name for path in written}) == 5
 
 
-def test_many_missing_cases_are_named_within_bounds(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_many_missing_cases_are_named_within_bounds() -> None:
     gone = [made_up(f"b{n}", status="failed", reason=f"reason {n}") for n in range(3 * MAX_NOTES)]
-    assert draw_charts(suite_of(made_up("torch"), *gone), tmp_path)
+    found = notes(suite_charts(suite_of(made_up("torch"), *gone))["bench_throughput"])
+    assert len(found) == MAX_NOTES
+    assert found[-1] == "and 26 more; bench.json has all"
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], object]) -> dict[str, Any]:
-    """The figures of the charts, by file name."""
-    figures: dict[str, Any] = {}
-
-    def keep(chart: Any, path: Path) -> Path:
-        chart._write_notes()
-        figures[path.stem] = chart.figure
-        return path
-
-    monkeypatch.setattr(bench_chart.Chart, "save", keep)
-    draw()
-    return figures
-
-
-def test_a_curve_is_broken_where_a_batch_size_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_curve_is_broken_where_a_batch_size_was_not_measured() -> None:
     cases = [made_up("torch", size, rate=10.0 * size, power_w=100.0 + size) for size in (1, 2, 8, 16)]
     cases.insert(2, made_up("torch", 4, status="not-run", reason="stopped"))
-    figures = drawn(monkeypatch, lambda: draw_charts(suite_of(*cases), tmp_path))
-    (line,) = (line for line in figures["bench_throughput"].axes[0].lines if line.get_linestyle() == "-")
-    heights = line.get_ydata()
-    assert list(line.get_xdata()) == [1, 2, 4, 8, 16]
-    assert [None if math.isnan(one) else one for one in heights] == [10, 20, None, 80, 160]
-    (line,) = (line for line in figures["bench_power"].axes[0].lines if line.get_linestyle() == "-")
-    assert [None if math.isnan(one) else one for one in line.get_ydata()] == [101, 102, None, 108, 116]
+    found = suite_charts(suite_of(*cases))
+    throughput, power = found["bench_throughput"], found["bench_power"]
+    assert curve(throughput, "torch/plain fp32", "x", "y") == [(1, 10), (2, 20), (4, None), (8, 80), (16, 160)]
+    assert curve(power, "torch/plain fp32", "y") == [(101,), (102,), (None,), (108,), (116,)]
+    ((_, line),) = marks(power, "line")
+    assert [row["y"] for row in line] == [101, 102, None, 108, 116]
+    assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 8]
+    assert [row["batch"] for row in power.rows["bench_power_end"]] == [2, 16]
 
 
-def test_what_is_not_shown_for_one_reason_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
+def test_what_is_not_shown_for_one_reason_is_one_note() -> None:
     gone = [made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (4, 1)]
     suite = suite_of(made_up("torch"), *gone, made_up("d", status="failed", reason="x"))
-    figures = drawn(monkeypatch, lambda: draw_charts(suite, tmp_path))
-    assert figures["bench_latency"].get_supxlabel().splitlines() == [
+    assert notes(suite_charts(suite)["bench_latency"]) == [
         "bars: 95 % interval of the p50",
         "not shown, 4 cases: not-run: stopped (b/plain fp32, batch 1, 4; c/plain fp32, batch 1, 4)",
         "not shown: d/plain fp32, batch 1: failed: x",
     ]
 
 
-def test_no_two_curves_look_the_same() -> None:
-    pytest.importorskip("matplotlib")
-    cases = [made_up(f"b{n}", precision=p) for n in range(12) for p in ("fp32", "fp16")]
-    looks = [(curve.color, curve.style, curve.marker) for curve in Chart(suite_of(*cases), "").curves]
-    assert len(set(looks)) == len(looks)
-
-
-def test_ticks_that_would_run_into_each_other_are_left_out() -> None:
-    sizes = [1, 2, 4, 8, 16, 32, 36, 38, 40, 64]
-    assert apart(sizes, [math.log2(size) for size in sizes]) == [1, 2, 4, 8, 16, 32, 38, 64]
-    assert apart([1, 2, 3], [1, 2, 3]) == [1, 2, 3]
-    assert apart([99, 100], [99, 100]) == [99, 100]
-    assert apart([7], [7]) == [7]
-    assert apart(list(range(1, 101)), list(range(1, 101)))[-1] == 100
+def test_no_two_of_a_hundred_curves_look_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    cases = [made_up(f"b{n}", precision=p, mode="a" * 40) for n in range(50) for p in ("fp32", "fp16")]
+    suite = suite_of(*cases)
+    curves = curves_of(suite, CaseNames.of((one.case for one in cases), with_model=False))
+    looks = [(curve.color, tuple(curve.dash), curve.shape) for curve in curves]
+    assert len(set(looks)) == len(looks) == 100
+    (throughput, *_) = bench_pictures(suite)
+    assert len(legend(throughput)) == 100
+    assert png_size(throughput.save(tmp_path / "a.png"))[1] < 3 * HEIGHT
 
 
 # ---- sweeps ----
@@ -412,36 +479,37 @@ def test_a_sweep_as_rows(tmp_path: Path) -> None:
         jsonschema.validate(written, schema)
 
 
-def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    written = draw_sweep(swept(), tmp_path)
-    assert [path.name for path in written] == ["sweep_throughput.png", "sweep_latency.png", "sweep_memory.png"]
+def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    made = sweep_pictures(swept())
+    written = draw(made, tmp_path, SWEEP_PAGE)
+    assert [path.name for path in written] == [
+        "sweep_throughput.png", "sweep_latency.png", "sweep_memory.png", "sweep_charts.html",
+    ]  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in written)
-    figures = drawn(monkeypatch, lambda: draw_sweep(swept(), tmp_path))
-    assert figures["sweep_throughput"].get_supxlabel().splitlines() == [
+    throughput, _, memory = made
+    assert notes(throughput) == [
         "torch/plain fp32: a batch of 8 is out-of-memory: no room",
         "fast/plain fp32: interrupted before a batch of 4 was measured; --resume goes on",
         "late/plain fp32: not begun",
         "bars: 95 % interval of the mean",
     ]
-    (ended,) = figures["sweep_throughput"].axes[0].texts
-    assert (ended.get_text(), ended.xy[0]) == ("out-of-memory", 8)
-    assert "limit: 6 GB" in figures["sweep_memory"].axes[0].get_legend_handles_labels()[1]
+    assert texts(throughput) == ["out-of-memory"]
+    assert throughput.rows["sweep_throughput_end_8"] == [{"x": 8}]
+    assert "limit: 6 GB" in texts(memory)
 
 
-def test_charts_of_a_search_have_the_target_and_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
+def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
+    pytest.importorskip("altair")
     target = LatencyTarget(target_ms=15, figure="mean", batch_size=2, reason="a batch of 2 meets it")
     first = swept().cells[0].model_copy(update={"ended_by": None, "ended_at_batch": None, "target": target})
     first = first.model_copy(update={"reason": target.reason})
     found = swept().model_copy(update={"cells": [first], "target_ms": 15.0, "figure": "mean"})
-    figures = drawn(monkeypatch, lambda: draw_sweep(found, tmp_path))
-    axes = figures["sweep_latency"].axes[0]
-    assert "target: mean at most 15 ms" in axes.get_legend_handles_labels()[1]
-    assert "ring: torch/plain fp32: a batch of 2 meets it" in figures["sweep_latency"].get_supxlabel()
-    (ring,) = (line for line in axes.lines if line.get_markersize() > 12)
-    assert list(ring.get_xdata()) == [2]
-    assert list(ring.get_ydata()) == [10.0]
+    latency = {picture.name: picture for picture in sweep_pictures(found)}["sweep_latency"]
+    assert "target: mean at most 15 ms" in texts(latency)
+    assert "ring: torch/plain fp32: a batch of 2 meets it" in notes(latency)
+    (ring,) = latency.rows["sweep_latency_rings"]
+    assert (ring["x"], ring["y"]) == (2, 10.0)
 
 
 # ---- merge ----
@@ -529,45 +597,35 @@ def test_curves_of_two_settings_have_two_colours_and_names() -> None:
     assert bench_table(suite).column("variant").to_pylist() == ["threads=1"] * 2 + ["threads=2"] * 2
 
 
-def bars_of(chart: Chart) -> list[float]:
-    """Lengths of the error bars of the first curve."""
-    (container,) = chart.ax.containers
-    (segments,) = [one.get_segments() for one in container.lines[2]]
-    return [float(abs(part[1][1] - part[0][1])) for part in segments]
-
-
-def test_a_chart_of_p50_has_its_bars(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_chart_of_p50_has_its_bars() -> None:
     cases = [made_up("torch", size, latency_ms=10.0 * size, spread=0.1) for size in (1, 4)]
-    chart = Chart(suite_of(*cases), "p50")
-    assert CHARTS["latency"](chart)
-    assert bars_of(chart) == pytest.approx([2.0, 8.0])
-    assert chart.without_bar == []
+    latency = suite_charts(suite_of(*cases))["bench_latency"]
+    bars = latency.rows["bench_latency_y_bars"]
+    assert [row["y_high"] - row["y_low"] for row in bars] == pytest.approx([2.0, 8.0])
+    assert notes(latency) == ["bars: 95 % interval of the p50"]
     few = cases[1].model_copy(update={"latency": latency_stats(np.asarray([40.0, 41.0]), 0)})
-    chart = Chart(suite_of(cases[0], few), "p50")
-    assert CHARTS["latency"](chart)
-    assert chart.without_bar == [few.case]
-    assert len(chart.notes) == 2
-    assert chart.save(tmp_path / "p50.png").stat().st_size > 1000
+    latency = suite_charts(suite_of(cases[0], few))["bench_latency"]
+    assert len(latency.rows["bench_latency_y_bars"]) == 1
+    assert notes(latency)[1] == "no bar, for the iterations say too little: torch/plain fp32, batch 4"
 
 
-@pytest.mark.parametrize("name", ["$x^$", "$\\frac{$", "_$b %"])
+@pytest.mark.parametrize("name", ["$x^$", "$\\frac{$", "_$b %", "\x0c\x1b'\"<"])
 def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     cases = [
         made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)
         for backend, top1 in (("torch", 0.7), (f"m:{name}", 0.6))
     ]
     limits = Constraints(accuracy_metric="top1", max_accuracy_loss=0.2)
     suite = suite_of(*cases, baseline=f"torch/{name}/fp32", hostname=name, constraints=limits)
-    assert len(draw_charts(suite, tmp_path)) == len(CHARTS)
-    assert len(draw_merged(merge_suites([("a", suite), (name, suite)]), tmp_path)) == 1
+    assert len(draw(bench_pictures(suite), tmp_path, BENCH_PAGE)) == len(CHARTS) + 1
+    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, MERGED_PAGE)) == 2
 
 
 def test_a_batch_size_that_one_machine_lacks_breaks_its_curve() -> None:
     one = suite_of(*(made_up("m:Own", size) for size in (1, 2, 4)), made_up("only", 1))
     two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
-    cases = list(bench_charts._cases_by_machine(merge_suites([("a", one), ("b", two)]), "net"))
+    cases = list(cases_by_machine(merge_suites([("a", one), ("b", two)]), "net"))
     found = {(case.case.backend, case.case.batch_size): case.status for case in cases}
     assert found == {
         ("rack1, Own", 1): "ok",
@@ -581,9 +639,13 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve() -> None:
 
 
 def test_merged_chart(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     merged = merge_suites([("a", whole_suite()), ("b", whole_suite())])
-    assert [path.name for path in draw_merged(merged, tmp_path)] == ["bench_merged_throughput.png"]
+    made = merged_pictures(merged)
+    written = draw(made, tmp_path, MERGED_PAGE)
+    assert [path.name for path in written] == ["bench_merged_throughput.png", "bench_merged_charts.html"]
+    assert len(legend(made[0])) == 10
+    assert made[0].chart["title"]["text"] == ["net, 2 runs on 1 machine"]
 
 
 # ---- the time left ----

@@ -262,7 +262,7 @@ def test_asking_for_what_draws_does_not_load_it(monkeypatch: pytest.MonkeyPatch)
 
 def test_one_specification_is_every_format_and_a_name_ends_no_script(tmp_path: Path) -> None:
     alt = pytest.importorskip("altair")
-    log = SampleBuilder().subject(GPU, "gpu", gpu_index=0, name="</script><b>&").build()
+    log = SampleBuilder().subject(GPU, "gpu", gpu_index=0, name="</script><b>&\x0c\x00\ud800\u202e").build()
     (picture, _) = pictures(log).values()
     alt.VConcatChart.from_dict({**picture.chart, "datasets": picture.rows})  # its schema
     for ending, begin in (("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG"), ("html", b"<!DOCTYPE html>")):

@@ -27,9 +27,9 @@ from perfharness.bench.compare_engines.model import (
 from perfharness.errors import PerfHarnessError
 from perfharness.files import replacing
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64, SampleLog
-from perfharness.report.bench_chart import PALETTE
 from perfharness.telemetry.store import read_sample_log
 
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 NS_PER_MS = 1e6
 GIB = float(1 << 30)
 WHISKERS = (5, 95)

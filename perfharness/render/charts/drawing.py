@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfharness.errors import ToolNotFoundError
+from perfharness.errors import ResultError, ToolNotFoundError
 from perfharness.files import replacing
 from perfharness.model.distribution import install_command
+from perfharness.model.text import safe
 
 Row = dict[str, Any]
 Specification = dict[str, Any]
@@ -28,6 +29,9 @@ GREY, LIGHT_GREY, LIMIT = "#999999", "#dddddd", "#444444"
 TITLE_WIDTH, NOTE_WIDTH, LEGEND_WIDTH = 120, 165, 36
 """Characters of a line."""
 
+NUMBERS = ",.12~g"
+"""Format of the numbers of an axis: as short as they are, with commas, without an exponent up to 12 digits."""
+
 PIXEL_RATIO = 1.5
 """Pixels of a PNG for each unit of a specification."""
 
@@ -37,6 +41,7 @@ LESS = "\ue000"
 CONFIG: dict[str, Any] = {
     "font": "Liberation Sans, Arial, DejaVu Sans, sans-serif",
     "lineBreak": "\n",
+    "aria": False,  # descriptions of marks, in which the backslash of a title would be an escape
     "padding": 12,
     "view": {"stroke": None},
     "concat": {"spacing": 14},
@@ -94,23 +99,41 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
 
 
 def _save(chart: Specification, rows: Mapping[str, Sequence[Row]], path: Path) -> Path:
+    specification = {"$schema": SCHEMA, **chart, "datasets": rows, "config": CONFIG}
+    text = json.dumps(_printable(specification), allow_nan=False)
+    try:
+        content = _convert(text, path.suffix)
+    except ValueError as error:
+        raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
+    with replacing(path, follow=False) as temporary:
+        temporary.write_bytes(content)
+    return path
+
+
+def _printable(part: Any) -> Any:
+    """The same without control characters in any text: vl-convert ends the process at some."""
+    if isinstance(part, str):
+        return safe(part)
+    if isinstance(part, Mapping):
+        return {name: _printable(inside) for name, inside in part.items()}
+    return [_printable(inside) for inside in part] if isinstance(part, list | tuple) else part
+
+
+def _convert(text: str, ending: str) -> bytes:
+    """Vega-Lite, as JSON, to a file of that ending. Raises `ValueError`."""
     import vl_convert
 
-    specification = {"$schema": SCHEMA, **chart, "datasets": dict(rows), "config": CONFIG}
-    text = json.dumps(specification, allow_nan=False)
     content: bytes | str
-    if path.suffix == ".png":
+    if ending == ".png":
         content = vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[])
-    elif path.suffix == ".pdf":
+    elif ending == ".pdf":
         content = vl_convert.vegalite_to_pdf(text, allowed_base_urls=[])
-    elif path.suffix == ".svg":
+    elif ending == ".svg":
         content = vl_convert.vegalite_to_svg(text, allowed_base_urls=[])
     else:
         page = vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True)
         content = page.replace(LESS, "\\u003c")  # a name in the data must not end the script that holds it
-    with replacing(path, follow=False) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    return content.encode() if isinstance(content, str) else content
 
 
 # Whole pictures are put together here, for Altair copies all that is in a composition whenever it is touched.

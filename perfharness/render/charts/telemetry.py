@@ -28,6 +28,7 @@ from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.render.charts.drawing import (
     GREY,
     LIGHT_GREY,
+    NUMBERS,
     PALETTE,
     Picture,
     Row,
@@ -287,7 +288,7 @@ class _View:
                 x=self._x(),
                 y=alt.Y("value:Q", title=panel.label.replace(" (", "\n(").split("\n"),
                         scale=alt.Scale(zero=panel.from_zero, domainMax=top, nice=True),
-                        axis=alt.Axis(tickCount=5, format=",.6~g")),
+                        axis=alt.Axis(tickCount=5, format=NUMBERS)),
                 color=alt.Color("line:N", title=None,
                                 scale=alt.Scale(domain=labels, range=[line.color for line in lines])),
                 strokeDash=alt.StrokeDash(

@@ -1,0 +1,585 @@
+"""Charts of a suite, of several side by side and of a sweep: a curve a cell over the batch size, or in a plane.
+
+What a chart lacks is named below it, with the reason; a curve is broken at a batch size that was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfharness.analysis.bench_figures import (
+    accuracy_loss,
+    accuracy_of,
+    baseline_of,
+    direction_of,
+    gives_wrong_answers,
+    latency_of,
+    memory_of,
+    speedup,
+)
+from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
+from perfharness.model.bench_search import CellSweep, SweepFile
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedRow
+from perfharness.render.charts.drawing import (
+    GREY,
+    LIMIT,
+    LINE_PALETTE,
+    NUMBERS,
+    Picture,
+    Row,
+    Specification,
+    layered,
+    require_charts,
+    titled,
+    unit,
+    wrapped,
+)
+from perfharness.report.bench_words import first_line, short_cell, side_by_side, status_line
+from perfharness.report.sweep import as_suite, case_of, end_in_words, is_of, names_of
+
+BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
+WIDTH, HEIGHT = 640, 380
+DASHES = ([1, 0], [6, 3], [6, 3, 1, 3], [1, 3])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")
+MAX_NOTES, MAX_NAMED = 12, 450
+"""Notes below a chart, characters of the cells that one note names."""
+
+LEGEND_ROWS = 28
+WIDE_RANGE = 20
+"""A linear axis shows nothing of the small values where the largest are so many times larger."""
+
+Value = Callable[[CaseResult], Estimate | None]
+
+
+def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
+    """All charts that the results allow, of each model; one of something that no case has is left out.
+
+    Raises `ToolNotFoundError` without what draws charts.
+    """
+    require_charts("--charts")
+    limits = suite.constraints
+    target = None if limits.max_latency_ms is None else (limits.latency_percentile, limits.max_latency_ms)
+    return [
+        picture
+        for own, title, end in by_model(suite)
+        for name, draw in CHARTS.items()
+        if (picture := draw(_Chart(f"bench_{name}{end}", own, title, target))) is not None
+    ]
+
+
+def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
+    """Throughput over batch size of all runs, one a model. Raises `ToolNotFoundError`."""
+    require_charts("--charts")
+    pictures = []
+    models = list(dict.fromkeys(row.model for row in merged.rows))
+    for number, model in enumerate(models):
+        cases = list(cases_by_machine(merged, model))
+        suite = BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=cases)
+        end = "" if len(models) == 1 else f"_{number}"
+        chart = _Chart(f"bench_merged_throughput{end}", suite, f"{model}, {side_by_side(merged)}")
+        pictures.append(throughput(chart))
+    return [picture for picture in pictures if picture is not None]
+
+
+def sweep_pictures(found: SweepFile) -> list[Picture]:
+    """Throughput, latency and memory, with what ended each sweep, and a ring around the largest that meets the target.
+
+    Raises `ToolNotFoundError`.
+    """
+    require_charts("--charts")
+    target = None if found.target_ms is None or found.figure is None else (found.figure, found.target_ms)
+    pictures = []
+    for own, title, end in by_model(as_suite(found)):
+        cells = [one for one in found.cells if one.model == own.cases[0].case.model]
+        names = names_of(found.model_copy(update={"cells": cells}))
+        for name in ("throughput", "latency", "memory"):
+            chart = _Chart(f"sweep_{name}{end}", own, title, target, names, cells)
+            pictures.append(CHARTS[name](chart))
+    return [picture for picture in pictures if picture is not None]
+
+
+def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
+    """What there is of each model, the title of its charts, and the end of their files' names."""
+    models = list(dict.fromkeys(case.case.model for case in suite.cases))
+    plain = ["".join(c if c.isalnum() or c in "-_." else "_" for c in model) for model in models]
+    for number, model in enumerate(models):
+        own = suite.model_copy(update={"cases": [case for case in suite.cases if case.case.model == model]})
+        end = "" if len(models) == 1 else f"_{plain[number]}" + (f"_{number}" if plain.count(plain[number]) > 1 else "")
+        yield own, f"{model}, {_machine(own)}", end
+
+
+def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
+    """With the run's name before the backend's; a batch size that others have of its cells is one it has not."""
+    cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
+    devices = {(cell.run, *_cell(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
+    for row, cell in cells:
+        if (device := devices.get((cell.run, *_cell(row)))) is None:
+            continue
+        case = BenchCase(
+            case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
+            precision=row.precision, device=cell.result.case.device if cell.result else device,
+            batch_size=row.batch_size, variant=row.variant,
+        )  # fmt: skip
+        result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
+        yield result.model_copy(update={"case": case})
+
+
+def _cell(row: MergedRow) -> tuple[str, ...]:
+    return row.backend, row.mode, row.precision, row.variant, row.device
+
+
+def _machine(suite: BenchSuiteResult) -> str:
+    on_gpu = any(case.case.device == "cuda" for case in suite.cases)
+    device = ", ".join(suite.machine.gpus) if on_gpu and suite.machine.gpus else suite.machine.cpu
+    return f"{device or 'an unknown device'} ({suite.machine.hostname})"
+
+
+# ---- curves ----
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One cell of a suite over the batch size: the same look in every chart."""
+
+    name: str
+    results: Sequence[CaseResult]
+    color: str
+    dash: Sequence[int]
+    shape: str
+    marker_size: float
+    line_width: float
+    """Earlier curves are larger, to be seen where another lies on them."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether any of it is the speed of a wrong answer."""
+        return any(gives_wrong_answers(result) for result in self.results)
+
+    @property
+    def label(self) -> str:
+        """In the legend."""
+        return wrapped(f"{self.name} (wrong answers)" if self.is_wrong else self.name)
+
+
+def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
+    """A colour for each backend, mode and settings, a dash and a marker for each precision and device."""
+    cells: dict[tuple[str, str, str, str, str], list[CaseResult]] = {}
+    for result in suite.cases:
+        case = result.case
+        look = (case.backend, case.mode, case.variant, case.precision, case.device)
+        cells.setdefault(look, []).append(result)
+    hues = list(dict.fromkeys(key[:3] for key in cells))
+    kinds = list(dict.fromkeys(key[3:] for key in cells))
+    curves = []
+    for place, (key, results) in enumerate(cells.items()):
+        hue, kind = hues.index(key[:3]), kinds.index(key[3:])
+        again = hue // len(LINE_PALETTE)  # more backends than colours: marker and dash differ
+        curves.append(
+            Curve(
+                names.cell(results[0].case),
+                sorted(results, key=lambda result: result.case.batch_size),
+                LINE_PALETTE[hue % len(LINE_PALETTE)],
+                DASHES[(kind + again // len(SHAPES)) % len(DASHES)],
+                SHAPES[(kind + 3 * again) % len(SHAPES)],
+                70 - 45 * place / max(1, len(cells) - 1),
+                2.8 - 1.5 * place / max(1, len(cells) - 1),
+            )
+        )
+    return curves
+
+
+def value_of(result: CaseResult, value: Value) -> Estimate | None:
+    """Only of cases that came to their end: half a measurement is none."""
+    return value(result) if result.status == "ok" else None
+
+
+class _Chart:
+    """One chart of a suite, while it is made."""
+
+    def __init__(
+        self,
+        name: str,
+        suite: BenchSuiteResult,
+        title: str,
+        target: tuple[LatencyFigure, float] | None = None,
+        names: CaseNames | None = None,
+        swept: Sequence[CellSweep] = (),
+    ) -> None:
+        import altair as alt
+
+        self.alt, self.name, self.suite, self.title, self.target = alt, name, suite, title, target
+        self.names = names or CaseNames.of((result.case for result in suite.cases), with_model=False)
+        self.swept = swept
+        self.curves = curves_of(suite, self.names)
+        self.rows: dict[str, list[Row]] = {}
+        self.drawn: list[Curve] = []
+        self.layers: list[Specification] = []
+        self.axes: dict[str, dict[str, Any]] = {}
+        self.notes: list[str] = []
+        self.missing: list[tuple[str, BenchCase]] = []
+        self.without_bar: list[BenchCase] = []
+
+    def picture(self) -> Picture:
+        """Of the layers so far."""
+        notes = [*dict.fromkeys(self.notes), *self._missing_notes()]
+        if len(notes) > MAX_NOTES:
+            notes = [*notes[: MAX_NOTES - 1], f"and {len(notes) - MAX_NOTES + 1} more; bench.json has all"]
+        return Picture(self.name, titled(layered(self.layers, WIDTH, HEIGHT), self.title, notes), self.rows)
+
+    # ---- over the batch size ----
+
+    def lines(self, value: Value, what: str, label: str, limit: tuple[float, str] | None = None) -> bool:
+        """A line a curve over the batch size, with its bars; returns whether there is anything.
+
+        Args:
+            what: field of the results, for the reason why there is none.
+            limit: value and words of a limit that the user set.
+        """
+        rows: list[Row] = []
+        for curve in self.curves:
+            found = [value_of(result, value) for result in curve.results]
+            if any(found):
+                self.drawn.append(curve)
+            for result, one in zip(curve.results, found, strict=True):
+                if any(found):
+                    rows.append(_row(curve, result, y=one))
+                if one is None:
+                    self._miss(result, what)
+                elif one.interval is None:
+                    self.without_bar.append(result.case)
+        if not self.drawn:
+            return False
+        sizes = sorted({result.case.batch_size for result in self.suite.cases})
+        wide = len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
+        axis = self.alt.Axis(values=sizes, labelOverlap="greedy", format="d", grid=False)
+        scale = self.alt.Scale(padding=24, nice=False, **({"type": "log", "base": 2} if wide else {"zero": False}))
+        self.axes = {
+            "x": {"title": "batch size (items)", "axis": axis, "scale": scale},
+            "y": self._quantity(label, [row["y"] for row in rows], *([limit[0]] if limit else [])),
+        }
+        self._sweep_ends()
+        if limit is not None:
+            self._limit(*limit)
+        self._curves(rows)
+        self._rings(rows)
+        return True
+
+    def note_bars(self, of: str) -> None:
+        """What the bars of the lines are, and which points have none."""
+        self.notes.append(f"bars: 95 % interval of {of}")
+        if self.without_bar:
+            named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
+            self.notes.append(f"no bar, for the iterations say too little: {named}")
+
+    def _sweep_ends(self) -> None:
+        """A line in words where a sweep ended, for a mark in the data would pass for a value."""
+        alt = self.alt
+        for size, ended in in_groups((one.ended_at_batch, one) for one in self.swept):
+            known = [one for one in ended if one.ended_by != "interrupted"]
+            if size is None or not known:
+                continue
+            data = self._data(f"end_{size}", [{"x": size}])
+            self._layer(alt.Chart(data).mark_rule(color=LIMIT, strokeDash=[2, 2]).encode(x=self._at("x")))
+            for place, cell in enumerate(known):
+                color = next((one.color for one in self.curves if is_of(one.results[0].case, cell)), LIMIT)
+                text = alt.Chart(data).mark_text(
+                    text=str(cell.ended_by),
+                    angle=270,
+                    align="left",
+                    baseline="bottom",
+                    dx=4,
+                    dy=-3 - 12 * place,
+                    color=color,
+                )
+                self._layer(text.encode(x=self._at("x"), y=alt.value(HEIGHT)))
+                self.missing = [one for one in self.missing if not (is_of(one[1], cell) and one[1].batch_size == size)]
+
+    def _rings(self, rows: Sequence[Row]) -> None:
+        """Around the largest batch that meets the target; how each sweep ended is a note."""
+        rings: list[Row] = []
+        for cell in self.swept:
+            best = None if cell.target is None else cell.target.batch_size
+            curve = next((one for one in self.curves if is_of(one.results[0].case, cell)), None)
+            ring = [row for row in rows if curve is not None and row["curve"] == curve.label and row["x"] == best
+                    and row["y"] is not None]  # fmt: skip
+            rings += ring
+            mark = "ring: " if ring else ""
+            self.notes.append(f"{mark}{self.names.cell(case_of(cell))}: {end_in_words(cell)}")
+        if rings:
+            mark = self.alt.Chart(self._data("rings", rings)).mark_point(size=320, strokeWidth=1.8, filled=False)
+            self._layer(mark.encode(x=self._at("x"), y=self._at("y"), stroke=self._strokes()))
+
+    # ---- in a plane ----
+
+    def points(
+        self, across: Value, up: Value, what: str, labels: tuple[str, str], limit: tuple[float, str] | None = None
+    ) -> bool:
+        """A point a case, batch sizes at the ends of the curves; returns whether there is anything."""
+        several = len({result.case.batch_size for result in self.suite.cases}) > 1
+        rows: list[Row] = []
+        for curve in self.curves:
+            pairs = [(value_of(result, across), value_of(result, up)) for result in curve.results]
+            known = [bool(x and y) for x, y in pairs]
+            if any(known):
+                self.drawn.append(curve)
+            for position, (result, (first, second)) in enumerate(zip(curve.results, pairs, strict=True)):
+                if any(known):
+                    ends = ends_at(known, position) if several else ""
+                    both = known[position]
+                    row = _row(curve, result, x=first if both else None, y=second if both else None)
+                    rows.append({**row, "ends": ends})
+                if not known[position]:
+                    self._miss(result, what)
+        if not self.drawn:
+            return False
+        self.axes = {
+            "x": self._quantity(labels[0], [row["x"] for row in rows]),
+            "y": self._quantity(labels[1], [row["y"] for row in rows], *([limit[0]] if limit else [])),
+        }
+        if limit is not None:
+            self._limit(*limit)
+        self._curves(rows, lines=several)
+        for ends, (right, down) in (("begin", (-7, 13)), ("end", (8, -6))):
+            if own := [row for row in rows if row["ends"] == ends]:
+                text = self.alt.Chart(self._data(ends, own)).mark_text(dx=right, dy=down, fontSize=10)
+                self._layer(
+                    text.encode(
+                        x=self._at("x"),
+                        y=self._at("y"),
+                        text="batch:Q",
+                        color=self._scale(self.alt.Color, [one.color for one in self.drawn], legend=None),
+                    )
+                )
+        if several:
+            self.notes.append("numbers: the batch size at the ends of a curve, and where it is broken")
+        return True
+
+    def _limit(self, value: float, label: str) -> None:
+        alt, data = self.alt, self._data("limit", [{"y": value}])
+        rule = alt.Chart(data).mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.2)
+        self._layer(rule.encode(y=self._at("y")))
+        text = alt.Chart(data).mark_text(text=label, align="left", baseline="bottom", dx=5, dy=-3, color=LIMIT)
+        self._layer(text.encode(x=alt.value(0), y=self._at("y")))
+
+    def upright(self, value: float) -> None:
+        """A thin line up."""
+        rule = self.alt.Chart(self._data("upright", [{"x": value}])).mark_rule(color=GREY)
+        self.layers.insert(0, unit(rule.encode(x=self._at("x"))))
+
+    # ---- what both have ----
+
+    def _curves(self, rows: list[Row], *, lines: bool = True) -> None:
+        """Bars of the intervals, lines, markers; a marker of wrong answers is hollow."""
+        alt, stroke = self.alt, self._strokes()
+        for name, other in (("y", "x"), ("x", "y")):
+            if bars := self._bars(rows, name):
+                chart, beside = alt.Chart(self._data(f"{name}_bars", bars)), {other: self._at(other), "stroke": stroke}
+                low, high = self._at(name, f"{name}_low"), self._at(name, f"{name}_high")
+                rule = chart.mark_rule(strokeWidth=1.2)
+                self._layer(rule.encode(**{name: low, f"{name}2": f"{name}_high:Q"}, **beside))
+                for end in (low, high):
+                    tick = chart.mark_point(shape="stroke", size=75, angle=0 if name == "y" else 90, opacity=1)
+                    self._layer(tick.encode(**{name: end}, **beside))
+        chart, place = alt.Chart(self._data("points", rows)), {"x": self._at("x"), "y": self._at("y"), "stroke": stroke}
+        dashes = [dash for dash in DASHES if any(one.dash == dash for one in self.drawn)] if lines else []
+        for number, dash in enumerate(dashes):
+            labels = {one.label for one in self.drawn if one.dash == dash}
+            own = self._data(f"lines_{number}", [row for row in rows if row["curve"] in labels])
+            width = alt.StrokeWidth("width:Q", scale=None, legend=None)
+            self._layer(alt.Chart(own).mark_line(strokeDash=dash).encode(**place, strokeWidth=width, order="batch:Q"))
+        marker = chart.mark_point(strokeWidth=1.5, opacity=1).encode(
+            **place,
+            fill=self._scale(alt.Fill, ["white" if one.is_wrong else one.color for one in self.drawn]),
+            shape=self._scale(alt.Shape, [one.shape for one in self.drawn]),
+            size=alt.Size("size:Q", scale=None, legend=None),
+            tooltip=["curve:N", "batch:Q", *(f"{name}:Q" for name in ("x", "y", "y_low", "y_high"))],
+        )
+        self._layer(marker)
+
+    def _bars(self, rows: list[Row], name: str) -> list[Row]:
+        """Those with an interval; one that reaches 0 ends, on a logarithmic axis, at the smallest value."""
+        bars = [row for row in rows if row.get(f"{name}_low") is not None]
+        if self.axes[name]["scale"].to_dict().get("type") != "log":
+            return bars
+        least = min(row[name] for row in rows if row[name] is not None)
+        return [row if row[f"{name}_low"] > 0 else {**row, f"{name}_low": least} for row in bars]
+
+    def _strokes(self) -> Any:
+        return self._scale(self.alt.Stroke, [one.color for one in self.drawn])
+
+    def _scale(self, channel: Any, values: Sequence[Any], **more: Any) -> Any:
+        """A channel by curve; all of them share one legend."""
+        alt = self.alt
+        labels = [one.label for one in self.drawn]
+        how = {"legend": alt.Legend(title=None, columns=-(-len(labels) // LEGEND_ROWS)), **more}
+        return channel("curve:N", scale=alt.Scale(domain=labels, range=list(values)), **how)
+
+    def _at(self, channel: str, field: str | None = None) -> Any:
+        kind = {"x": self.alt.X, "y": self.alt.Y}[channel]
+        return kind(f"{field or channel}:Q", **self.axes[channel])
+
+    def _quantity(self, label: str, values: Iterable[float | None], *more: float) -> dict[str, Any]:
+        """An axis: logarithmic where values spread widely, on both sides of 0 if need be; else from zero."""
+        alt = self.alt
+        known = [value for value in (*values, *more) if value is not None]
+        sizes = [abs(value) for value in known if value]
+        scale: dict[str, Any] = {"zero": True, "nice": True}
+        ticks: dict[str, Any] = {}
+        if sizes and max(sizes) > WIDE_RANGE * min(sizes):
+            scale = {"type": "log", "nice": False, "padding": 12}
+            if min(known) <= 0:
+                decades = range(
+                    math.floor(math.log10(max(min(sizes), 1e-6 * max(sizes)))), math.ceil(math.log10(max(sizes))) + 1
+                )
+                tens = [10.0**decade for decade in decades]
+                ticks = {"values": [*(-ten for ten in tens if -ten >= min(known)), 0, *tens]}
+                scale |= {"type": "symlog", "constant": tens[0]}
+                self.notes.append(f"the axis of the {label.split(' (')[0]} is logarithmic above {tens[0]:g}")
+        axis = alt.Axis(format=NUMBERS, labelOverlap="greedy", **ticks)
+        return {"title": textwrap.wrap(label, 60), "scale": alt.Scale(**scale), "axis": axis}
+
+    def _miss(self, result: CaseResult, what: str) -> None:
+        """Keep what is not in the picture, with the reason."""
+        self.missing.append((status_line(result) or _why(result, what, self.suite), result.case))
+
+    def _missing_notes(self) -> Iterator[str]:
+        """What is not in the picture is named in it; cases of one reason together."""
+        for reason, cases in in_groups(self.missing):
+            short, cells = textwrap.shorten(reason, 220), self.names.cells(cases)
+            if len(cells) == 1:
+                yield f"not shown: {cells[0]}: {short}"
+            else:
+                named = textwrap.shorten("; ".join(cells), MAX_NAMED, placeholder=" ...")
+                yield f"not shown, {len(cases)} cases: {short} ({named})"
+
+    def _layer(self, chart: Any) -> None:
+        self.layers.append(unit(chart))
+
+    def _data(self, name: str, rows: list[Row]) -> Any:
+        self.rows[f"{self.name}_{name}"] = rows
+        return self.alt.NamedData(f"{self.name}_{name}")
+
+
+def _row(curve: Curve, result: CaseResult, **values: Estimate | None) -> Row:
+    """The values with the ends of their intervals; the batch size is `x` unless there is another."""
+    batch = result.case.batch_size
+    row: Row = {"curve": curve.label, "batch": batch, "x": batch, "size": curve.marker_size, "width": curve.line_width}
+    for name, one in values.items():
+        row[name] = None if one is None else one.value
+        if one is not None and one.interval is not None:
+            row[f"{name}_low"], row[f"{name}_high"] = one.interval
+    return row
+
+
+def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
+    """The reason that the result gives for a field, or that it has none."""
+    if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
+        return f"no speed-up, for {short_cell(suite.baseline or 'the baseline')} was not measured at this batch size"
+    reason = result.reasons.get(what) or result.reasons.get("telemetry")
+    return f"not measured{f' ({first_line(reason)})' if reason else ''}"
+
+
+def ends_at(known: Sequence[bool], position: int) -> str:
+    """Whether a piece of a curve begins or ends there: `begin`, `end` or neither."""
+    if not known[position]:
+        return ""
+    if position == 0 or not known[position - 1]:
+        return "begin"
+    return "end" if position == len(known) - 1 or not known[position + 1] else ""
+
+
+# ---- the charts ----
+
+
+def throughput(chart: _Chart) -> Picture | None:
+    """Items per second over the batch size; None where there is nothing to draw, as of all of them."""
+    if not chart.lines(lambda result: result.items_per_second, "items_per_second", "throughput (items/s)"):
+        return None
+    chart.note_bars("the mean")
+    return chart.picture()
+
+
+def latency(chart: _Chart) -> Picture | None:
+    """The figure of the target, or the median, over the batch size."""
+    which, target = chart.target or ("p50", None)
+    limit = None if target is None else (target, f"target: {which} at most {target:g} ms")
+    if not chart.lines(lambda one: latency_of(one, which), "latency", f"latency of a batch, {which} (ms)", limit):
+        return None
+    chart.note_bars(f"the {which}")
+    return chart.picture()
+
+
+def memory(chart: _Chart) -> Picture | None:
+    """Peak memory over the batch size."""
+
+    def gigabytes(result: CaseResult) -> Estimate | None:
+        memory = memory_of(result)
+        return None if memory is None else Estimate(value=memory / 1e9)
+
+    devices = {result.case.device for result in chart.suite.cases}
+    kind = {"cpu": "resident memory of the process", "cuda": "memory of the device"}
+    label = f"peak {' or '.join(kind[device] for device in sorted(devices))} (GB)"
+    bytes_ = chart.suite.constraints.memory_limit_bytes
+    limit = None if bytes_ is None else (bytes_ / 1e9, f"limit: {bytes_ / 1e9:g} GB")
+    if not chart.lines(gigabytes, "memory", label, limit):
+        return None
+    chart.notes.append("no bars: a peak has no interval")
+    return chart.picture()
+
+
+def power(chart: _Chart) -> Picture | None:
+    """Mean power over throughput, both of the pass with the sampler; the timed one where results have no such rate."""
+
+    def rate(result: CaseResult) -> Estimate | None:
+        again = result.telemetry_items_per_second
+        return result.items_per_second if again is None else Estimate(value=again)
+
+    def watts(result: CaseResult) -> Estimate | None:
+        return None if result.power_mean_w is None else Estimate(value=result.power_mean_w)
+
+    if not chart.points(rate, watts, "power_mean_w", ("throughput (items/s)", "mean power (W)")):
+        return None
+    if any(result.telemetry_items_per_second is not None for result in chart.suite.cases):
+        chart.notes.append("throughput: of the pass in which power was read")
+    chart.notes.append("no bars of the power: its mean has no interval")
+    return chart.picture()
+
+
+def accuracy(chart: _Chart) -> Picture | None:
+    """Accuracy loss over speed-up."""
+    metric, declared = chart.suite.constraints.accuracy_metric, chart.suite.constraints.accuracy_direction
+    cases, baseline = chart.suite.cases, chart.suite.baseline
+
+    def gain(result: CaseResult) -> Estimate | None:
+        return speedup(result, baseline_of(result, cases, baseline))
+
+    def loss(result: CaseResult) -> Estimate | None:
+        found = accuracy_loss(result, baseline_of(result, cases, baseline), metric, declared)
+        return None if found is None else Estimate(value=found)
+
+    across = f"speed-up against {short_cell(baseline or '?')} at the same batch size"
+    up = "accuracy loss (1 - cosine of the outputs)"
+    if metric is not None:
+        up = f"{'growth' if direction_of(metric, declared) == 'lower' else 'loss'} of {metric}"
+    most = chart.suite.constraints.max_accuracy_loss
+    limit = None if most is None else (most, f"limit: loss of at most {most:g}")
+    if not chart.points(gain, loss, "accuracy", (across, up), limit):
+        return None
+    chart.upright(1.0)
+    chart.notes.append("bars: the widest speed-up that the two 95 % intervals allow; the loss has no interval")
+    return chart.picture()
+
+
+CHARTS: Mapping[str, Callable[[_Chart], Picture | None]] = {
+    "throughput": throughput,
+    "latency": latency,
+    "memory": memory,
+    "power": power,
+    "accuracy": accuracy,
+}
+"""End of a file's name -> what draws it."""
