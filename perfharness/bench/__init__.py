@@ -1,1 +1,34 @@
-"""What to measure: cases, sweeps, load profiles."""
+"""Measure models over backends, precisions and batch sizes: what `perfharness bench` does, for Python.
+
+`run_suite(load_suite(Path("suite.toml"), {"run.seed": 3}), Path("bench_out"))` returns what `bench.json` holds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfharness.bench.search.run import load_sweep, run_sweep
+    from perfharness.bench.suite.check import load_suite
+    from perfharness.bench.suite.merge import merge_results
+    from perfharness.bench.suite.run import recommend_again, run_suite
+    from perfharness.bench.suite.startup import run_startup
+
+_PLACES = {
+    "load_suite": "suite.check",
+    "load_sweep": "search.run",
+    "merge_results": "suite.merge",
+    "recommend_again": "suite.run",
+    "run_startup": "suite.startup",
+    "run_suite": "suite.run",
+    "run_sweep": "search.run",
+}
+__all__ = ["load_suite", "load_sweep", "merge_results", "recommend_again", "run_startup", "run_suite", "run_sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the process of a case imports this package, and needs none of it."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -155,17 +155,17 @@ def run_process(
     *,
     timeout_s: float,
     environment: Mapping[str, str],
-    look: Callable[[], None],
+    poll: Callable[[], None] = lambda: None,
     patience: Patience | None = None,
 ) -> CaseEnd:
     """Run the case in `folder`, which is made; its `spec.json` and logs are there afterwards.
 
     Args:
         environment: over this process's own.
-        look: called about 20 times a second.
+        poll: called about 20 times a second.
     """
     command = (sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME))
-    observer = _SpecWriter(spec, folder, look)
+    observer = _SpecWriter(spec, folder, poll)
     return run_supervised(
         command, folder, interrupts, observer, timeout_s=timeout_s, environment=environment, patience=patience
     )
@@ -217,7 +217,7 @@ class _SpecWriter(Observer):
 
     spec: CaseSpec
     folder: Path
-    on_look: Callable[[], None]
+    on_poll: Callable[[], None]
     clock_ns: Callable[[], int] = time.time_ns
     _process: RunningProcess | None = field(default=None, init=False)
     _is_written: bool = field(default=False, init=False)
@@ -233,4 +233,4 @@ class _SpecWriter(Observer):
             self._is_written = True
             spec = self.spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
             (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        self.on_look()
+        self.on_poll()

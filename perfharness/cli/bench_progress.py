@@ -1,4 +1,4 @@
-"""How far a suite is: a bar with the time left on a terminal, a line a case elsewhere."""
+"""How far a suite or a sweep is: a bar with the time left on a terminal, a line a case elsewhere."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from perfharness.analysis.bench_names import CaseNames
+from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.report.bench_words import first_line, in_significant_digits
+from perfharness.report.bench_words import first_line, in_significant_digits, status_line
 from perfharness.report.console import Console
-from perfharness_launcher.interrupts import Interrupts
 
 SHOWN_AGAIN = 5
 
@@ -43,16 +44,56 @@ def time_left_s(order: Sequence[BenchCase], done: Sequence[CaseResult], running_
     return left
 
 
-class SuiteProgress:
-    """Observer of a suite. Use as a context manager."""
+class _Lines(BenchObserver):
+    """What a suite and a sweep print in the same words."""
 
-    def __init__(self, console: Console, interrupts: Interrupts, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._interrupts, self._clock = console, interrupts, clock
+    def __init__(self, console: Console) -> None:
+        self._console, self._told_interrupts = console, 0
+
+    def poll(self, interrupts: int) -> None:
+        """Tell that an interrupt came in."""
+        if interrupts > self._told_interrupts:
+            self._told_interrupts = interrupts
+            self.say("ending this case; what is done is kept")
+
+    def say(self, line: str) -> None:
+        """As it is, above a bar."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class SweepProgress(_Lines):
+    """A line a case, in the words of the sweep's table."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._names = CaseNames()
+
+    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
+        """Names as short as these cells can be told apart."""
+        del kept, again
+        self._names = CaseNames.of(cell.case for cell in order)
+
+    def again(self, case: BenchCase, why: str) -> None:
+        """Why it is not kept."""
+        self.say(f"again: {self._names.case(case)}: {first_line(why)}")
+
+    def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
+        """Its median, or why there is none."""
+        median = None if result.latency is None else result.latency.median
+        found = status_line(result) or f"{in_significant_digits(median)} ms"
+        self.say(f"{self._names.case(result.case)}: {found}{' (kept of an earlier run)' if is_kept else ''}")
+
+
+class SuiteProgress(_Lines):
+    """A bar with the time left, and a line a case. Use as a context manager."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console)
+        self._clock = clock
         self._order: list[BenchCase] = []
         self._done: list[CaseResult] = []
-        self._count = self._told_interrupts = 0
+        self._count = 0
         self._started_at: float | None = None
-        self._begin = clock()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
@@ -86,19 +127,11 @@ class SuiteProgress:
     def started(self, case: BenchCase, what: str) -> None:
         """Show it in the bar."""
         self._started_at = self._clock() if what == "measured" else None
-        if what == "measured" and case not in self._order:  # of a search
-            self._order.append(case)
-            self._bar.update(self._task, total=len(self._order))
         self._bar.update(self._task, description=case.case_id if what == "measured" else f"{case.case_id}: {what}")
 
-    def look(self) -> None:
-        """Tell that an interrupt came in."""
-        if self._interrupts.count > self._told_interrupts:
-            self._told_interrupts = self._interrupts.count
-            self.say("ending this case; what is done is kept")
-
-    def done(self, result: CaseResult) -> None:
+    def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
         """A line, and the bar goes on."""
+        del is_kept
         self._count += 1
         self._started_at = None
         self._done.append(result)
@@ -108,10 +141,6 @@ class SuiteProgress:
             + ("" if left is None or self._console.is_terminal or not left else f" ({duration_in_words(left)} left)")
         )
         self._bar.update(self._task, completed=self._count)
-
-    def say(self, line: str) -> None:
-        """Above the bar."""
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _left(self) -> float | None:
         running_s = None if self._started_at is None else self._clock() - self._started_at

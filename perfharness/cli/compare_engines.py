@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from perfharness.cli.bench_options import OutputDir, check_utf8
-from perfharness.cli.bench_setup import exit_code, machine_of, say
+from perfharness.cli.bench_options import OutputDir, check_utf8, exit_code, say
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.report.console import Console
@@ -179,6 +178,7 @@ def compare_engines_verb(
     from perfharness.bench.compare_engines.compare import RUNNING, choose_gpu, compare_engines, engines_of, put_in_place
     from perfharness.bench.compare_engines.model import CompareSettings
     from perfharness.bench.compare_engines.summary import print_comparison
+    from perfharness.bench.suite.machine import machine_of
     from perfharness.bench.suite.store import locked
     from perfharness.report.pictures import require_matplotlib
     from perfharness_launcher.interrupts import noting_interrupts

@@ -12,7 +12,7 @@ import pytest
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
 from perfharness.bench.suite import case_run
-from perfharness.bench.suite.case_run import is_passing
+from perfharness.bench.suite.case_run import BenchObserver, is_passing
 from perfharness.bench.suite.check import make_suite
 from perfharness.bench.suite.matrix import default_baseline, plan_cases
 from perfharness.bench.suite.run import SuiteRun
@@ -54,13 +54,6 @@ threads = 2
 ACCURACY = '[accuracy]\ninputs = "data"\n'
 
 
-class Silent:
-    """An observer that says nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
 def run_suite(
     folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, output: Callable[[CaseSpec], float]
 ) -> list[CaseResult]:
@@ -97,7 +90,7 @@ def run_suite(
     prepare(out, resume=True)
     planned = plan_cases(suite, None)
     return SuiteRun(
-        suite, planned, out, default_baseline(suite, None), MachineRecord(hostname="h"), Interrupts(), Silent()
+        suite, planned, out, default_baseline(suite, None), MachineRecord(hostname="h"), Interrupts(), BenchObserver()
     ).run().cases  # fmt: skip
 
 

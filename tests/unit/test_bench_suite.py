@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.bench.suite.check import make_suite
+from perfharness.bench.suite.check import load_suite, make_suite
 from perfharness.bench.suite.matrix import at_batch, default_baseline, plan_cases, shuffled
 from perfharness.bench.suite.suite import Suite, parse_bytes, read_suite
 from perfharness.cli.bench_options import shapes_of
-from perfharness.cli.bench_setup import suite_of as cli_suite
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
@@ -247,7 +247,7 @@ def test_shapes_on_the_command_line(folder: Path) -> None:
         with pytest.raises(UsageError, match="--shape"):
             shapes_of([wrong])
     flags = {"models": [f"{folder / 'net.py'}:create"], "backends": [FAKE_BACKEND], "shapes": {"x": ("batch", 3)}}
-    assert cli_suite(None, flags, None).model[0].inputs == {"x": ("batch", 3)}
+    assert load_suite(None, flags).model[0].inputs == {"x": ("batch", 3)}
 
 
 def test_what_is_no_utf8_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -320,3 +320,18 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
         (folder / name).write_text("")
     text = text.replace('input_file = "inputs.npz"', "").replace('sources = { openvino = "net.xml" }', "")
     assert len(plan_cases(suite_of(folder, text), None)) > 1
+
+
+def test_help_leaves_out_what_is_rarely_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"^  (?:-\w, )?--", shown, re.M)) <= 16
+    assert "--model" in shown
+    assert "--cool-down" not in shown
+
+
+def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rare = ["--seed", "3", "--in-order", "--timeout", "9", "--cool-down", "50", "--warmup", "1", "--retry-failed"]
+    chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
+    assert run(["bench", *chosen, *rare, "--resume", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"

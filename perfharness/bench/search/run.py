@@ -9,34 +9,77 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from perfharness.bench.search.sweep import Measure, SweepInterruptedError, largest_batch, sweep
-from perfharness.bench.suite.case_run import CaseRunner, why_again
-from perfharness.bench.suite.matrix import PlannedCase, at_batch
+from perfharness.bench.suite.case_run import BenchObserver, CaseRunner, why_again
+from perfharness.bench.suite.check import load_suite
+from perfharness.bench.suite.machine import gpu_of, machine_of
+from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_cases
 from perfharness.bench.suite.run import settings_of
-from perfharness.bench.suite.store import CASES, results_on_disk, write_sweep
-from perfharness.bench.suite.suite import Suite, doubling_sizes
-from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
-from perfharness.model.bench_search import CellSweep, SweepFile, TargetFigure
+from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, write_sweep
+from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
+from perfharness.model.bench import CaseResult, MachineRecord
+from perfharness.model.bench_search import SWEEP_NAME, CellSweep, SweepFile, TargetFigure
 from perfharness.report.sweep import CELL
 from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.plan.gpus import find_gpus
 
 
-class SweepObserver(Protocol):
-    """Is told of what goes on."""
+def load_sweep(
+    path: Path | None, options: Mapping[str, Any], *, smallest: int = 1, target_ms: float | None = None
+) -> Suite:
+    """A suite for `run_sweep`, as `load_suite` has it, with the passes that a sweep needs. Raises `UsageError`."""
+    measure = {} if path is None else read_suite(path).get("measure", {})
+    known = measure.get("passes") if isinstance(measure, dict) else None
+    default = ["latency"] if target_ms else ["latency", "telemetry"]
+    passes = options.get("measure.passes") or (known if isinstance(known, list) else None) or default
+    more = [name for name in ("instances", "streams") if options.get(f"measure.{name}") and name not in passes]
+    return load_suite(path, {**options, "batch_sizes": [smallest], "measure.passes": [*passes, *more]}, equality=False)
 
-    def look(self) -> None:
-        """Called about 20 times a second while a case runs."""
 
-    def again(self, case: BenchCase, why: str) -> None:
-        """A case of an earlier run is measured again."""
+def run_sweep(
+    suite: Suite,
+    output_dir: Path,
+    *,
+    smallest: int = 1,
+    largest: int = 1024,
+    target_ms: float | None = None,
+    figure: TargetFigure = "p99",
+    resume: bool = False,
+    retry_failed: bool = False,
+    observer: BenchObserver | None = None,
+    command: Sequence[str] = (),
+) -> SweepFile:
+    """Measure growing batch sizes of each cell until memory ends them, or search for the largest within a target.
 
-    def done(self, result: CaseResult, *, is_kept: bool) -> None:
-        """A case is over and on disk, or was measured by an earlier run."""
+    Args:
+        suite: as `load_sweep` makes it; its batch sizes are not used.
+        target_ms: of the latency's `figure`, milliseconds; None: sweep without a target.
+        resume, retry_failed, observer, command: see `run_suite`.
 
-    def say(self, line: str) -> None:
-        """Anything else worth a line."""
+    Raises `UsageError` and `LaunchError` as `run_suite` does. `output_dir` then has `sweep.json` and the cases.
+    """
+    doubling_sizes(largest, smallest)
+    facts = find_gpus()
+    gpu = gpu_of(suite, facts)
+    cells = {one.cell: one for one in reversed(plan_cases(suite, gpu))}  # whatever batch sizes a model names
+    with measuring(output_dir) as interrupts:
+        prepare(output_dir, resume=resume, name=SWEEP_NAME)
+        return SweepRun(
+            suite=suite,
+            cells=list(cells.values())[::-1],
+            out=output_dir,
+            smallest=smallest,
+            largest=largest,
+            machine=machine_of(facts, gpu.uuid if gpu is not None else None),
+            interrupts=interrupts,
+            observer=observer or BenchObserver(),
+            retry_failed=retry_failed,
+            target_ms=target_ms,
+            figure=figure,
+            command=command,
+        ).run()
 
 
 @dataclass
@@ -58,7 +101,7 @@ class SweepRun:
     largest: int
     machine: MachineRecord
     interrupts: Interrupts
-    observer: SweepObserver
+    observer: BenchObserver
     retry_failed: bool = False
     target_ms: float | None = None
     figure: TargetFigure = "p99"
@@ -68,11 +111,12 @@ class SweepRun:
     _runner: CaseRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer.look, self.observer.say)
+        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer)
 
     def run(self) -> SweepFile:
         """Cell after cell. An interrupt ends it; what was measured is on disk and in the answer."""
         on_disk = results_on_disk(self.out)
+        self.observer.begin(self.cells, [], {})
         for cell in self.cells:
             self._outcome(cell, self._known_of(cell, on_disk))
         self._write()
@@ -131,7 +175,7 @@ class SweepRun:
         result = self._run(planned, before)
         self.results[result.case.case_id] = result
         self._write()
-        self.observer.done(result, is_kept=False)
+        self.observer.done(result)
         return result
 
     def _run(self, planned: PlannedCase, before: CaseResult | None) -> CaseResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.bench.suite.store import CASES, put_in_place, running_folder
 from perfharness.bench.suite.suite import RunTable
-from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus
+from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
@@ -22,21 +22,40 @@ Fields = Mapping[str, object]
 NOTHING: Fields = MappingProxyType({})
 
 
+class BenchObserver:
+    """Called while a suite or a sweep is measured; override what is of interest."""
+
+    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
+        """What a suite will run (of a sweep a case of each cell), what is kept, and why cases are run again, by id."""
+
+    def started(self, case: BenchCase, what: str) -> None:
+        """A process is about to be started: `measured`, or `asked for its outputs`."""
+
+    def poll(self, interrupts: int) -> None:
+        """Called about 20 times a second while one runs, with how many interrupts came in so far."""
+
+    def again(self, case: BenchCase, why: str) -> None:
+        """A case of an earlier sweep is measured again."""
+
+    def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
+        """A case is over and on disk, or was measured by an earlier run."""
+
+    def say(self, line: str) -> None:
+        """Anything else worth a line."""
+
+
 @dataclass
 class CaseRunner:
     """Runs the cases of a suite or a sweep, one after the other.
 
     Args:
-        look: called about 20 times a second while one runs.
-        say: told of what takes long.
         remarks: what a reader of the results must know; grows.
     """
 
     out: Path
     run: RunTable
     interrupts: Interrupts
-    look: Callable[[], None]
-    say: Callable[[str], None]
+    observer: BenchObserver
     patience: Patience | None = None
     remarks: list[str] = field(default_factory=list, init=False)
 
@@ -70,7 +89,7 @@ class CaseRunner:
             self.interrupts,
             timeout_s=self.run.timeout_s,
             environment=case_environment(spec),
-            look=self.look,
+            poll=lambda: self.observer.poll(self.interrupts.count),
             patience=self.patience,
         )
 
@@ -129,7 +148,7 @@ class CaseRunner:
                 target_c,
                 limit_s=self.run.cool_down_limit_s,
                 interrupted=lambda: bool(self.interrupts),
-                say=self.say,
+                say=self.observer.say,
             )
         for one in results:
             if not one.reached:

@@ -23,11 +23,45 @@ from perfharness.bench.suite.suite import (
     model_text,
     modes_of,
     possible_devices,
+    read_suite,
     source_of,
 )
 from perfharness.bench.worker.inputs import input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, Direction
+
+
+def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, equality: bool | None = None) -> Suite:
+    """The suite of a file, with options over what it says.
+
+    Args:
+        path: a TOML file; None: the options name models and backends.
+        options: `models` and `backends` (lists of names), `shapes` of inputs by name, any other key of a suite, those
+            of a table as `table.key`; None stands for what is not given.
+        equality: whether outputs are compared; None: as the file says.
+
+    Raises `UsageError` with one line for each thing that is wrong.
+    """
+    given = {key: value for key, value in (options or {}).items() if value is not None}
+    if path is None and not (given.get("models") or given.get("backends")):
+        raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
+    content: dict[str, Any] = read_suite(path) if path is not None else {"folder": Path.cwd()}
+    shapes = given.pop("shapes", None)
+    for key, value in given.items():
+        table, dot, name = key.rpartition(".")
+        if key in ("models", "backends"):
+            content.pop(key[:-1], None)
+        if dot:
+            content[table] = {**content.get(table, {}), name: value}
+        else:
+            content[key] = value
+    if shapes:
+        content = written_out(content)
+        content["model"] = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]
+    if equality is not None:
+        kept = content.pop("equality", {})
+        content |= {"equality": kept} if equality else {}
+    return make_suite(content, str(path) if path is not None else "the command line")
 
 
 def make_suite(content: Mapping[str, Any], origin: str) -> Suite:

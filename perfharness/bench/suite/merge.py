@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, speedup
-from perfharness.errors import ResultError
+from perfharness.bench.suite.store import read_suite_result
+from perfharness.errors import ResultError, UsageError
 from perfharness.files import write_text
 from perfharness.model.bench import CaseResult, Precision
 from perfharness.model.bench_suite import (
@@ -71,20 +72,20 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
     return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(names, suites, tables)))
 
 
-def write_merged(folder: Path, merged: BenchMergedResult) -> Path:
-    """Write `bench_merged.json`. Raises `ResultError`."""
+def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResult:
+    """Read results of several runs, put them side by side, write `bench_merged.json`.
+
+    Raises `UsageError` where there are fewer than two, `ResultError` where files cannot be read or written.
+    """
+    if len(folders) < 2:
+        raise UsageError("bench merge needs results of two runs at least")
+    merged = merge_suites([(str(folder), read_suite_result(folder)) for folder in folders])
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResultError(f"{folder} cannot be made: {error.strerror}; name another with -o") from error
-    path = folder / BENCH_MERGED_NAME
-    text = merged.model_dump_json(indent=2) + "\n"
-
-    def write(file: object) -> None:
-        file.write(text)  # type: ignore[attr-defined]
-
-    write_text(path, write)
-    return path
+        raise ResultError(f"{output_dir} cannot be made: {error.strerror}; name another with -o") from error
+    write_text(output_dir / BENCH_MERGED_NAME, lambda file: print(merged.model_dump_json(indent=2), file=file))
+    return merged
 
 
 def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:

@@ -6,42 +6,117 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+from pydantic import ValidationError
+
+from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.accuracy_step import AccuracyStep
-from perfharness.bench.suite.case_run import MEMORY_ENDS, CaseRunner, why_again
+from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, CaseRunner, why_again
+from perfharness.bench.suite.check import in_words, load_suite
 from perfharness.bench.suite.equality_step import EqualityStep
-from perfharness.bench.suite.matrix import PlannedCase, shuffled
-from perfharness.bench.suite.store import CASES, results_on_disk, update_result, write_suite
-from perfharness.bench.suite.suite import Suite
-from perfharness.model.bench import BenchCase, CaseResult, CaseStatus, MachineRecord
-from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.bench.suite.machine import gpu_of, machine_of
+from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_cases, shuffled
+from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, update_result, write_suite
+from perfharness.bench.suite.suite import ConstraintsTable, Suite
+from perfharness.errors import UsageError
+from perfharness.model.bench import CaseResult, CaseStatus, MachineRecord
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.plan.gpus import find_gpus
 from perfharness_launcher.processes.supervise import Patience
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
 
 
-class SuiteObserver(Protocol):
-    """Is told of what goes on."""
+def run_suite(
+    suite: Suite | Path,
+    output_dir: Path,
+    *,
+    resume: bool = False,
+    retry_failed: bool = False,
+    observer: BenchObserver | None = None,
+    command: Sequence[str] = (),
+) -> BenchSuiteResult:
+    """Measure every case of a suite, each in a process of its own; `output_dir` then has `bench.json` and the cases.
 
-    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
-        """What will be run, what is kept of an earlier run, and which cases are run again, by id, and why."""
+    Args:
+        suite: as `load_suite` makes it, or its file.
+        resume: keep what is done in the folder.
+        retry_failed: run everything again that is not `ok`, not only what failed for a passing reason.
+        observer: called while it goes on.
+        command: that is being run, for the results.
 
-    def started(self, case: BenchCase, what: str) -> None:
-        """A process is about to be started: `measured`, or `asked for its outputs`."""
+    Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
+    process writes to it. An interrupt ends the case that runs: `complete` is False then.
+    """
+    suite = load_suite(suite) if isinstance(suite, Path) else suite
+    facts = find_gpus()
+    gpu = gpu_of(suite, facts)
+    planned = plan_cases(suite, gpu)
+    with measuring(output_dir) as interrupts:
+        prepare(output_dir, resume=resume)
+        return SuiteRun(
+            suite,
+            planned,
+            output_dir,
+            suite.baseline or default_baseline(suite, gpu),
+            machine_of(facts, gpu.uuid if gpu is not None else None),
+            interrupts,
+            observer or BenchObserver(),
+            retry_failed=retry_failed,
+            command=command,
+        ).run()
 
-    def look(self) -> None:
-        """Called about 20 times a second while one runs."""
 
-    def done(self, result: CaseResult) -> None:
-        """A case is over and on disk."""
+def case_order(suite: Suite) -> list[PlannedCase]:
+    """The cases on this machine in the order in which `run_suite` takes them. Raises `UsageError`."""
+    return in_order(suite, plan_cases(suite, gpu_of(suite, find_gpus())))
 
-    def say(self, line: str) -> None:
-        """Anything else worth a line."""
+
+def in_order(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Shuffled, unless the suite says otherwise."""
+    return shuffled(planned, suite.run.seed) if suite.run.shuffle else list(planned)
+
+
+def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **constraints: Any) -> BenchSuiteResult:
+    """The same results against another baseline, or under other constraints.
+
+    Args:
+        baseline: `backend[/mode][/precision]`; None: as it was.
+        constraints: keys of `[constraints]` in a suite; None: as it was.
+
+    Raises `UsageError`.
+    """
+    if baseline is not None and not any(is_named(case.case, baseline) for case in result.cases):
+        cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in result.cases))
+        raise UsageError(f"--baseline {baseline!r} is no cell of these results; there are: {cells}")
+    base, limits = baseline or result.baseline, _constraints(result.constraints, constraints)
+    recommendations = recommend(result.cases, limits, base)
+    update = {"constraints": limits, "baseline": base, "recommendations": recommendations}
+    return result.model_copy(update=update)
+
+
+def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
+    """Those of the suite with others over them."""
+    kept = known.model_dump(exclude={"memory_limit_bytes"}) | {"memory_limit": known.memory_limit_bytes}
+    if given.get("accuracy_metric") not in (None, known.accuracy_metric):
+        kept["accuracy_direction"] = None
+    try:
+        table = ConstraintsTable.model_validate(
+            kept | {key: value for key, value in given.items() if value is not None}
+        )
+    except ValidationError as error:
+        raise UsageError(in_words(error.errors()[0])) from error
+    metric = table.accuracy_metric
+    if metric is not None and direction_of(metric, table.accuracy_direction) is None:
+        raise UsageError(
+            f"it is not known whether higher or lower values of {metric!r} are better; say it with --accuracy-direction"
+        )
+    return table.constraints()
 
 
 @dataclass
@@ -60,7 +135,7 @@ class SuiteRun:
     baseline: str
     machine: MachineRecord
     interrupts: Interrupts
-    observer: SuiteObserver
+    observer: BenchObserver
     retry_failed: bool = False
     command: Sequence[str] = ()
     patience: Patience | None = None
@@ -70,14 +145,13 @@ class SuiteRun:
     _runner: CaseRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        told = self.observer
-        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, told.look, told.say, self.patience)
+        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer, self.patience)
 
     def run(self) -> BenchSuiteResult:
         """Run what is left; returns what is in `bench.json` then. An interrupt ends the case that runs, and the run."""
         on_disk = results_on_disk(self.out)
         again = self._sort_out(on_disk)
-        order = [case for case in self._order() if case.case_id not in self.results]
+        order = [case for case in in_order(self.suite, self.planned) if case.case_id not in self.results]
         self.observer.begin(order, list(self.results.values()), again)
         self._write()
         step = EqualityStep(self.suite, self.planned, self.out, self.baseline)
@@ -131,10 +205,6 @@ class SuiteRun:
                 self.results[case_id] = result.model_copy(update=changed)
                 update_result(self.out / CASES / case_id, self.results[case_id])
 
-    def _order(self) -> list[PlannedCase]:
-        run = self.suite.run
-        return shuffled(self.planned, run.seed) if run.shuffle else list(self.planned)
-
     def _sort_out(self, on_disk: Mapping[str, CaseResult]) -> dict[str, str]:
         """Keep what need not be run again; returns why others are, by case id."""
         again = {}
@@ -172,7 +242,7 @@ class SuiteRun:
             command=list(self.command),
             name=self.suite.name,
             seed=self.suite.run.seed,
-            order=[case.case_id for case in self._order()],
+            order=[case.case_id for case in in_order(self.suite, self.planned)],
             baseline=self.baseline,
             constraints=constraints,
             machine=self.machine,

@@ -14,12 +14,17 @@ from perfharness.backends import model_source
 from perfharness.bench.process import result_of, run_process
 from perfharness.bench.spec import FILES_NAME
 from perfharness.bench.suite.case_run import case_environment
-from perfharness.bench.suite.matrix import PlannedCase
+from perfharness.bench.suite.machine import gpu_of
+from perfharness.bench.suite.matrix import PlannedCase, plan_cases
+from perfharness.bench.suite.store import measuring
+from perfharness.bench.suite.suite import Suite
+from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
-from perfharness.runs.cold_start import spreads
+from perfharness.runs.cold_start import spreads, write_cold_start
 from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.plan.gpus import find_gpus
 
 
 def make_cold(warm_folder: Path, model: Path | None = None) -> CacheState:
@@ -62,6 +67,45 @@ def startup_figures(result: CaseResult) -> dict[str, float | None]:
     known = [value for value in parts.values() if value is not None]
     complete = all(value is not None for name, value in parts.items() if name != "build_ms")
     return {"process_to_first_result_ms": round(sum(known), 6) if complete else None, **parts}
+
+
+def run_startup(
+    suite: Suite,
+    output_dir: Path,
+    count: int = 5,
+    *,
+    done: Callable[[ColdStartRow], None] = lambda _: None,
+    command: Sequence[str] = (),
+) -> ColdStart:
+    """Import, load or build, allocate, first inference, in so many fresh processes with each kind of file cache.
+
+    Args:
+        suite: of one case, as `load_suite` makes it.
+        output_dir: empty or not there; gets `cold_start.json` and a folder for each process.
+        done: called with each row.
+
+    Raises `UsageError`. After an interrupt there are fewer rows than 2 * count + 1.
+    """
+    facts = find_gpus()
+    planned = plan_cases(suite, gpu_of(suite, facts))
+    if len(planned) != 1:
+        raise UsageError(f"the start-up is that of one case, and there are {len(planned)}")
+    if planned[0].refusal is not None:
+        raise UsageError(planned[0].refusal)
+    with measuring(output_dir) as interrupts:
+        if any(output_dir.iterdir()):
+            raise UsageError(f"{output_dir} is not empty; name another folder with -o")
+        found = measure_startup(
+            planned[0],
+            output_dir.absolute(),
+            count,
+            timeout_s=suite.run.timeout_s,
+            interrupts=interrupts,
+            command=command,
+            done=done,
+        )
+    write_cold_start(found, output_dir)
+    return found
 
 
 def measure_startup(
@@ -116,9 +160,7 @@ def measure_startup(
 def _one(planned: PlannedCase, folder: Path, cache: Cache, timeout_s: float, interrupts: Interrupts) -> ColdStartRow:
     latency = planned.spec.latency.model_copy(update={"warmup": 0})
     spec = planned.spec.model_copy(update={"passes": (), "latency": latency, "file_cache": cache})
-    end = run_process(
-        spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec), look=lambda: None
-    )
+    end = run_process(spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec))
     result = result_of(end, spec.case, folder, timeout_s)
     if result.status != "ok":
         return ColdStartRow(cache=cache, folder=folder.name, status="failed", reason=end.reason or result.reason)

@@ -31,6 +31,8 @@ from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_V
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
 from perfharness.report.bench_rows import write_bench_table
 from perfharness.report.sweep import as_suite
+from perfharness_launcher.interrupts import Interrupts, noting_interrupts
+from perfharness_launcher.processes.orphans import adopting_orphans
 
 CASES = "cases"
 EQUALITY = "equality"
@@ -61,6 +63,13 @@ def locked(out: Path) -> Iterator[None]:
         raise LaunchError(f"another perfharness is writing to {out}; wait for it, or name another with -o") from error
     finally:
         os.close(lock)
+
+
+@contextmanager
+def measuring(out: Path) -> Iterator[Interrupts]:
+    """While open, the folder is locked, signals are counted, and processes that lose their parent become ours."""
+    with locked(out), noting_interrupts() as interrupts, adopting_orphans():
+        yield interrupts
 
 
 def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:

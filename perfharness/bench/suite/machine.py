@@ -1,0 +1,52 @@
+"""The machine of a suite: the GPU that is used, and what the results say of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+from pathlib import Path
+
+from perfharness.bench.suite.suite import Suite
+from perfharness.errors import UsageError
+from perfharness.model.bench import MachineRecord
+from perfharness.model.manifest import GpuRecord
+from perfharness.model.version import VERSION
+from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus
+from perfharness_launcher.plan.machine import cpu_model
+
+
+def gpu_of(suite: Suite, facts: GpuFacts) -> GpuRecord | None:
+    """The GPU of the suite's CUDA cases; None where there is none, or all run on the CPU. Raises `UsageError`."""
+    if suite.run.gpu is not None and not facts.gpus:
+        raise UsageError(f"--gpu {suite.run.gpu}: {facts.problem}")
+    if not facts.gpus or (suite.device == "cpu" and all(one.device != "cuda" for one in suite.backend)):
+        return None
+    names = (suite.run.gpu,) if suite.run.gpu is not None else ()
+    return choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
+
+
+def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
+    """Where results are from; `uuid` is that of the GPU that is used."""
+    return MachineRecord(
+        hostname=socket.gethostname(),
+        machine_id=_machine_id(),
+        cpu=cpu_model(),
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        driver=facts.driver,
+        python=platform.python_version(),
+        perfharness=VERSION,
+    )
+
+
+def _machine_id() -> str | None:
+    """Of the operating system; as a digest, for the id itself is not meant to leave the machine (machine-id(5))."""
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text:
+            return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    return None

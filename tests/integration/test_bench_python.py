@@ -1,0 +1,91 @@
+"""Suites, sweeps, start-ups and merges from Python give what the commands give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness.bench import load_suite, load_sweep, merge_results, recommend_again, run_startup, run_suite, run_sweep
+from perfharness.bench.suite.case_run import BenchObserver
+from perfharness.bench.suite.store import read_suite_result, read_sweep_result
+from perfharness.errors import UsageError
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+
+
+class Seen(BenchObserver):
+    def __init__(self) -> None:
+        self.started_cases: list[str] = []
+        self.done_cases: list[tuple[str, bool]] = []
+        self.polls = 0
+
+    def started(self, case: BenchCase, what: str) -> None:
+        self.started_cases.append(case.case_id)
+
+    def poll(self, interrupts: int) -> None:
+        assert interrupts == 0
+        self.polls += 1
+
+    def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
+        self.done_cases.append((result.case.case_id, is_kept))
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, object]:
+    write_model(tmp_path / "net.py", FakeScript(execute_ms=0.2, per_item_ms=0.05))
+    return {
+        "models": [f"{tmp_path}/net.py:create"], "backends": [FAKE_BACKEND], "device": "cpu",
+        "latency.iterations": 40, "latency.warmup": 1, "measure.passes": ["latency"],
+    }  # fmt: skip
+
+
+def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
+    seen, out = Seen(), tmp_path / "out"
+    suite = load_suite(None, {**options, "batch_sizes": [1, 2], "constraints.max_latency_ms": 100.0})
+    found = run_suite(suite, out, observer=seen, command=["by hand"])
+    assert found == read_suite_result(out)
+    assert [case.status for case in found.cases] == ["ok", "ok"]
+    assert (found.command, found.complete, found.settings["latency.iterations"]) == (["by hand"], True, 40)
+    assert sorted(seen.started_cases) == sorted(case.case.case_id for case in found.cases)
+    assert len(seen.done_cases) == 2
+    assert seen.polls > 0
+    with pytest.raises(UsageError):
+        run_suite(suite, out)
+    assert run_suite(suite, out, resume=True).cases == found.cases
+    assert recommend_again(found, max_latency_ms=1e-6).recommendations[0].best is None
+    assert found.recommendations[0].best is not None
+    merged = merge_results([out, out], tmp_path / "both")
+    assert [cell.result for cell in merged.rows[0].cells] == [found.cases[0]] * 2
+    with pytest.raises(UsageError):
+        merge_results([out], tmp_path / "one")
+
+
+def test_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
+    seen, out = Seen(), tmp_path / "out"
+    found = run_sweep(load_sweep(None, options), out, largest=4, observer=seen)
+    assert found == read_sweep_result(out)
+    assert (found.cells[0].batch_sizes, found.complete) == ([1, 2, 4], True)
+    again = Seen()
+    assert run_sweep(load_sweep(None, options), out, largest=4, resume=True, observer=again).cells == found.cells
+    assert [is_kept for _, is_kept in again.done_cases] == [True] * 3
+
+
+def test_passes_of_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
+    del options["measure.passes"]
+    assert load_sweep(None, options).measure.passes == ("latency", "telemetry")
+    assert load_sweep(None, options, target_ms=5.0).measure.passes == ("latency",)
+    several = load_sweep(None, {**options, "measure.streams": 2, "measure.passes": ["latency"]}, smallest=3)
+    assert (several.measure.passes, several.measure.streams, several.batch_sizes) == (("latency", "streams"), 2, (3,))
+
+
+def test_a_start_up(tmp_path: Path, options: dict[str, object]) -> None:
+    rows: list[str] = []
+    found = run_startup(load_suite(None, options), tmp_path / "out", 1, done=lambda row: rows.append(row.folder))
+    assert [row.cache for row in found.rows] == ["unknown", "cold", "warm"]
+    assert (tmp_path / "out" / "cold_start.json").exists()
+    assert rows[0] == "first"
+    with pytest.raises(UsageError):
+        run_startup(load_suite(None, options), tmp_path / "out", 1)
+    with pytest.raises(UsageError):
+        run_startup(load_suite(None, {**options, "batch_sizes": [1, 2]}), tmp_path / "other", 1)
