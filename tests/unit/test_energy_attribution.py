@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.energy.attribution import WAITING, Attribution, ClassEnergy, attribute
-from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.kinds import KnownWork
-from perfharness.analysis.energy.sensors import Explained, Readings, counter_steps, energy_within, power_steps
-from perfharness.analysis.energy.steps import Steps
+from perfharness.analysis.energy.kinds import BusyShares, KnownWork
+from perfharness.analysis.energy.sensors import Explained, energy_within
+from perfharness.analysis.energy.steps import Readings, Steps, counter_steps, power_steps
 from perfharness.model.trace import Int64
 from perfharness.testing.simulated_sensors import Load, Sensor
 

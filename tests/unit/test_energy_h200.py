@@ -11,9 +11,9 @@ import pynvml
 import pytest
 
 from perfharness.analysis.energy.attribution import attribute
-from perfharness.analysis.energy.busy import BusyShares
-from perfharness.analysis.energy.sensors import Readings, counter_steps, disagreement, power_steps, shown_within
-from perfharness.analysis.energy.steps import Steps
+from perfharness.analysis.energy.kinds import BusyShares
+from perfharness.analysis.energy.sensors import disagreement, shown_within
+from perfharness.analysis.energy.steps import Readings, Steps, counter_steps, power_steps
 from perfharness.testing.nvml_record import read_record
 
 RECORD = Path(__file__).parents[1] / "nvml" / "h200.json.gz"

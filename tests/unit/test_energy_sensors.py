@@ -7,15 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.energy.sensors import (
-    Readings,
-    counter_steps,
-    disagreement,
-    idle_power,
-    power_steps,
-    shown_within,
-)
-from perfharness.analysis.energy.steps import Energy, Steps
+from perfharness.analysis.energy.sensors import disagreement, idle_power, shown_within
+from perfharness.analysis.energy.steps import Energy, Readings, Steps, counter_steps, power_steps
 from perfharness.model.trace import Int64
 from perfharness.testing.simulated_sensors import Load, Sensor
 

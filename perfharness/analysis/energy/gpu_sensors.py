@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from perfharness.analysis.energy.attribution import IDLE_FLOOR
 from perfharness.analysis.energy.kinds import KnownWork
-from perfharness.analysis.energy.sensors import Explained, Readings, counter_steps, power_steps
-from perfharness.analysis.energy.steps import Energy, Steps
+from perfharness.analysis.energy.sensors import Explained
+from perfharness.analysis.energy.steps import Energy, Readings, Steps, counter_steps, power_steps
 from perfharness.model.telemetry import SampleLog, Series
 
 COUNTER = "energy_total_mj"

@@ -6,16 +6,12 @@ comes with the error that follows from the update period found in the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfharness.analysis.energy.fits import Fit, Readout, explanations
 from perfharness.analysis.energy.kinds import KnownWork
-from perfharness.analysis.energy.rhythm import place_updates
-from perfharness.analysis.energy.steps import NS_PER_S, Energy, Steps
+from perfharness.analysis.energy.steps import NS_PER_S, Energy, Readings, Steps
 from perfharness.analysis.statistics import student_t
-from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
 MIN_UPDATES = 20
@@ -35,65 +31,9 @@ NEIGHBOURS = 2
 """How many updates around the end of a stretch may have seen what happened there: sensors lag by about one period."""
 
 
-@dataclass(frozen=True)
-class Readings:
-    """Readings of one metric in order of time: failed ones left out, repeats kept.
-
-    `is_new` tells those that found something new. `period_ns` is the source's update period, or None: not known.
-    """
-
-    time_ns: Int64
-    value: Float64
-    is_new: np.typing.NDArray[np.bool_]
-    period_ns: float | None
-
-
 def shortest_window_ns(period_ns: float) -> float:
     """The shortest stretch of time that gets a number of its own."""
     return MIN_UPDATES * period_ns
-
-
-def counter_steps(readings: Readings) -> Steps | str:
-    """Steps of an energy counter in mJ; or why there are none.
-
-    An update lies between the reading that found it and the one before. Where the updates keep a rhythm, that places
-    them far better than the readings do: the line through all of them.
-    """
-    at = np.flatnonzero(readings.is_new)
-    at = at[at > 0]  # what the first reading found was there before
-    if len(at) < 3:
-        return "the energy counter was not seen to move often enough"
-    value = readings.value[at]
-    if (np.diff(value) < 0).any():
-        return "the energy counter ran backwards: the driver was reloaded during the run"
-    lower, upper = readings.time_ns[at - 1], readings.time_ns[at]
-    edge, error, drift = place_updates(lower, upper, readings.period_ns)
-    period = readings.period_ns or float(np.median(np.diff(edge)))
-    moves = np.diff(edge) > 0
-    keep = np.r_[True, moves]
-    return Steps(edge[keep], np.diff(value[keep]) / 1e3, period, error, period, drift)
-
-
-def power_steps(readings: Readings, window_ns: float | None = None, edge_error_ns: float | None = None) -> Steps | str:
-    """Power readings in mW as steps: each new value stands for the time since the one before; or why there are none.
-
-    Args:
-        readings: of one power metric.
-        window_ns: what the driver averages over, where that is longer than the period.
-        edge_error_ns: where the driver itself says when it read; else it is the polling's.
-    """
-    at = np.flatnonzero(readings.is_new)
-    at = at[at > 0] if edge_error_ns is None else at
-    if len(at) < 3:
-        return "power was not seen to change often enough"
-    time, value = readings.time_ns[at], readings.value[at]
-    keep = np.r_[True, np.diff(time) > 0]
-    time, value = time[keep], value[keep]
-    seconds = np.diff(time) / NS_PER_S
-    period = readings.period_ns or float(np.median(np.diff(time)))
-    gap = float(np.median(np.diff(readings.time_ns)))
-    error = min(gap, period) / np.sqrt(12) if edge_error_ns is None else edge_error_ns
-    return Steps(time, value[1:] / 1e3 * seconds, period, error, window_ns or period)
 
 
 TOO_WIDE = 1 / 3

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfharness.analysis.energy.busy import BusyShares
 from perfharness.analysis.energy.gpu_sensors import GpuSensors, WindowEnergy
-from perfharness.analysis.energy.kinds import KnownWork
+from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.metrics.clocks import Throttling, clock_hold
 from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
