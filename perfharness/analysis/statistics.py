@@ -11,12 +11,6 @@ MIN_FOR_DEVIATION = 2
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t, two-sided 95 %, for 1 to 30 degrees of freedom."""
-
 
 def min_count(percentile: int) -> int:
     """Fewest values for which a percentile is more than the largest value: one must lie above it."""
@@ -72,7 +66,9 @@ def ratio_of_totals(values: Float64, items: Float64) -> float:
 
 def student_t(freedom: int) -> float:
     """Half-width of the middle 95 % of Student's t, in standard errors; one degree of freedom at least."""
-    return T_975[min(freedom, len(T_975)) - 1] if freedom <= len(T_975) else 1.96 + 2.5 / freedom
+    from scipy.special import stdtrit  # takes longer to import than most commands to run
+
+    return float(stdtrit(max(freedom, 1), 0.975))
 
 
 def _figure(value: float) -> float:
