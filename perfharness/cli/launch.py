@@ -537,8 +537,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
         lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
         if spec.placement.cpus:
-            node = "" if spec.placement.memory_node is None else f", memory of node {spec.placement.memory_node}"
-            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}{node}: {spec.placement.how}")
+            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}: {spec.placement.how}")
         lines.append(f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}")
     for line in lines:
         say(console, line)

@@ -102,9 +102,6 @@ class PlacementRecord(_Model):
     cpus: str | None = None
     """CPUs that it could run on when it began, as the kernel writes them (`0-7,16-23`); None: it was gone too soon."""
 
-    memory_node: Int64 | None = None
-    """Node that its memory comes from while there is any; None: as the kernel chooses."""
-
     bound: bool = False
     """Whether the launch bound it; otherwise these are the launcher's own CPUs."""
 

@@ -18,14 +18,12 @@ class CpuTopology:
         online: all that the machine runs.
         cores: the allowed CPUs of each physical core, SMT siblings together.
         nodes: CPUs of each NUMA node.
-        memory_nodes: those whose memory may be used.
     """
 
     allowed: frozenset[int]
     online: frozenset[int]
     cores: tuple[tuple[int, ...], ...]
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    memory_nodes: frozenset[int] = frozenset()
 
     def cores_in(self, cpus: frozenset[int]) -> list[tuple[int, ...]]:
         """The physical cores of which all allowed CPUs are among these, in order of their first CPU."""
@@ -38,13 +36,11 @@ class GpuLocality:
 
     Args:
         cpus: the nearest ones; empty where that is not known.
-        node: the memory node nearest to it, or None.
         source: who said so.
         problem: why nothing is known.
     """
 
     cpus: frozenset[int] = frozenset()
-    node: int | None = None
     source: str = ""
     problem: str | None = None
 
@@ -55,12 +51,10 @@ class Placement:
 
     Args:
         cpus: it may run on these and no others; empty: not bound.
-        memory_node: its memory comes from there while there is any; None: as the kernel chooses.
-        how: in words.
+        how: for messages.
     """
 
     cpus: tuple[int, ...] = ()
-    memory_node: int | None = None
     how: str = "not bound"
 
 

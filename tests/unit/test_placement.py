@@ -1,10 +1,9 @@
-"""Which CPUs and which memory a process gets: from machines drawn by hand, and with real processes."""
+"""Which CPUs a process gets: from machines drawn by hand, and with real processes."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.topology import gpu_localities, read_topology
-from perfharness_launcher.processes import child
 
 ROOT = Path(__file__).parents[2]
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
@@ -43,18 +41,17 @@ def two_sockets(allowed: str = "0-31") -> CpuTopology:
         online=cpus("0-31"),
         cores=tuple(pair for pair in pairs if pair),
         nodes={0: cpus("0-7,16-23"), 1: cpus("8-15,24-31")},
-        memory_nodes=frozenset({0, 1}),
     )
 
 
 NEAR = {
-    "GPU-a": GpuLocality(cpus("0-7,16-23"), 0, "NVML"),
-    "GPU-b": GpuLocality(cpus("8-15,24-31"), 1, "NVML"),
+    "GPU-a": GpuLocality(cpus("0-7,16-23"), "NVML"),
+    "GPU-b": GpuLocality(cpus("8-15,24-31"), "NVML"),
 }
 
 
-def shown(placed: Placed) -> list[tuple[str, int | None]]:
-    return [(cpu_list(one.cpus), one.memory_node) for one in placed.placements]
+def shown(placed: Placed) -> list[str]:
+    return [cpu_list(one.cpus) for one in placed.placements]
 
 
 @given(st.sets(st.integers(0, 200)))
@@ -69,24 +66,24 @@ def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
 
 def test_numa_binds_each_process_to_the_side_of_its_gpu() -> None:
     placed = place([GPU_0, GPU_1, GPU_1], "numa", two_sockets(), NEAR)
-    assert shown(placed) == [("0-7,16-23", 0), ("8-15,24-31", 1), ("8-15,24-31", 1)]
+    assert shown(placed) == ["0-7,16-23", "8-15,24-31", "8-15,24-31"]
 
 
 def test_cores_are_divided_among_processes_whole() -> None:
     placed = place([GPU_0, GPU_0, GPU_0, GPU_1], "cores", two_sockets(), NEAR)
-    assert shown(placed) == [("0-1,16-17", 0), ("2-3,18-19", 0), ("4-5,20-21", 0), ("8-15,24-31", 1)]
+    assert shown(placed) == ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]
     assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
 
 
 def test_two_gpus_of_one_side_share_its_cores() -> None:
     near = {**NEAR, "GPU-b": NEAR["GPU-a"]}
-    assert shown(place([GPU_0, GPU_1], "cores", two_sockets(), near)) == [("0-3,16-19", 0), ("4-7,20-23", 0)]
+    assert shown(place([GPU_0, GPU_1], "cores", two_sockets(), near)) == ["0-3,16-19", "4-7,20-23"]
 
 
 def test_only_cpus_that_we_are_allowed() -> None:
     topology = two_sockets("0-3,8-9,16-17")  # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
-    assert shown(place([GPU_0, GPU_0], "cores", topology, NEAR)) == [("0-1,16-17", 0), ("2-3", 0)]
-    assert shown(place([GPU_1], "numa", topology, NEAR)) == [("8-9", 1)]
+    assert shown(place([GPU_0, GPU_0], "cores", topology, NEAR)) == ["0-1,16-17", "2-3"]
+    assert shown(place([GPU_1], "numa", topology, NEAR)) == ["8-9"]
 
 
 def test_fewer_cores_than_processes_is_refused() -> None:
@@ -117,7 +114,7 @@ def test_nobody_shares_a_core_and_all_parts_on_one_side_are_equal(gpus: list[Gpu
             "one memory",
         ),
         ([GPU_0], two_sockets(), {"GPU-a": GpuLocality(problem="no driver")}, "not known (no driver)"),
-        ([GPU_1], two_sockets("0-15"), {**NEAR, "GPU-b": GpuLocality(cpus("24-31"), 1, "NVML")}, "may be used here"),
+        ([GPU_1], two_sockets("0-15"), {**NEAR, "GPU-b": GpuLocality(cpus("24-31"), "NVML")}, "may be used here"),
         ([GPU_1], two_sockets("0-8"), NEAR, "only 1 cores may be used"),
         ([GPU_0], None, NEAR, "not known"),
     ],
@@ -131,13 +128,13 @@ def test_by_default_nothing_is_bound_where_it_may_do_harm(
 
 
 def test_by_default_processes_are_bound_to_their_side_where_there_are_two() -> None:
-    assert shown(place([GPU_0, GPU_1], "auto", two_sockets(), NEAR)) == [("0-7,16-23", 0), ("8-15,24-31", 1)]
+    assert shown(place([GPU_0, GPU_1], "auto", two_sockets(), NEAR)) == ["0-7,16-23", "8-15,24-31"]
 
 
 def test_numa_that_cannot_be_had_is_refused_and_cores_need_no_gpu() -> None:
     with pytest.raises(UsageError, match="no GPU to be near to"):
         place([None], "numa", two_sockets(), {})
-    assert shown(place([None, None], "cores", two_sockets(), {})) == [("0-7,16-23", None), ("8-15,24-31", None)]
+    assert shown(place([None, None], "cores", two_sockets(), {})) == ["0-7,16-23", "8-15,24-31"]
 
 
 # ---- what a machine tells ----
@@ -182,8 +179,8 @@ def near_of(record: Any, uuid: str, root: Path) -> GpuLocality:
 
 def test_nvml_tells_what_is_near(tmp_path: Path) -> None:
     record = h100_machine(2, mig_instances={1: 1})
-    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-15"), 0, "NVML")
-    assert near_of(record, mig_uuid(1, 0), tmp_path).node == 1, "a MIG instance is where its GPU is"
+    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-15"), "NVML")
+    assert near_of(record, mig_uuid(1, 0), tmp_path).cpus, "a MIG instance is where its GPU is"
     assert near_of(record, "GPU-none", tmp_path).problem == "NVML does not know this GPU"
 
 
@@ -191,18 +188,10 @@ def test_nvml_tells_what_is_near(tmp_path: Path) -> None:
 def test_the_bus_tells_where_nvml_does_not(tmp_path: Path, bus_id: str) -> None:
     record, gpu = h100_machine(), device(gpu_uuid(0))
     error(record, "nvmlDeviceGetCpuAffinity", gpu, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    error(record, "nvmlDeviceGetMemoryAffinity", gpu, pynvml.NVML_AFFINITY_SCOPE_NODE, code=3)
     value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": bus_id}})
-    assert near_of(record, gpu_uuid(0), machine(tmp_path)) == GpuLocality(cpus("8-15,24-31"), 1, "/sys/bus/pci")
+    assert near_of(record, gpu_uuid(0), machine(tmp_path)) == GpuLocality(cpus("8-15,24-31"), "/sys/bus/pci")
     value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": "00000000:FF:00.0"}})
     assert "neither NVML" in (near_of(record, gpu_uuid(0), tmp_path).problem or "")
-
-
-def test_a_gpu_near_all_nodes_has_no_node_of_its_own(tmp_path: Path) -> None:
-    record, gpu = h100_machine(), device(gpu_uuid(0))
-    value(record, "nvmlDeviceGetCpuAffinity", gpu, result=[0xFFFFFFFF])
-    value(record, "nvmlDeviceGetMemoryAffinity", gpu, pynvml.NVML_AFFINITY_SCOPE_NODE, result=[3])
-    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-31"), None, "NVML")
 
 
 # ---- real processes ----
@@ -259,35 +248,3 @@ def test_left_alone_it_runs_where_the_launcher_runs(tmp_path: Path) -> None:
     assert told[0]["cpus"] == psutil.Process().cpu_affinity()
     assert manifest["processes"][0]["placement"]["bound"] is False
     assert manifest["placement_reason"].startswith("not bound: ")
-
-
-def test_memory_of_a_node_that_is_not_there_is_told_and_one_that_is_is_preferred() -> None:
-    if platform.machine() not in child.SET_MEMPOLICY:
-        pytest.skip("no number of set_mempolicy for this architecture")
-    code = (
-        "import json, sys; from perfharness_launcher.processes import child\n"
-        "print(json.dumps([child._prefer_memory_of(0), child._prefer_memory_of(None), child._prefer_memory_of(900)]))"
-    )
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    there, default, absent = json.loads(done.stdout)
-    if any("not permitted" in text or "not implemented" in text for text in there + absent):
-        pytest.skip("this kernel or container lets nobody choose memory")
-    assert (there, default) == ([], [])
-    assert "node 900" in absent[0]
-
-
-@pytest.mark.skipif(not Path("/proc/self/numa_maps").exists(), reason="this kernel does not tell memory policies")
-def test_the_memory_policy_reaches_the_measured_process_and_not_what_comes_after(tmp_path: Path) -> None:
-    code = (
-        "import sys, subprocess; from perfharness_launcher.processes import child\n"
-        "tell = ['sh', '-c', 'head -n 1 /proc/self/numa_maps']\n"
-        'with child._placed(\'{"cpus": [], "memory_node": 0}\') as problems:\n'
-        "    print(problems, subprocess.check_output(tell, text=True).split()[1])\n"
-        "print(subprocess.check_output(tell, text=True).split()[1])\n"
-    )
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[] prefer:0", "default"]

@@ -1,16 +1,15 @@
-"""Is the GPU ours? Other processes on it, before the run and while it lasts, as a companion of the launch.
+"""Other processes on the launch's GPUs, before the run and while it lasts.
 
-NVML lists who has a context on a GPU, by pid. Whether a pid is of this run is told by the run's id in its environment
-or in that of a process above it, read under /proc. In a container NVML may speak of pids as the host counts them, which
-mean nothing under the /proc of the container (and `NSpid` there leads inwards only); then the most that can be said is
-how many there are, and that is what is said.
+NVML lists who has a context on a GPU, by pid. A process is of this run when the run's id is in its environment or in
+that of a process above it, read under /proc. In a container NVML may report the host's pids, which mean nothing under
+the /proc of the container: then it is only known that somebody is there, and a finding says so.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
 from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
-from perfharness_launcher.processes.orphans import RunProcesses, belongs
+from perfharness_launcher.processes.orphans import belongs
 
 PERIOD_S = 0.5
 JOIN_S = 10.0
-"""How long a question to the driver may take at the end; what was seen until then is reported."""
+"""How long a question to the driver may take at the end; what was found until then is reported."""
 
 LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
@@ -45,7 +44,7 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 @dataclass(frozen=True)
 class GpuUser:
-    """A process on a GPU, as NVML names it; name and memory are None where they cannot be told."""
+    """A process on a GPU, as NVML names it; name and memory are None where they are not known."""
 
     pid: int
     name: str | None = None
@@ -55,45 +54,35 @@ class GpuUser:
         memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**20:.0f} MiB"
         return f"{self.pid} ({self.name or 'name unknown'}{memory})"
 
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the manifest."""
-        return {"pid": self.pid, "name": self.name, "memory_bytes": self.memory_bytes}
-
 
 @dataclass(frozen=True)
 class ProcessView:
-    """What /proc tells. Injected by tests.
+    """What /proc reports. Injected by tests.
 
     Args:
         belongs: whether a pid carries this run's id; None: there is no such process here, or it cannot be looked into.
-        num_gpu_processes: how many processes of the run have the CUDA driver loaded.
         sees_all: whether pids here are those of the whole machine, so that NVML and /proc mean the same by one.
         name: of a process.
     """
 
     belongs: Callable[[int], bool | None]
-    num_gpu_processes: Callable[[], int]
     sees_all: bool
     name: Callable[[int], str | None]
 
 
 @dataclass
 class _Watched:
-    """What was seen on one GPU."""
+    """Who was on one GPU."""
 
     gpu: GpuRecord
     before: dict[int, GpuUser] = field(default_factory=dict)
     during: dict[int, GpuUser] = field(default_factory=dict)
     doubtful: dict[int, GpuUser] = field(default_factory=dict)
-    """Seen under pids that mean nothing here: perhaps ours, perhaps not."""
-
-    surplus: int = 0
-    """The most that were doubtful at once beyond the processes of ours that could have been meant."""
+    """Under pids that mean nothing here: perhaps ours, perhaps not."""
 
     unknown_before: set[int] = field(default_factory=set)
-    """Pids that the last look could say nothing about."""
+    """Pids that the last poll could say nothing about."""
 
-    surplus_before: int = 0
     refusal: str | None = None
     looks: int = 0
 
@@ -129,7 +118,7 @@ class ExclusiveGpus:
         self._thread: threading.Thread | None = None
 
     def start(self, context: CompanionContext) -> None:
-        """Look at the GPUs while none of ours runs, then go on looking from a thread; without a GPU, do nothing.
+        """Poll the GPUs while none of ours runs, then go on from a thread; without a GPU, do nothing.
 
         Raises:
             LaunchError: exclusive GPUs are required, and one is in use or that cannot be told.
@@ -141,7 +130,7 @@ class ExclusiveGpus:
             return
         with open_nvml(self._module) as nvml:
             for watched in self._watched:
-                self._look_before(nvml, watched)
+                watched.before = {user.pid: user for user in self._users(nvml, watched)}  # none of ours runs yet
                 self._before += self._idle_findings(nvml, watched)
         problems = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
         if self._required and problems:
@@ -155,7 +144,7 @@ class ExclusiveGpus:
         """Nothing: whose a pid is, is told by the process itself."""
 
     def stop(self) -> CompanionReport:
-        """What was seen."""
+        """Who was there."""
         if self._thread is None:
             return CompanionReport()
         self._done.set()
@@ -167,37 +156,26 @@ class ExclusiveGpus:
         with open_nvml(self._module) as nvml:
             while True:
                 for watched in self._watched:
-                    self.look(nvml, watched)
+                    self.poll(nvml, watched)
                 if self._done.wait(self._period_s):
                     return
 
-    def _look_before(self, nvml: Nvml, watched: _Watched) -> None:
-        """None of ours runs yet, so whoever is there is foreign, whatever the pids mean."""
-        users = self._users(nvml, watched)
-        watched.before = {user.pid: user for user in users}
-
-    def look(self, nvml: Nvml, watched: _Watched) -> None:
-        """Who is there now. A process may end between two questions, so what rests on two of them must come twice."""
+    def poll(self, nvml: Nvml, watched: _Watched) -> None:
+        """Who is there now. A process may end between two questions, so who is not in /proc must be there twice."""
         assert self._view is not None, "started"
         watched.looks += 1
-        matched, unknown = 0, {}
+        unknown = {}
         for user in self._users(nvml, watched):
-            if user.pid in watched.before:
-                continue
-            belongs = self._view.belongs(user.pid)
+            belongs = True if user.pid in watched.before else self._view.belongs(user.pid)
             if belongs:
-                matched += 1
-            elif self._view.sees_all and (belongs is False or user.pid in watched.unknown_before):
+                continue
+            if not self._view.sees_all:
+                watched.doubtful[user.pid] = user
+            elif belongs is False or user.pid in watched.unknown_before:
                 watched.during[user.pid] = user
             else:
                 unknown[user.pid] = user
         watched.unknown_before = set(unknown)
-        surplus = 0
-        if unknown and not self._view.sees_all:
-            watched.doubtful |= unknown
-            surplus = matched + len(unknown) - self._view.num_gpu_processes()
-        watched.surplus = max(watched.surplus, min(surplus, watched.surplus_before))
-        watched.surplus_before = surplus
 
     def _users(self, nvml: Nvml, watched: _Watched) -> list[GpuUser]:
         device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
@@ -258,19 +236,12 @@ class ExclusiveGpus:
                 f"{gpu} was used by others while the run lasted: {_listed(watched.during)}",
                 "measure again when it is free; --require-exclusive keeps a launch from starting on a used GPU",
             )
-        if watched.surplus > 0:
-            yield Finding(
-                "gpu-shared",
-                self._severity,
-                f"{gpu} had {watched.surplus} more processes on it than this run has that use CUDA",
-                "measure again when it is free",
-            )
         if watched.refusal is not None:
             yield self._unknown(f"{gpu}: who else used it is not known ({watched.refusal})")
-        elif watched.doubtful and watched.surplus <= 0:
+        elif watched.doubtful:
             yield self._unknown(
-                f"{gpu}: {len(watched.doubtful)} processes used it under pids of another pid namespace; there are no"
-                " more of them than processes of this run that use CUDA, so they are probably its own"
+                f"{gpu}: {len(watched.doubtful)} processes used it under pids of another pid namespace, which may be"
+                " those of this run or others"
             )
 
     def _unknown(self, message: str) -> Finding:
@@ -301,14 +272,14 @@ def _listed(users: Mapping[int, GpuUser]) -> str:
 
 
 def _record(watched: _Watched) -> dict[str, Any]:
-    def told(users: Mapping[int, GpuUser]) -> Sequence[dict[str, Any]]:
-        return [user.to_json() for _, user in sorted(users.items())]
+    def listed(users: Mapping[int, GpuUser]) -> Sequence[dict[str, Any]]:
+        return [asdict(user) for _, user in sorted(users.items())]
 
     return {
         "uuid": watched.gpu.uuid,
-        "foreign_before": told(watched.before),
-        "foreign_during": told(watched.during),
-        "of_another_pid_namespace": told(watched.doubtful),
+        "foreign_before": listed(watched.before),
+        "foreign_during": listed(watched.during),
+        "of_another_pid_namespace": listed(watched.doubtful),
         "looks": watched.looks,
         "reason": watched.refusal,
     }
@@ -316,13 +287,7 @@ def _record(watched: _Watched) -> dict[str, Any]:
 
 def view_of_run(run_id: str) -> ProcessView:
     """The processes of this machine; of the run are those that carry its id, and all below them."""
-    processes = RunProcesses(run_id)
-    return ProcessView(
-        belongs=lambda pid: _belongs(pid, run_id),
-        num_gpu_processes=lambda: sum(_uses_cuda(process.pid) for process in processes.living()),
-        sees_all=_sees_all(),
-        name=_name,
-    )
+    return ProcessView(belongs=lambda pid: _belongs(pid, run_id), sees_all=_sees_all(), name=_name)
 
 
 def _belongs(pid: int, run_id: str) -> bool | None:
@@ -331,13 +296,6 @@ def _belongs(pid: int, run_id: str) -> bool | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else belongs(process, run_id)
     except psutil.Error:
         return None
-
-
-def _uses_cuda(pid: int) -> bool:
-    try:
-        return "/libcuda.so" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
 
 
 def _sees_all() -> bool:

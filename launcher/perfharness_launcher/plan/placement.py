@@ -1,4 +1,4 @@
-"""Which CPUs and which memory node each process of a plan gets. Pure."""
+"""Which CPUs each process of a plan gets. Pure."""
 
 from __future__ import annotations
 
@@ -93,18 +93,12 @@ def _local(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuL
     return (locality.cpus & topology.allowed) or topology.allowed
 
 
-def _memory_node(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> int | None:
-    node = near[gpu.uuid].node if gpu is not None and gpu.uuid in near else None
-    return node if node in topology.memory_nodes and len(topology.nodes) > 1 else None
-
-
 def _by_node(
     gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]
 ) -> tuple[Placement, ...]:
     return tuple(
         Placement(
             cpus=tuple(sorted(_local(gpu, topology, near))),
-            memory_node=_memory_node(gpu, topology, near),
             how=f"all CPUs near its GPU ({near[gpu.uuid].source})" if gpu is not None else "all CPUs",
         )
         for gpu in gpus
@@ -133,7 +127,6 @@ def _by_cores(
         found.append(
             Placement(
                 cpus=tuple(sorted(cpu for core in cores[first : first + each] for cpu in core)),
-                memory_node=_memory_node(gpu, topology, near),
                 how=f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes",
             )
         )

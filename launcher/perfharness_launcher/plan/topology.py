@@ -32,7 +32,6 @@ def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> 
         online=online,
         cores=tuple(_cores(cpus, usable)),
         nodes=nodes,
-        memory_nodes=_memory_nodes(root) or frozenset(nodes),
     )
 
 
@@ -47,13 +46,6 @@ def _cores(cpus: Path, usable: Iterable[int]) -> Iterable[tuple[int, ...]]:
         core = tuple(sorted({cpu, *siblings} & set(usable)))
         seen.update(core)
         yield core
-
-
-def _memory_nodes(root: Path) -> frozenset[int]:
-    for line in _read(root / "proc/self/status").splitlines():
-        if line.startswith("Mems_allowed_list:"):
-            return parse_cpu_list(line.partition(":")[2].strip())
-    return frozenset()
 
 
 def gpu_localities(
@@ -72,28 +64,13 @@ def gpu_localities(
 
 
 def _locality(gpu: Device, topology: CpuTopology, root: Path) -> GpuLocality:
-    words = max(topology.online, default=0) // WORD_BITS + 1
-    by_nvml = gpu.ask("nvmlDeviceGetCpuAffinity", words)
-    pci = _pci_folder(gpu, root)
+    by_nvml = gpu.ask("nvmlDeviceGetCpuAffinity", max(topology.online, default=0) // WORD_BITS + 1)
     cpus, source = _bits(by_nvml), "NVML"
-    if not cpus and pci is not None:
+    if not cpus and (pci := _pci_folder(gpu, root)) is not None:
         cpus, source = parse_cpu_list(_read(pci / "local_cpulist")), "/sys/bus/pci"
     if not cpus:
-        return GpuLocality(problem=f"neither NVML ({by_nvml.reason or 'no CPU'}) nor /sys/bus/pci tells its CPUs")
-    return GpuLocality(cpus=cpus, node=_node(gpu, topology, pci, cpus), source=source)
-
-
-def _node(gpu: Device, topology: CpuTopology, pci: Path | None, cpus: frozenset[int]) -> int | None:
-    """The memory node nearest the GPU; None where there are several, or nobody knows."""
-    words = max(topology.nodes, default=0) // WORD_BITS + 1
-    nodes = _bits(gpu.ask("nvmlDeviceGetMemoryAffinity", words, gpu.nvml.NVML_AFFINITY_SCOPE_NODE))
-    if len(nodes) == 1:
-        return next(iter(nodes))
-    told = _read(pci / "numa_node") if pci is not None else ""
-    if told.isdigit():  # -1 where the firmware does not say
-        return int(told)
-    around = [node for node, members in topology.nodes.items() if cpus & members]
-    return around[0] if len(around) == 1 else None
+        return GpuLocality(problem=f"neither NVML ({by_nvml.reason or 'no CPU'}) nor /sys/bus/pci reports its CPUs")
+    return GpuLocality(cpus=cpus, source=source)
 
 
 def _bits(answer: Answer) -> frozenset[int]:

@@ -20,7 +20,6 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import select
 import signal
 import subprocess
@@ -43,13 +42,6 @@ TMPDIR_BEFORE = "PERFHARNESS_TMPDIR_BEFORE"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-
-SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-"""Number of the system call set_mempolicy (Linux: arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h)."""
-
-MPOL_DEFAULT, MPOL_PREFERRED = 0, 1
-MASK_WORD_BITS = 64
-MASK_WORDS = 16  # the kernel knows up to 1024 nodes
 
 
 def main(arguments: list[str]) -> int:
@@ -134,41 +126,18 @@ def _placed(placement: str) -> Iterator[list[str]]:
     Only this thread moves, so whatever a tracer runs in this process stays where it is.
     """
     problems: list[str] = []
-    asked = json.loads(placement) if placement else {}
-    cpus, node = asked.get("cpus"), asked.get("memory_node")
+    cpus = json.loads(placement) if placement else None
     before = os.sched_getaffinity(0)
     if cpus:
         try:
             os.sched_setaffinity(0, cpus)
         except OSError as error:
             problems.append(f"not bound to its CPUs ({error.strerror})")
-    if node is not None:
-        problems += _prefer_memory_of(node)
     try:
         yield problems
     finally:
         if cpus:
             os.sched_setaffinity(0, before)
-        if node is not None:
-            _prefer_memory_of(None)
-
-
-def _prefer_memory_of(node: int | None) -> list[str]:
-    """Take memory from that node while it has any, None: as by default; returns what went wrong.
-
-    A call of the kernel itself, for libnuma is on few machines; children take the policy over.
-    """
-    number = SET_MEMPOLICY.get(platform.machine())
-    if number is None:
-        return [f"its memory is not bound: how to on {platform.machine()} is not known here"]
-    libc = ctypes.CDLL(None, use_errno=True)
-    if node is None:
-        failed = libc.syscall(number, MPOL_DEFAULT, None, 0)
-    else:
-        mask = (ctypes.c_ulong * MASK_WORDS)()
-        mask[node // MASK_WORD_BITS] = 1 << node % MASK_WORD_BITS
-        failed = libc.syscall(number, MPOL_PREFERRED, mask, MASK_WORDS * MASK_WORD_BITS)
-    return [f"its memory is not bound to node {node} ({os.strerror(ctypes.get_errno())})"] if failed else []
 
 
 def _cpus_of(pid: int) -> list[int] | None:

@@ -58,7 +58,6 @@ def _placement(ending: Ending) -> PlacementRecord | None:
         return None
     return PlacementRecord(
         cpus=cpu_list(status.cpus) if status.cpus is not None else None,
-        memory_node=wanted.memory_node,
         bound=bool(wanted.cpus),
         how=wanted.how,
         problems=status.placement_problems,

@@ -331,15 +331,9 @@ def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: P
         str(folder / STDOUT_LOG),
         str(folder / STDERR_LOG),
         f"{_umask():o}",
-        _placement_argument(spec.placement),
+        json.dumps(spec.placement.cpus) if spec.placement.cpus else "",
         *without_current_folder(spec.command),
     ]
-
-
-def _placement_argument(placement: Placement) -> str:
-    if not placement.cpus and placement.memory_node is None:
-        return ""
-    return json.dumps({"cpus": list(placement.cpus), "memory_node": placement.memory_node})
 
 
 def _umask() -> int:
