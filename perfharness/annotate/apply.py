@@ -6,7 +6,8 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from perfharness.annotate.runtime import Runtime, Target
+from perfharness.annotate.expressions import Target
+from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.wrappers import MARK, annotate_callable
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from perfharness.model.annotations import FunctionAnnotation, FunctionNote
 
 OF_THE_CALL = frozenset({"args", "kwargs", "self", "result"})
 """Names that every expression may use; `self` is the first argument."""
@@ -49,3 +52,19 @@ class Expression:
             bound.apply_defaults()
             names.update((name, bound.arguments[name]) for name in self.parameters if name in bound.arguments)
         return eval(self._code, names)
+
+
+class Target:
+    """One annotated function, in one process."""
+
+    def __init__(self, annotation: FunctionAnnotation) -> None:
+        self.annotation = annotation
+        self.note = FunctionNote(annotation.target)
+        self.items = _expression(annotation.items)
+        self.index = _expression(annotation.index)
+        self.fixed_items = annotation.items if isinstance(annotation.items, int) else None
+        self.indices = itertools.count()
+
+
+def _expression(text: str | int | None) -> Expression | None:
+    return Expression(text) if isinstance(text, str) else None

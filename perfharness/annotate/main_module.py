@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, cast
 
-from perfharness.annotate.runtime import Runtime, Target
+from perfharness.annotate.expressions import Target
+from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import MAIN
 

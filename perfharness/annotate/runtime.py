@@ -6,15 +6,14 @@ The pipeline is somebody else's: whatever goes wrong here is noted for the launc
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfharness.annotate.expressions import Expression
-from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionAnnotation, FunctionNote
+from perfharness.annotate.expressions import Target
+from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
 from perfharness.own_work import own_work
 
 if TYPE_CHECKING:
@@ -25,22 +24,6 @@ DEFAULT_RECORDER = "annotated"
 """Where neither the file nor the script names a recorder."""
 
 TORCH = "torch"
-
-
-class Target:
-    """One annotated function, in one process."""
-
-    def __init__(self, annotation: FunctionAnnotation) -> None:
-        self.annotation = annotation
-        self.note = FunctionNote(annotation.target)
-        self.items = _expression(annotation.items)
-        self.index = _expression(annotation.index)
-        self.fixed_items = annotation.items if isinstance(annotation.items, int) else None
-        self.indices = itertools.count()
-
-
-def _expression(text: str | int | None) -> Expression | None:
-    return Expression(text) if isinstance(text, str) else None
 
 
 class Runtime:
@@ -88,9 +71,11 @@ class Runtime:
             self._tell(note, "recorded")
         core = self._core or self._make_core()
         if annotation.is_batch:
-            return self._batch_of_call(core, target, function, args, kwargs, self if is_outermost else None)
+            return self._batch_of_call(
+                core, target, function, args, kwargs, self.enter_within if is_outermost else None
+            )
         if is_outermost:
-            return self._range_around_all(core, annotation.name, self)
+            return self._range_around_all(core, annotation.name, self.enter_within)
         return self._range_of_call(core, annotation.name)
 
     def open_module(self, name: str) -> Scope | None:

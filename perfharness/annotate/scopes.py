@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from perfharness.annotate.runtime import Runtime, Target
+    from perfharness.annotate.expressions import Target
     from perfharness.recorder.core import RecorderCore
 
 ENDS = (StopIteration, StopAsyncIteration)
@@ -65,27 +65,27 @@ class RangeOfCall(RangeScope):
 class RangeAroundAll(RangeOfCall):
     """The range that all others have to be in."""
 
-    __slots__ = ("_within",)
+    __slots__ = ("_enter_within",)
 
-    def __init__(self, core: RecorderCore, name: str, within: Runtime) -> None:
+    def __init__(self, core: RecorderCore, name: str, enter_within: Callable[[int], None]) -> None:
         super().__init__(core, name)
-        self._within = within
+        self._enter_within = enter_within
 
     def __enter__(self) -> Self:
-        self._within.enter_within(1)
+        self._enter_within(1)
         return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._within.enter_within(-1)
+        self._enter_within(-1)
         super().__exit__(kind, error, trace)
 
 
 class BatchOfCall(BatchScope):
     """A batch: index and items as the annotation says, counted outside of the range where they can be."""
 
-    __slots__ = ("_args", "_function", "_kwargs", "_target", "_within")
+    __slots__ = ("_args", "_enter_within", "_function", "_kwargs", "_target")
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class BatchOfCall(BatchScope):
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        within: Runtime | None,
+        enter_within: Callable[[int], None] | None,
     ) -> None:
         self._target = target
         self._function = function
         self._args = args
         self._kwargs = kwargs
-        self._within = within
+        self._enter_within = enter_within
         items = target.fixed_items
         if target.items is not None and not target.items.uses_result:
             items = self._count(None)
@@ -110,8 +110,8 @@ class BatchOfCall(BatchScope):
         own = own_work.thread
         own.busy = True
         try:
-            if self._within is not None:
-                self._within.enter_within(1)
+            if self._enter_within is not None:
+                self._enter_within(1)
             return super().__enter__()
         finally:
             own.busy = False
@@ -122,8 +122,8 @@ class BatchOfCall(BatchScope):
         own = own_work.thread
         before, own.busy = own.busy, True
         try:
-            if self._within is not None:
-                self._within.enter_within(-1)
+            if self._enter_within is not None:
+                self._enter_within(-1)
             stopped = kind is None or issubclass(kind, GeneratorExit)
             self._core.leave(self, self.total_items, True, not stopped)
         finally:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from perfharness.steps import AsyncStep, Step, async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
-    from perfharness.annotate.runtime import Runtime, Target
+    from perfharness.annotate.expressions import Target
+    from perfharness.annotate.runtime import Runtime
     from perfharness.annotate.scopes import Scope
 
 MARK = "__perfharness_annotation__"

@@ -305,6 +305,16 @@ def open_journal() -> Journal | None:
     return _journal
 
 
+def startup_range(name: str) -> startup.StartupRange:
+    """A part of the start-up, before or after a recorder is made, or without one.
+
+    `with startup_range("model_load"): model = load()`, or as a decorator of the function that loads. Inside a launch it
+    is in the results of the start-up (`startup` in benchmark.json); outside of one it is plain NVTX.
+    """
+    open_journal()
+    return startup.StartupRange(name)
+
+
 def write() -> None:
     """Write the journal as things stand, where there is one."""
     if _journal is not None:

@@ -103,18 +103,6 @@ class StartupRange:
         return call  # type: ignore[return-value]
 
 
-def startup_range(name: str) -> StartupRange:
-    """A part of the start-up, before or after a recorder is made, or without one.
-
-    `with startup_range("model_load"): model = load()`, or as a decorator of the function that loads. Inside a launch it
-    is in the results of the start-up (`startup` in benchmark.json); outside of one it is plain NVTX.
-    """
-    from perfharness.recorder import journal
-
-    journal.open_journal()
-    return StartupRange(name)
-
-
 def _push(name: str) -> None:
     try:
         import nvtx

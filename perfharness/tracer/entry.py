@@ -26,8 +26,14 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
             f"perfharness.tracer: {environment.OUTPUT_DIR} does not say where trace.sqlite goes; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
-    session = Session.start(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
+    session = Session.start(os.path.abspath(output_dir), _write_trace)  # noqa: PTH100 - pathlib costs start-up time
     if arguments[0] == "-m":
         script.run_module(arguments[1], arguments[1:], session.end_by_sigint)
     else:
         script.run_path(arguments[0], arguments, session.end_by_sigint, compile_script)
+
+
+def _write_trace(session: Session) -> None:
+    from perfharness.tracer.output import write_trace
+
+    write_trace(session)

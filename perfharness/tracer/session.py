@@ -15,6 +15,8 @@ from perfharness.script import die_of, is_safe_path, own_imports
 from perfharness.tracer import nvtx_hook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perfharness.tracer.gpu import GpuTrace
 
 TRACE_NAME = "trace.sqlite"
@@ -39,8 +41,9 @@ def _both_clocks() -> tuple[int, int]:
 class Session:
     """One traced process. `start` is called once, before the script; `finish` by whatever ends the process first."""
 
-    def __init__(self, output_dir: str) -> None:
+    def __init__(self, output_dir: str, write: Callable[[Session], object]) -> None:
         self.output_dir = output_dir
+        self._write = write
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _both_clocks()
         self.end_ns = 0
@@ -55,9 +58,14 @@ class Session:
         self._sys_path: list[str] = []
 
     @classmethod
-    def start(cls, output_dir: str) -> Session:
-        """Install the logs, the GPU trace and the ways to the end; from here on the script may run."""
-        session = cls(output_dir)
+    def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
+        """Install the logs, the GPU trace and the ways to the end; from here on the script may run.
+
+        Args:
+            output_dir: where the trace goes.
+            write: writes it, once the script has ended.
+        """
+        session = cls(output_dir, write)
         # Without the folder that `-m` put first: the tracer's later imports must not find the script's modules.
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
@@ -83,9 +91,7 @@ class Session:
         self.end_ns = time.perf_counter_ns()
         try:
             with own_imports(self._sys_path):
-                from perfharness.tracer.output import write_trace
-
-                write_trace(self)
+                self._write(self)
         except Exception as error:
             sys.stderr.write(
                 f"perfharness: {os.path.join(self.output_dir, TRACE_NAME)} could not be written: "  # noqa: PTH118

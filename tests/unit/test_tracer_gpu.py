@@ -25,6 +25,7 @@ from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
 from perfharness.tracer.gpu_tables import GpuTables
 from perfharness.tracer.layouts import LAYOUTS
 from perfharness.tracer.nvtx_table import MarkerTable
+from perfharness.tracer.output import write_trace
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
 from perfharness.tracer.sqlite_file import TraceFile
@@ -238,7 +239,7 @@ def test_ranges_of_c_libraries_in_blocks(cut: int, order: list[int]) -> None:
     found = []
     for parts in (blocks, [marker_columns(rows)]):
         with TemporaryDirectory() as folder:
-            session = Session(folder)
+            session = Session(folder, write_trace)
             session.origin_ns = 0
             with TraceFile(Path(folder) / "t.sqlite") as file:
                 table = MarkerTable(file, session)
@@ -352,7 +353,7 @@ def test_the_thread_writes_by_itself_and_ends(tmp_path: Path) -> None:
 
 def test_work_whose_call_is_in_a_later_block_is_attributed(tmp_path: Path) -> None:
     """Kernels 1 to 3 come before the calls 1 and 3: 1 of 3 has none."""
-    session = Session(str(tmp_path))
+    session = Session(str(tmp_path), write_trace)
 
     def columns(kind: int, rows: list[dict[str, int]]) -> Columns:
         fields = LAYOUTS[kind].fields
