@@ -31,7 +31,7 @@ REPLACED_PREFIX = ".perfharness-replaced-"
 SWAP_NAME = ".perfharness-swap.json"
 
 PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png|telemetry\.html")
-RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, MANIFEST_NAME, "telemetry.parquet"})
+RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, MANIFEST_NAME, "ranges.parquet", "telemetry.parquet"})
 SETTLE_PATIENCE_S = 30.0
 """How long to wait for another command that is replacing a run: it has only renames to do."""
 
@@ -45,7 +45,7 @@ def belongs_to_a_run(name: str) -> bool:
 
 def _may_go(name: str) -> str:
     path = PurePosixPath(name)
-    of_process = path.name == BENCHMARK_NAME and MEASURED_FOLDER.fullmatch(str(path.parent))
+    of_process = path.name in (BENCHMARK_NAME, "ranges.parquet") and MEASURED_FOLDER.fullmatch(str(path.parent))
     if not of_process and not belongs_to_a_run(name):
         raise ValueError("is not of a run")
     return name
@@ -189,7 +189,7 @@ def holds_numbers(folder: Path) -> bool:
     return any(has_numbers(path) for path in (folder / BENCHMARK_MEAN_NAME, *folder.glob(f"proc_*/{BENCHMARK_NAME}")))
 
 
-_TABLE = re.compile(rb'\n  "(?:data|mean_data|mean_all_batches)": \{\s*"')
+_TABLE = re.compile(rb'\n  "(?:data|mean_data|mean_all_batches)": \{\s*"|\n    "data_file": "')
 
 
 def has_numbers(path: Path) -> bool:

@@ -52,12 +52,8 @@ def _parents(tables: Sequence[EntryTable]) -> Int64:
     """The row around each entry, -1 for none, rows of all tables counted on."""
     parts, begin = [np.empty(0, dtype=np.int64)], 0
     for table in tables:
-        rows = np.arange(len(table))
-        parent = np.full(len(table), -1, dtype=np.int64)
-        for depth in range(1, int(table.depth.max(initial=0)) + 1):
-            above = np.maximum.accumulate(np.where(table.depth == depth - 1, rows, 0))
-            parent = np.where(table.depth == depth, above + begin, parent)
-        parts.append(parent)
+        parent = table.parents()
+        parts.append(np.where(parent >= 0, parent + begin, -1))
         begin += len(table)
     return np.concatenate(parts)
 

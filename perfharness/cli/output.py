@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import typer
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.text import AsciiJson
 from perfharness.report.console import Console, say
-from perfharness.report.files import json_parts
+from perfharness.report.files import json_bytes
 from perfharness.report.terminal import print_findings
 
 
@@ -80,9 +79,7 @@ class Output:
 
     def json(self, content: Mapping[str, Any]) -> None:
         """The document on stdout."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        for part in json_parts(content):
-            AsciiJson().write(decoder.decode(part))
+        AsciiJson().write(json_bytes(content).decode())
 
     def json_of(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         """A document on stdout: the only one, or an object of several by their names."""

@@ -131,6 +131,12 @@ class BatchLoop:
         return int((~self.warmup).sum())
 
 
+MAX_ENTRIES = 20_000
+"""A table of more entries is no JSON: nobody could load it."""
+
+RANGES_NAME = "ranges.parquet"
+"""What such a table is called, beside the file that it belongs to."""
+
 NumberKind = Literal["number", "whole", "all", "any", "words"]
 
 
@@ -173,6 +179,14 @@ class EntryTable:
     def __len__(self) -> int:
         return len(self.name)
 
+    def parents(self) -> Int64:
+        """The row of the entry around each, -1 for recorders."""
+        rows, parent = np.arange(len(self)), np.full(len(self), -1, dtype=np.int64)
+        for depth in range(1, int(self.depth.max(initial=0)) + 1):
+            above = np.maximum.accumulate(np.where(self.depth == depth - 1, rows, 0))
+            parent = np.where(self.depth == depth, above, parent)
+        return parent
+
     def to_tree(self) -> Tree:
         """The same as dictionaries, which take a kilobyte an entry."""
         entries: list[Tree] = [{} for _ in range(len(self))]
@@ -196,7 +210,7 @@ def _value(column: NumberColumn, value: float) -> float | int | bool | list[str]
         return bool(value)
     if column.kind == "words":
         return column.words_of(int(value))
-    return int(value) if column.kind == "whole" and value.is_integer() else value
+    return int(value) if column.kind == "whole" and value.is_integer() and abs(value) < 2**63 else value
 
 
 @dataclass(frozen=True)

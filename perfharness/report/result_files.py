@@ -11,12 +11,12 @@ from typing import Any
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain_folder, reason_of
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, RANGES_NAME
 from perfharness.report.files import write_json
 from perfharness.run_swap import RESULTS_PREFIX, has_numbers, mapped, replace_names
 
 _META = b'\n  "meta": '
-"""Where the last part of a result file begins, as `write_json` writes it."""
+"""Where this part of a result file begins, as `write_json` writes it."""
 
 
 class ResultFiles:
@@ -45,12 +45,12 @@ class ResultFiles:
             return
         try:
             (self._new / name).parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._new / name, content, follow=False)
+            written = write_json(self._new / name, content, follow=False)
         except (OSError, ResultError) as error:
             reason = reason_of(error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error)))
             self._fail(f"the results could not be written into {self._run_dir} ({reason})")
         else:
-            self._written.append(name)
+            self._written += [str(path.relative_to(self._new)) for path in written]
 
     def losses(self, trace_bytes: Mapping[str, int]) -> list[str]:
         """What the results that are there were made of and these are not, in words; empty: these may replace them.
@@ -80,8 +80,12 @@ class ResultFiles:
         if self.problem is not None:
             return
         names = [BENCHMARK_MEAN_NAME, *(f"{folder}/{BENCHMARK_NAME}" for folder in self._folders)]
+        tables = [
+            str(Path(name).with_name(RANGES_NAME)) for name in names if "data_file" in _meta(self._run_dir / name)
+        ]
+        going = dict.fromkeys([*names, *tables, *self._written])
         try:
-            replace_names(self._run_dir, self._new, names, self._written)
+            replace_names(self._run_dir, self._new, list(going), self._written)
         except OSError as error:
             self._fail(f"the results could not be put in place in {self._run_dir} ({reason_of(error)})")
 
@@ -104,9 +108,9 @@ def _meta(path: Path) -> dict[str, Any]:
     """`meta` of a result file; empty where it cannot be read. The rest, which may be large, is not parsed."""
     with mapped(path) as content:
         begin = content.rfind(_META)
-        text = content[begin + len(_META) :].rstrip().removesuffix(b"}") if begin >= 0 else b""
+        text = content[begin + len(_META) :].decode("utf-8", "replace") if begin >= 0 else ""
     try:
-        meta = json.loads(text)
+        meta, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +14,7 @@ from perfharness.analysis.combine import mean_of_trees
 from perfharness.analysis.entries import number_column, preorder, rounded
 from perfharness.analysis.mean_entries import mean_of_entries
 from perfharness.model.result import EntryTable, NumberColumn, Tree
-from perfharness.report import entries_json
-from perfharness.report.entries_json import number_texts, write_entries
+from perfharness.report.files import entry_rows
 
 TIMES = st.floats(-1e17, 1e17) | st.floats(0, 1e-3) | st.floats(0, 1e6) | st.just(math.nan)
 COUNTS = st.integers(0, 10**12).map(float) | st.just(math.nan)
@@ -53,7 +50,11 @@ def tables(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> EntryTable
         rows = [row for row in range(len(depth)) if draw(st.booleans())]
         column = np.asarray([draw(values) for _ in rows], dtype=np.float64)
         words = tuple(sorted(draw(st.permutations(["sw_power_cap", "sm_clock_low", "é\n", "x"]))[1:]))
-        numbers.append(number_column(key, np.asarray(rows, dtype=np.int64), column, words))
+        split = draw(st.integers(0, len(rows)))  # of one key there may be several columns
+        numbers += [
+            number_column(key, np.asarray(rows[part], dtype=np.int64), column[part], words)
+            for part in (slice(0, split), slice(split, None))
+        ]
     return EntryTable(
         spelled,
         np.asarray([name for name, _ in keys], dtype=np.int64),
@@ -63,19 +64,27 @@ def tables(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> EntryTable
     )
 
 
-def written(table: EntryTable, level: int = 0) -> str:
-    return b"".join(write_entries(table, level)).decode()
+@given(tables())
+def test_rows_are_the_entries_of_the_tree(table: EntryTable) -> None:
+    """The Parquet rows of a long table put together again."""
+    rows = entry_rows(table).to_pylist()
+    tree: Tree = {}
+    made: list[Tree] = []
+    for row in rows:
+        above = tree if row["parent"] is None else made[row["parent"]]
+        made.append(above.setdefault(row["key"], {}))
+    for number, row in enumerate(rows):
+        made[number].update({key: row[key] for key in row if key not in ("parent", "depth", "key")})
+    assert rows == [] or [row["depth"] for row in rows] == table.depth.tolist()
+    assert without_nulls(tree) == without_nulls(table.to_tree())
 
 
-@given(tables(), st.integers(1, 4))
-def test_the_bytes_are_those_of_json(table: EntryTable, rows_a_piece: int) -> None:
-    """In pieces of any size."""
-    expected = json.dumps(table.to_tree(), indent=2, ensure_ascii=False)
-    assert written(table) == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entries_json, "ROWS_A_PIECE", rows_a_piece)
-        assert written(table) == expected
-    assert json.loads(f'{{"data": {written(table, 1)}}}') == json.loads(f'{{"data": {expected}}}')
+def without_nulls(tree: Tree) -> Tree:
+    return {
+        key: without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def test_a_tree_in_full() -> None:
@@ -96,14 +105,13 @@ def test_a_tree_in_full() -> None:
             "batch_1": {"cpu_time": None, "count": 1, "warmup": False},
         }
     }  # fmt: skip
-    assert written(table) == json.dumps(table.to_tree(), indent=2)
 
 
 def test_no_entries() -> None:
     none = np.empty(0, dtype=np.int64)
     table = EntryTable([], none, none, none, [])
-    assert (written(table), table.to_tree()) == ("{}", {})
-    assert written(mean_of_entries([])) == written(mean_of_entries([table, table])) == "{}"
+    assert table.to_tree() == {}
+    assert mean_of_entries([]).to_tree() == mean_of_entries([table, table]).to_tree() == {}
 
 
 @given(st.lists(tables(st.sampled_from(["a", "b", "batch"])), min_size=1, max_size=3))
@@ -129,19 +137,6 @@ def test_rounding_is_pythons(values: list[float]) -> None:
     assert [repr(value) for value in found] == [
         repr(value if math.isnan(value) else round(value, 6) + 0.0) for value in values
     ]
-
-
-@pytest.mark.parametrize("kind", ["number", "whole"])
-def test_numbers_as_json_has_them(kind: Any) -> None:
-    values = [
-        0.0, 1e-6, 5e-5, 9.9e-5, 1e-4, 0.1, 0.123456, 1.0, 12.5, 123456.789012, 1e9 - 1e-6, 1e9, 1e15, 1e16, 1e22,
-        2.0**60, -1.0, -0.25, math.nan,
-    ]  # fmt: skip
-    as_json: Callable[[float], Any] = lambda value: (  # noqa: E731
-        None if math.isnan(value) else int(value) if kind == "whole" and value.is_integer() else value
-    )
-    column = NumberColumn("x", np.arange(len(values)), np.asarray(values), kind)
-    assert number_texts(column, column.values).to_pylist() == [json.dumps(as_json(value)) for value in values]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=30))

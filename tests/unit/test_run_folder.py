@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pyarrow.parquet as pq
 import pytest
 
 from perfharness.analysis.analysis import AnalysisOptions
@@ -27,8 +28,10 @@ from perfharness.model.manifest import (
     TracerRecord,
 )
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
+from perfharness.report import files
 from perfharness.report.run import open_run
 from perfharness.report.run_folder import analyze_run, analyze_trace, read_manifest
+from perfharness.run_swap import has_numbers
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
 
@@ -102,6 +105,31 @@ def whole_run(folder: Path) -> RunManifest:
         write_trace(folder / f"proc_{index}_gpu_0", batch_ms=10 + 10 * index)
         write_journal(folder / f"proc_{index}_gpu_0")
     return manifest_of(process(0), process(1))
+
+
+def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = whole_run(tmp_path)
+    analyze_run(tmp_path, manifest)
+    whole = load(tmp_path / "proc_1_gpu_0" / "benchmark.json")
+    monkeypatch.setattr(files, "MAX_ENTRIES", 10)  # there are 11
+    summary = analyze_run(tmp_path, manifest)
+    for folder, key, name in (
+        (tmp_path / "proc_1_gpu_0", "data", "benchmark"), (tmp_path, "mean_all_batches", "benchmark_mean"),
+    ):  # fmt: skip
+        body = load(folder / f"{name}.json")
+        jsonschema.validate(body, load(SCHEMAS / f"{name}.schema.json"))
+        assert key not in body
+        assert body["meta"]["data_file"] == "ranges.parquet"
+    rows = pq.read_table(tmp_path / "proc_1_gpu_0" / "ranges.parquet").to_pylist()
+    assert [row["key"] for row in rows if row["parent"] == 0] == list(whole["data"]["toy"])[-5:]
+    (batch,) = (row for row in rows if row["key"] == "batch_2")
+    assert (batch["depth"], batch["cpu_time"], batch["total_items"], batch["warmup"]) == (1, 20.0, 4, False)
+    assert has_numbers(tmp_path / "proc_1_gpu_0" / "benchmark.json")
+    assert summary.results["proc_1_gpu_0"].data == whole["data"]
+    monkeypatch.undo()
+    analyze_run(tmp_path, manifest)
+    assert load(tmp_path / "proc_1_gpu_0" / "benchmark.json") == whole
+    assert list(tmp_path.rglob("ranges.parquet")) == []
 
 
 def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> None:
