@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from perfharness.model.scaling import Knee, ScalingPoint, ScalingRow
+from perfharness.model.scaling import Knee, Scaling, ScalingPoint, ScalingRow
 
 MARGINAL_EFFICIENCY = 0.5
 """Below this a further process brings less than half of what the first one brought, and costs a whole one's memory.
@@ -35,6 +35,27 @@ def _point(row: ScalingRow, base: ScalingRow | None) -> ScalingPoint:
     efficiency = speedup * base.num_processes / row.num_processes
     latency = row.latency_p50_ms / base.latency_p50_ms if row.latency_p50_ms and base.latency_p50_ms else None
     return ScalingPoint(row=row, speedup=speedup, efficiency=efficiency, slowdown=1 / efficiency, latency_ratio=latency)
+
+
+def ideal_items_per_second(scaling: Scaling) -> list[float | None]:
+    """What each number of processes would give, in growing order, if every process had what one of the base had."""
+    numbers = sorted(point.row.num_processes for point in scaling.points)
+    base = next((point.row for point in scaling.points if point.row.num_processes == scaling.base_num_processes), None)
+    if base is None or base.items_per_second is None:
+        return [None] * len(numbers)
+    return [number * base.items_per_second / base.num_processes for number in numbers]
+
+
+def busy_share(row: ScalingRow) -> float | None:
+    """Mean over the GPUs; None where one was not measured, or there is none."""
+    shares = [gpu.busy_share for gpu in row.gpus if gpu.busy_share is not None]
+    return sum(shares) / len(shares) if shares and len(shares) == len(row.gpus) else None
+
+
+def total_power_w(row: ScalingRow) -> float | None:
+    """Sum over the GPUs; None where one was not measured, or there is none."""
+    powers = [gpu.power_w for gpu in row.gpus if gpu.power_w is not None]
+    return sum(powers) if powers and len(powers) == len(row.gpus) else None
 
 
 def find_knee(points: Sequence[ScalingPoint]) -> Knee:

@@ -436,7 +436,8 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Outp
 
     Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
     """
-    from perfharness.render.charts.scaling import draw_scaling
+    from perfharness.render.charts.drawing import draw as draw_pictures
+    from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
     from perfharness.render.series import print_scaling
     from perfharness.runs.sweep import run_sweep, summarize_sweep
 
@@ -457,7 +458,7 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Outp
         output.message(f"{swept.folder} keeps the results of an earlier sweep: nothing was measured in this one")
     else:
         try:
-            draw_scaling(swept.scaling, swept.folder)
+            draw_pictures([scaling_picture(swept.scaling)], swept.folder, SCALING_PAGE)
         except PerfHarnessError as error:
             output.message(str(error))
         output.message(f"results: {swept.folder.absolute()}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
+from perfharness.analysis.scaling import busy_share, total_power_w
 from perfharness.model.cold_start import ColdStart, Spread
 from perfharness.model.scaling import Scaling, ScalingPoint
 from perfharness.report.console import Column, print_table, say
@@ -69,23 +70,6 @@ def _shown(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _known(values: list[float | None]) -> list[float] | None:
-    known = [value for value in values if value is not None]
-    return known if known and len(known) == len(values) else None
-
-
-def mean_of(values: list[float | None]) -> float | None:
-    """Their mean; None where one is missing, or there is none."""
-    known = _known(values)
-    return None if known is None else sum(known) / len(known)
-
-
-def sum_of(values: list[float | None]) -> float | None:
-    """Their sum; None where one is missing, or there is none."""
-    known = _known(values)
-    return None if known is None else sum(known)
-
-
 SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
     "items/s": (0, lambda point: _shown(point.row.items_per_second, ".2f")),
     "speedup": (1, lambda point: _shown(point.speedup, ".2f")),
@@ -93,7 +77,7 @@ SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
     "slowdown": (7, lambda point: _shown(point.slowdown, ".2f")),
     "p50 ms": (2, lambda point: _shown(point.row.latency_p50_ms, ".3f")),
     "p99 ms": (3, lambda point: _shown(point.row.latency_p99_ms, ".3f")),
-    "busy": (5, lambda point: _shown(mean_of([gpu.busy_share for gpu in point.row.gpus]), ".0%")),
-    "W": (6, lambda point: _shown(sum_of([gpu.power_w for gpu in point.row.gpus]), ".0f")),
+    "busy": (5, lambda point: _shown(busy_share(point.row), ".0%")),
+    "W": (6, lambda point: _shown(total_power_w(point.row), ".0f")),
 }
 """Heading -> when it is left out of a narrow terminal, the largest first, and what stands in it."""

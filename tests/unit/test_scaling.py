@@ -14,14 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.scaling import MARGINAL_EFFICIENCY, find_knee, scaling_points
+from perfharness.analysis.scaling import (
+    MARGINAL_EFFICIENCY,
+    busy_share,
+    find_knee,
+    ideal_items_per_second,
+    scaling_points,
+    total_power_w,
+)
 from perfharness.cli.launch import parse_np_sweep
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.scaling import GpuPoint, Scaling, ScalingRow
-from perfharness.render.charts.scaling import draw_scaling
+from perfharness.render.charts.drawing import Picture, draw
+from perfharness.render.charts.scaling import SCALING_PAGE, WIDTH, scaling_picture
 from perfharness.runs.sweep import sweep_options, why_it_failed
 from perfharness_launcher.plan.options import LaunchOptions
+from tests.unit.charts import marks, notes, png_size
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "schema" / "scaling.schema.json"
@@ -111,15 +120,67 @@ def test_why_a_launch_failed() -> None:
     )
 
 
-def test_the_picture(tmp_path: Path) -> None:
-    gpus = [GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0)]
-    points = scaling_points(rows({1: 100.0, 2: 190.0, 4: None}, gpus=gpus, latency_p50_ms=1.0))
-    scaling = Scaling(
+def scaling_of(rates: dict[int, float | None], **more: Any) -> Scaling:
+    points = scaling_points(rows(rates, **more))
+    return Scaling(
         created="", command=[], script="x.py", num_gpus=1, warmup_batches=1, base_num_processes=1, points=points,
         knee=find_knee(points),
     )  # fmt: skip
-    picture = draw_scaling(scaling, tmp_path)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def lines(picture: Picture) -> dict[str, dict[str, list[float | None]]]:
+    """Of every panel, by its axis and the names of its lines."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for encoding, points in marks(picture, "line"):
+        for row in points:
+            own = found.setdefault(encoding["y"]["title"], {}).setdefault(row["line"], [])
+            own.append(row["value"])
+    return found
+
+
+def test_the_picture_has_a_panel_a_quantity_that_was_measured(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    gpus = [
+        GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0),
+        GpuPoint(uuid="GPU-2", busy_share=1.0, power_w=200.0),
+    ]
+    picture = scaling_picture(scaling_of({4: None, 1: 100.0, 2: 140.0}, gpus=gpus, latency_p50_ms=1.0))
+    assert lines(picture) == {
+        "throughput (items/s)": {"ideal": [100.0, 200.0, 400.0], "measured": [100.0, 140.0, None]},
+        "latency of a batch (ms)": {"p50": [1.0] * 3, "p99": [None] * 3},
+        "throughput per process, of the first's": {"": [1.0, pytest.approx(0.7), None]},
+        "GPU busy, of the time": {"": [0.75] * 3},
+        "power of all GPUs (W)": {"": [500.0] * 3},
+    }
+    assert picture.rows["scaling_knee_1"][0]["processes"] == 1
+    assert picture.rows["scaling_failed_4"][0]["processes"] == 4
+    assert notes(picture) == ["no intervals: each point is one launch", "4 processes: failed"]
+    assert picture.chart["title"]["text"] == ["x.py, 1 GPU"]
+    written = draw([picture], tmp_path, SCALING_PAGE)
+    assert [path.name for path in written] == ["scaling.png", "scaling.html"]
+    assert png_size(written[0])[0] > 2 * WIDTH
+
+
+def test_the_picture_without_a_gpu_names_none_and_has_no_empty_panel(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    picture = scaling_picture(scaling_of({1: 100.0, 2: 190.0}, gpus_reason="the GPUs were not sampled in this run"))
+    assert list(lines(picture)) == ["throughput (items/s)", "throughput per process, of the first's"]
+    assert picture.chart["title"]["text"] == ["x.py"]
+    assert notes(picture)[1:] == [
+        "latency of a batch (ms): not measured", "GPU busy, of the time: not measured",
+        "power of all GPUs (W): not measured", "the GPUs were not sampled in this run",
+    ]  # fmt: skip
+    nothing = scaling_picture(scaling_of({1: None, 2: None}))
+    assert lines(nothing) == {}
+    assert png_size(nothing.save(tmp_path / "a.png"))[1] > 100
+
+
+def test_gpus_of_which_one_was_not_measured_have_no_mean_and_no_sum() -> None:
+    one = ScalingRow(num_processes=1, folder="np_1", status="ok", gpus=[
+        GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0), GpuPoint(uuid="GPU-2", busy_share=None, power_w=None),
+    ])  # fmt: skip
+    assert (busy_share(one), total_power_w(one)) == (None, None)
+    assert ideal_items_per_second(scaling_of({1: None, 2: None})) == [None, None]
 
 
 def test_the_published_schema_is_the_model_s() -> None:

@@ -151,10 +151,17 @@ def layered(layers: Sequence[Specification], width: float, height: float, **more
     return {"layer": inside, "width": width, "height": height, **more}
 
 
+OWN = {"scale": dict.fromkeys(("color", "fill", "stroke", "shape", "strokeDash"), "independent")}
+
+
 def column(charts: Sequence[Specification], **more: Any) -> Specification:
     """Charts below each other, each with its own legend."""
-    own = dict.fromkeys(("color", "fill", "shape", "strokeDash"), "independent")
-    return {"vconcat": list(charts), "resolve": {"scale": own}, **more}
+    return {"vconcat": list(charts), "resolve": OWN, **more}
+
+
+def grid(charts: Sequence[Specification], columns: int) -> Specification:
+    """Charts in rows, each with its own legend."""
+    return {"concat": list(charts), "columns": columns, "align": "all", "resolve": OWN}
 
 
 def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Specification:

@@ -1,94 +1,131 @@
-"""The scaling curve as a picture: throughput with the ideal line, latency, efficiency, GPU busy and power."""
+"""The scaling curve: throughput with the ideal line, latency, efficiency, GPU busy and power."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfharness.errors import ToolNotFoundError
-from perfharness.model.distribution import install_command
-from perfharness.model.scaling import Scaling, ScalingPoint
-from perfharness.render.series import mean_of, sum_of
+from perfharness.analysis.scaling import busy_share, ideal_items_per_second, total_power_w
+from perfharness.model.scaling import Scaling
+from perfharness.render.charts.drawing import (
+    GREY,
+    LIMIT,
+    NUMBERS,
+    PALETTE,
+    Picture,
+    Row,
+    Specification,
+    grid,
+    layered,
+    message,
+    require_charts,
+    titled,
+    unit,
+)
 
-PICTURE_NAME = "scaling.png"
-
-
-def draw_scaling(scaling: Scaling, folder: Path) -> Path:
-    """Draw `scaling.png`: throughput with the ideal line, latency, efficiency, GPU busy and power.
-
-    Raises:
-        ToolNotFoundError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ToolNotFoundError(
-            f"{PICTURE_NAME} needs matplotlib, which is not installed; {install_command('plots')}"
-        ) from error
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(2, 2)
-    points = sorted(
-        (point for point in scaling.points if point.row.items_per_second is not None),
-        key=lambda point: point.row.num_processes,
-    )
-    _draw_throughput(axes[0][0], points, scaling)
-    _draw_lines(
-        axes[0][1],
-        points,
-        "latency of a batch (ms)",
-        {"p50": [p.row.latency_p50_ms for p in points], "p99": [p.row.latency_p99_ms for p in points]},
-    )
-    _draw_lines(axes[1][0], points, "throughput per process, of the first's", {"": [p.efficiency for p in points]})
-    _draw_lines(
-        axes[1][1], points, "GPU busy", {"busy share": [mean_of([g.busy_share for g in p.row.gpus]) for p in points]}
-    )
-    axes[1][0].set_ylim(bottom=0)
-    axes[1][1].set_ylim(0, 1)
-    if all(not gpu.busy_share for point in points for gpu in point.row.gpus):
-        axes[1][1].text(0.5, 0.5, "not measured", ha="center", transform=axes[1][1].transAxes)
-    power = [sum_of([gpu.power_w for gpu in point.row.gpus]) for point in points]
-    if any(value is not None for value in power):
-        second = axes[1][1].twinx()
-        _draw_lines(second, points, "power (W)", {"power": power}, color="tab:red")
-    figure.suptitle(f"{Path(scaling.script).name}: {scaling.num_gpus} GPU(s), processes per GPU", parse_math=False)
-    path = folder / PICTURE_NAME
-    figure.savefig(path, dpi=120)
-    return path
+SCALING_PAGE = "scaling"
+WIDTH, HEIGHT = 360, 240
+IDEAL = "ideal"
+NO_INTERVALS = "no intervals: each point is one launch"
 
 
-def _draw_throughput(axes: Any, points: list[ScalingPoint], scaling: Scaling) -> None:
+def scaling_picture(scaling: Scaling) -> Picture:
+    """`scaling`: a panel a quantity that was measured. Raises `ToolNotFoundError` without what draws charts."""
+    require_charts("--np-sweep")
+    points = sorted(scaling.points, key=lambda point: point.row.num_processes)
     numbers = [point.row.num_processes for point in points]
-    _draw_lines(axes, points, "items/s", {"measured": [point.row.items_per_second for point in points]})
-    base = next((point.row for point in points if point.row.num_processes == scaling.base_num_processes), None)
-    if base is not None and base.items_per_second is not None:
-        per_process = base.items_per_second / base.num_processes
-        axes.plot(numbers, [number * per_process for number in numbers], "--", color="grey", label="ideal")
+    has_gpus = any(point.row.gpus for point in points)
+    panels = _Panels(numbers, "processes per GPU" if has_gpus or scaling.num_gpus > 1 else "processes")
+    throughput = {"measured": [point.row.items_per_second for point in points], IDEAL: ideal_items_per_second(scaling)}
+    panels.add("throughput (items/s)", throughput, _marks(scaling))
+    latency = {
+        "p50": [point.row.latency_p50_ms for point in points],
+        "p99": [point.row.latency_p99_ms for point in points],
+    }
+    panels.add("latency of a batch (ms)", latency)
+    panels.add("throughput per process, of the first's", {"": [point.efficiency for point in points]})
+    panels.add("GPU busy, of the time", {"": [busy_share(point.row) for point in points]}, top=1.0)
+    panels.add("power of all GPUs (W)", {"": [total_power_w(point.row) for point in points]})
+    notes = [NO_INTERVALS, *panels.missing]
+    if not has_gpus:
+        notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
+    notes += [
+        f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
+        for point in points
+        if point.row.status != "ok"
+    ]
+    content = panels.charts or [message("nothing was measured", 2 * WIDTH, HEIGHT)]
+    gpus = f", {scaling.num_gpus} GPU{'s' if scaling.num_gpus > 1 else ''}" if has_gpus else ""
+    return Picture("scaling", titled(grid(content, 2), f"{Path(scaling.script).name}{gpus}", notes), panels.rows)
+
+
+def _marks(scaling: Scaling) -> list[Row]:
+    """Upright lines in words: the knee, and launches that failed."""
+    marks: list[Row] = [
+        {"processes": point.row.num_processes, "text": "failed", "color": PALETTE[5]}
+        for point in scaling.points
+        if point.row.status == "failed"
+    ]
     if scaling.knee.num_processes is not None:
-        axes.axvline(scaling.knee.num_processes, color="tab:orange", linewidth=1, label="knee")
-    for failed in (point.row for point in scaling.points if point.row.status == "failed"):
-        axes.axvline(failed.num_processes, color="tab:red", linestyle=":", label="failed")
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize="small")
+        marks.append({"processes": scaling.knee.num_processes, "text": "knee", "color": LIMIT})
+    return marks
 
 
-def _draw_lines(
-    axes: Any,
-    points: list[ScalingPoint],
-    label: str,
-    lines: dict[str, Sequence[float | None]],
-    color: str | None = None,
-) -> None:
-    """Points that were not measured are gaps."""
-    numbers = [point.row.num_processes for point in points]
-    for name, values in lines.items():
-        heights = [float("nan") if value is None else value for value in values]
-        axes.plot(numbers, heights, "o-", color=color, label=name or None)
-    if len(lines) > 1:
-        axes.legend(fontsize="small")
-    axes.set_xlabel("processes per GPU")
-    axes.set_ylabel(label)
-    axes.set_xticks(numbers)
-    axes.grid(alpha=0.3)
+class _Panels:
+    """Quantities over the number of processes; one that was never measured has no panel and is named."""
+
+    def __init__(self, numbers: Sequence[int], label: str) -> None:
+        import altair as alt
+
+        self.alt, self.numbers = alt, numbers
+        axis = alt.Axis(values=list(numbers), labelOverlap="greedy", format="d")
+        scale = alt.Scale(zero=False, nice=False, padding=14, domain=[min(numbers), max(numbers)])
+        self.x = alt.X("processes:Q", title=label, axis=axis, scale=scale)
+        self.rows: dict[str, list[Row]] = {}
+        self.charts: list[Specification] = []
+        self.missing: list[str] = []
+
+    def add(
+        self,
+        label: str,
+        lines: Mapping[str, Sequence[float | None]],
+        marks: Sequence[Row] = (),
+        top: float | None = None,
+    ) -> None:
+        """A panel; points that were not measured are gaps."""
+        alt = self.alt
+        rows: list[Row] = [
+            {"processes": number, "line": name, "value": value}
+            for name, values in lines.items()
+            for number, value in zip(self.numbers, values, strict=True)
+        ]
+        if all(row["value"] is None for row in rows):
+            self.missing.append(f"{label}: not measured")
+            return
+        names = [name for name, values in lines.items() if any(value is not None for value in values)]
+        colors = [GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(names)]
+        legend = alt.Legend(title=None) if len(names) > 1 else None
+        y = alt.Y("value:Q", title=label, axis=alt.Axis(format=NUMBERS, tickCount=6),
+                  scale=alt.Scale(zero=True, domainMax=alt.Undefined if top is None else top))  # fmt: skip
+        color = alt.Color("line:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
+        layers = []
+        for mark in marks:
+            data = self._data(f"{mark['text']}_{mark['processes']}", [mark])
+            rule = alt.Chart(data).mark_rule(color=mark["color"], strokeDash=[4, 3])
+            is_last = mark["processes"] == max(self.numbers)
+            side = {"align": "right", "dx": -4} if is_last else {"align": "left", "dx": 4}
+            text = alt.Chart(data).mark_text(text=mark["text"], color=mark["color"], dy=6, **side)
+            layers += [unit(rule.encode(x=self.x)), unit(text.encode(x=self.x, y=alt.value(0)))]
+        measured = [row for row in rows if row["line"] != IDEAL]
+        ideal = [row for row in rows if row["line"] == IDEAL]
+        if ideal:
+            line = alt.Chart(self._data("ideal", ideal)).mark_line(strokeDash=[5, 3])
+            layers.append(unit(line.encode(x=self.x, y=y, color=color)))
+        line = alt.Chart(self._data(f"panel_{len(self.charts)}", measured)).mark_line(point={"size": 45, "opacity": 1})
+        layers.append(unit(line.encode(x=self.x, y=y, color=color, tooltip=["line:N", "processes:Q", "value:Q"])))
+        self.charts.append(layered(layers, WIDTH, HEIGHT))
+
+    def _data(self, name: str, rows: list[Row]) -> Any:
+        self.rows[f"scaling_{name}"] = rows
+        return self.alt.NamedData(f"scaling_{name}")
