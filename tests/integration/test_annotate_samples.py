@@ -100,11 +100,13 @@ def check_twins(folder: Path, tracer: tuple[str, ...]) -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path: Path) -> None:
     pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
     check_twins(tmp_path, EMBEDDED)
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_the_twins_agree_under_nsys_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
@@ -152,6 +154,7 @@ def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path
     assert len(read(process / "recorder.json")["recorders"]) == 1
 
 
+@pytest.mark.slow
 def test_a_model_is_compiled_as_a_whole_although_its_modules_are_followed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(COMPILED)

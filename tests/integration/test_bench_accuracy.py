@@ -32,6 +32,7 @@ def cases_of(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(one["case"]["precision"], one["case"]["batch_size"]): one for one in found}
 
 
+@pytest.mark.slow
 def test_every_cell_is_compared_with_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """fp32 has both classes; fp16 ties the two scores of `x`, and the lower class wins: it lost all of `x`."""
     suite = write_suite(tmp_path, '[accuracy]\ninputs = "data"\nlabels = "data"\n')

@@ -14,6 +14,7 @@ from tests.contract import tiny_models
 from tests.integration.case_process import run_case
 
 
+@pytest.mark.slow
 def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

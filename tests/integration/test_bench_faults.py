@@ -19,6 +19,8 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.launches import PATIENCE_S, environment, processes_naming
 
+pytestmark = pytest.mark.slow
+
 FOREVER = "import time\n\n\ndef create(backend, precision):\n    time.sleep(600)\n"
 
 

@@ -111,6 +111,7 @@ def test_results_are_not_mixed_with_others(tmp_path: Path) -> None:
     assert "holds results of a suite already; --resume goes on with them" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_crash_a_hang_and_no_memory_end_one_case_each(tmp_path: Path) -> None:
     """One model each, for a script knows one way to fail from a batch size on."""
     fails = {
@@ -161,6 +162,7 @@ def test_resume_keeps_what_is_done_and_tries_passing_failures_again(tmp_path: Pa
     assert after["plain", 4].process.attempts == 2
 
 
+@pytest.mark.slow
 def test_resume_tells_of_a_changed_suite_and_measures_what_changed(tmp_path: Path) -> None:
     suite, out = write_suite(tmp_path, modes="plain"), tmp_path / "out"
     assert bench(suite, "-o", out, "--no-charts").returncode == 0
@@ -177,6 +179,7 @@ def test_resume_tells_of_a_changed_suite_and_measures_what_changed(tmp_path: Pat
     assert by_cell(out)["plain", 1] != before["plain", 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_suite_that_is_ended_in_the_middle_is_gone_on_with(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C says how to go on; after a SIGKILL what was done is there all the same, and nobody is left behind."""
@@ -213,6 +216,7 @@ def test_a_suite_that_is_ended_in_the_middle_is_gone_on_with(tmp_path: Path, num
     assert not list((out / "cases").glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_is_a_row_that_says_so(tmp_path: Path) -> None:
     """fp16 of the fake backend rounds; a tolerance of nothing calls that wrong."""
     script = FAST.model_copy(update={"scale": 1.2345678})

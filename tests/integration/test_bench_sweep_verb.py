@@ -65,6 +65,7 @@ def test_the_memory_limit_ends_a_sweep_and_is_named(tmp_path: Path) -> None:
     assert "0.500 GB" in cell.reason
 
 
+@pytest.mark.slow
 def test_streams_are_measured_with_each_batch_size(tmp_path: Path) -> None:
     done, found = run(tmp_path, FakeScript(execute_ms=2), "--largest", "2", "--streams", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,6 +153,7 @@ def test_a_sweep_is_shown_again(tmp_path: Path) -> None:
 SLOW = FakeScript(execute_ms=0.2, by_batch_ms={4: 30.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize(
     "target", [(), ("--latency-target", "100", "--latency-percentile", "p50", "--iterations", "300")]
@@ -195,6 +197,7 @@ def test_a_sweep_that_is_ended_in_the_middle_is_gone_on_with(
     assert not list((tmp_path / "out" / "cases").glob(".*"))
 
 
+@pytest.mark.slow
 def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     hangs = FakeScript(execute_ms=0.2, hang_at_batch=4)
     _, first = run(tmp_path, hangs, "--largest", "8", "--timeout", "4")
@@ -213,6 +216,7 @@ def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     assert "kept" not in changed.stderr
 
 
+@pytest.mark.slow
 def test_what_memory_ended_is_tried_again_when_that_is_asked_for(tmp_path: Path) -> None:
     full = FakeScript(execute_ms=0.2, oom_at_batch=2)
     run(tmp_path, full, "--largest", "4")

@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_reader"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "damage"), [("sqlite", "table_dropped"), ("parquet", "file_dropped")])
 def test_no_damage_ends_in_a_traceback(kind: str, damage: str) -> None:
     command = [sys.executable, str(SCRIPT), "--inputs", "300", "--seed", "7", "--format", kind]

@@ -78,6 +78,7 @@ def test_a_python_without_venv_names_debians_package(checkout: Path, tmp_path: P
     assert not (checkout / ".venv-demo").exists()
 
 
+@pytest.mark.slow
 def test_packages_out_of_reach_are_said_and_tried_again(checkout: Path) -> None:
     for _ in range(2):
         done = run(checkout / "scripts" / "demo", PYTHON=sys.executable, PIP_NO_INDEX="1", PIP_FIND_LINKS="")
@@ -110,6 +111,7 @@ def test_the_demo_measures_the_toy_pipeline_in_a_bare_checkout(tmp_path: Path) -
     assert "Installing" not in again.stdout
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_once_and_again_when_its_requirements_change(checkout: Path) -> None:
     program(
         checkout / "scripts" / "try",

@@ -270,6 +270,7 @@ def test_without_idle_power_or_limit_a_share_is_only_bounded() -> None:
         assert holds(one, watts * one.busy_s)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     """Made-up pipelines and sensors; of 95 % intervals a few may miss."""
     random = np.random.default_rng(20)
@@ -294,6 +295,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert np.median(width) < 0.5  # intervals that cover by being endless would say nothing
 
 
+@pytest.mark.slow
 @given(
     matmul_w=st.floats(300, 690), copy_w=st.floats(90, 300), matmul_ms=st.floats(1, 2000), copy_ms=st.floats(1, 2000),
     wait_ms=st.floats(1, 1000), seed=st.integers(0, 10),
