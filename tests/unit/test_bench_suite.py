@@ -310,8 +310,7 @@ def test_any_text_is_a_suite_or_a_usage_error(text: str) -> None:
 
 def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
     """Every key of it is known; its models, files and the cell of another backend are not there."""
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "bench.md").read_text()
-    text = page.partition("```toml\n")[2].partition("```")[0]
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "suite.toml").read_text()
     with pytest.raises(UsageError) as caught:
         suite_of(folder, text)
     assert "key" not in str(caught.value)
