@@ -74,8 +74,6 @@ class BackendOptions:
         threads: of the host, for backends that compute there; None: the backend's own choice.
         extra: what only this backend knows, by name; unknown names are an error.
         cache_dir: for engines and timing caches; None: no cache.
-        memory_limit_bytes: of the device: the framework's allocator is told to take no more, where it can be
-            (`Session.enforces_memory_limit`); None: no limit.
     """
 
     device: Device = "cpu"
@@ -84,7 +82,6 @@ class BackendOptions:
     threads: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
-    memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,6 @@ class Session(ABC):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    enforces_memory_limit: bool = False
-    """Whether the framework itself refuses memory beyond `BackendOptions.memory_limit_bytes`."""
-
     build_ms: float | None = None
     """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
     compile in it; None: nothing was built, or all of it was found in a cache."""

@@ -121,7 +121,6 @@ class JaxSession(FunctionSession):
         super().__init__(inputs, outputs)
         if (problem := self._precision_problem(name)) is not None:
             raise BackendError(problem)
-        self.enforces_memory_limit = _holds_limit(self._device, options.memory_limit_bytes)
 
     def compiled_programs(self) -> tuple[int, int]:
         """Of JAX's compilation cache, where there is one."""
@@ -239,7 +238,7 @@ class JaxSession(FunctionSession):
 
 
 def started(jax: Any, options: BackendOptions) -> str | None:
-    """Start JAX's clients with what these options say of threads and memory; why that is not possible, or None.
+    """Start JAX's clients with what these options say of threads; why that is not possible, or None.
 
     JAX starts them once in a process and reads its environment then.
     """
@@ -247,8 +246,6 @@ def started(jax: Any, options: BackendOptions) -> str | None:
         if options.threads is not None:
             os.environ[THREADS_VARIABLE] = str(options.threads)
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else three quarters of a GPU are taken
-        if options.memory_limit_bytes is not None and options.device == "cuda":
-            _limit_memory(options.memory_limit_bytes)
     elif options.device == "cpu" and options.threads is not None:
         running = os.environ.get(THREADS_VARIABLE, "its own number of")
         if running != str(options.threads):
@@ -294,33 +291,6 @@ def _cached_in(jax: Any, folder: Path | None) -> Iterator[None]:
 def _has_started() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")  # there is no public name for it
     return bool(bridge is not None and getattr(bridge, "backends_are_initialized", lambda: True)())
-
-
-def _limit_memory(limit_bytes: int) -> None:
-    """Tell JAX which share of the GPU's memory it may take, in the variable that it reads."""
-    total = _gpu_memory_bytes()
-    if total is not None:
-        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, limit_bytes / total):.6f}"
-
-
-def _gpu_memory_bytes() -> int | None:
-    """Memory of the first GPU that CUDA shows, by NVML; that is a little more than CUDA gives, so limits hold."""
-    import pynvml
-
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else None
-        handle = handle or pynvml.nvmlDeviceGetHandleByUUID(first)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError:
-        return None
-
-
-def _holds_limit(device: Any, limit_bytes: int | None) -> bool:
-    """Whether JAX's allocator says that it stops there."""
-    stats = device.memory_stats() or {}
-    return limit_bytes is not None and 0 < stats.get("bytes_limit", 0) <= limit_bytes
 
 
 def _peak_bytes(device: Any) -> int | None:

@@ -140,8 +140,6 @@ class OnnxRuntimeSession(Session):
         except BaseException:
             self.close()
             raise
-        # The TensorRT provider is limited in its workspace only.
-        self.enforces_memory_limit = options.memory_limit_bytes is not None and self._provider == PROVIDERS["cuda"]
         self._run_options: Any = None  # options of one's own cost 27 microseconds a run on the CPU (ONNX Runtime 1.31)
         if self._on_gpu:  # we wait for the stream, once a round
             self._run_options = library.RunOptions()
@@ -297,15 +295,8 @@ class OnnxRuntimeSession(Session):
         if self._provider == PROVIDERS["cuda"]:
             given["use_tf32"] = "1" if options.precision == "tf32" else "0"
             given["cudnn_conv_algo_search"] = options.extra.get("cudnn_conv_algo_search", "EXHAUSTIVE")
-            if options.memory_limit_bytes is not None:
-                given |= {
-                    "gpu_mem_limit": str(options.memory_limit_bytes),
-                    "arena_extend_strategy": "kSameAsRequested",
-                }
             return given
         given |= {f"trt_{precision}_enable": "1" for precision in ("fp16", "bf16") if options.precision == precision}
-        if options.memory_limit_bytes is not None:
-            given["trt_max_workspace_size"] = str(options.memory_limit_bytes)
         if options.cache_dir is not None:
             place = str(options.cache_dir)
             given |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": place}

@@ -121,7 +121,6 @@ class TensorFlowSession(FunctionSession):
             for each, tensor in zip(self._names, graph.outputs, strict=True)
         ]
         super().__init__(inputs, outputs)
-        self.enforces_memory_limit = options.memory_limit_bytes is not None and options.device == "cuda"
 
     def device_memory_bytes(self) -> int | None:
         """Peak of TensorFlow's allocator since `allocate`."""
@@ -206,7 +205,7 @@ def imported(install: str) -> Any:
 
 
 def configured(tensorflow: Any, options: BackendOptions) -> str | None:
-    """Set threads and memory as these options say; why that is not possible, or None.
+    """Set threads as these options say, and let memory grow; why that is not possible, or None.
 
     TensorFlow takes them only until it has started, which the first tensor makes it do.
     """
@@ -215,10 +214,11 @@ def configured(tensorflow: Any, options: BackendOptions) -> str | None:
         gpus = config.list_physical_devices("GPU")
         if not gpus:
             return "TensorFlow finds no GPU here (a build for the CPU, or CUDA's libraries are missing)"
-        try:
-            _limit_memory(config, gpus[0], options.memory_limit_bytes)
-        except RuntimeError:
-            return "TensorFlow has started in this process, so its memory cannot be limited; use a process of its own"
+        if not config.experimental.get_memory_growth(gpus[0]):  # else it takes the whole GPU
+            try:
+                config.experimental.set_memory_growth(gpus[0], True)
+            except RuntimeError:
+                return "TensorFlow has started in this process and has taken the whole GPU; use a process of its own"
     if options.threads is None:
         return None
     for kind, wanted in (("intra", options.threads), ("inter", 1)):
@@ -232,16 +232,6 @@ def configured(tensorflow: Any, options: BackendOptions) -> str | None:
                 f"for {options.threads} use a process of its own"
             )
     return None
-
-
-def _limit_memory(config: Any, gpu: Any, limit_bytes: int | None) -> None:
-    """Let it grow, or take no more than the limit; either way not the whole GPU at once."""
-    if limit_bytes is None:
-        if not config.get_logical_device_configuration(gpu) and not config.experimental.get_memory_growth(gpu):
-            config.experimental.set_memory_growth(gpu, True)
-        return
-    limited = config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
-    config.set_logical_device_configuration(gpu, [limited])
 
 
 def _signature(tensorflow: Any, path: str, name: str) -> tuple[Function, tuple[TensorSpec, ...], tuple[str, ...]]:

@@ -30,7 +30,7 @@ from perfharness.backends.base import (
     checked_arrays,
     checked_shapes,
 )
-from perfharness.backends.torch_flags import TorchFlags, many_shapes
+from perfharness.backends.torch_flags import ProcessSettings, many_shapes
 from perfharness.backends.torch_layers import layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
@@ -92,7 +92,7 @@ class TorchBackend(Backend):
         self.check(options)
         self.check_model(model)
         torch = self._library()
-        with translated(torch, "the model could not be loaded", options):
+        with translated(torch, "the model could not be loaded"):
             return TorchSession(torch, load_program(torch, model, options), options)
 
     def _library(self) -> Any:
@@ -105,8 +105,7 @@ class TorchBackend(Backend):
 class TorchSession(Session):
     """A module in inference mode, with a stream of its own on a GPU.
 
-    PyTorch's settings are global: the session's own are put in place when it begins to work, again when another session
-    has worked in between, and the ones from before come back with `close`.
+    PyTorch's settings are the process's: sessions that are open at the same time have to want the same.
     """
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
@@ -116,8 +115,7 @@ class TorchSession(Session):
         self._on_gpu = options.device == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
         self.inputs, self.outputs = program.inputs, program.outputs
-        self.enforces_memory_limit = self._on_gpu and options.memory_limit_bytes is not None
-        self._flags = TorchFlags(torch, options)
+        self._process_settings = ProcessSettings(torch, options)
         self._graph: Any = None
         self._host: dict[str, Any] = {}
         self._at_device: dict[str, Any] = {}
@@ -125,7 +123,6 @@ class TorchSession(Session):
         self._host_results: list[Any] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._closed = False
-        self._flags.apply()
         try:
             self._stream = _stream(torch, self._device) if self._on_gpu else None
             module = program.module.to(self._device)
@@ -134,7 +131,7 @@ class TorchSession(Session):
             self._module = module
             self._call = self._compiled(module) if self._mode == "compile" else module
         except BaseException:
-            self._flags.restore()
+            self._process_settings.close()
             raise
 
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -143,7 +140,7 @@ class TorchSession(Session):
         self._shapes = {}
         whole = checked_shapes(self, shapes)
         self._forget()
-        with translated(self._torch, "the shapes could not be allocated", self._options):
+        with translated(self._torch, "the shapes could not be allocated"):
             if self._on_gpu:
                 self._torch.cuda.empty_cache()
                 self._torch.cuda.reset_peak_memory_stats(self._device)
@@ -178,7 +175,7 @@ class TorchSession(Session):
             else:
                 self._results = self._inferred()
         except Exception as error:
-            raise _translation(self._torch, error, "the model could not be run", self._options) from error
+            raise _translation(self._torch, error, "the model could not be run") from error
 
     def copy_out(self) -> None:
         """GPU to pinned memory, without waiting."""
@@ -197,7 +194,7 @@ class TorchSession(Session):
             try:
                 self._stream.synchronize()
             except Exception as error:
-                raise _translation(self._torch, error, "the model could not be run", self._options) from error
+                raise _translation(self._torch, error, "the model could not be run") from error
 
     def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Copies, in the order of `outputs`."""
@@ -223,7 +220,7 @@ class TorchSession(Session):
             _IDLE_STREAMS.append(self._stream)
             self._stream = None
             self._torch.cuda.empty_cache()
-        self._flags.restore()
+        self._process_settings.close()
 
     def device_timer(self) -> DeviceTimer | None:
         """From CUDA events on the session's stream."""
@@ -251,7 +248,7 @@ class TorchSession(Session):
             told["memory_format"] = "channels_last"
         if self._mode == "compile":
             told["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
-        return told | self._flags.told()
+        return told | self._process_settings.described()
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Of each module's own work, by hooks, on the inputs that were written last."""
@@ -263,7 +260,7 @@ class TorchSession(Session):
             raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
         self.copy_in()
         self._activate()
-        with translated(self._torch, "the layers could not be timed", self._options):
+        with translated(self._torch, "the layers could not be timed"):
             times: list[LayerTime] = layer_times(self._torch, self._module, self._inferred, self._stream, rounds)
         return times
 
@@ -327,8 +324,7 @@ class TorchSession(Session):
         return self._torch.empty_like(host, device=self._device) if self._on_gpu else host
 
     def _activate(self) -> None:
-        """The session's settings and stream are the ones in use."""
-        self._flags.apply()
+        """The session's stream is the one in use."""
         if self._stream is not None and self._torch.cuda.current_stream() != self._stream:
             self._torch.cuda.set_stream(self._stream)
 
@@ -440,22 +436,20 @@ def _check_graphs_in_thread(compile_mode: str) -> None:
 
 
 @contextmanager
-def translated(torch: Any, what: str, options: BackendOptions) -> Iterator[None]:
+def translated(torch: Any, what: str) -> Iterator[None]:
     """PyTorch's exceptions as ours."""
     try:
         yield
     except Exception as error:
-        raise _translation(torch, error, what, options) from error
+        raise _translation(torch, error, what) from error
 
 
-def _translation(torch: Any, error: Exception, what: str, options: BackendOptions) -> BackendError:
+def _translation(torch: Any, error: Exception, what: str) -> BackendError:
     if isinstance(error, BackendError):
         return error
     text = " ".join(str(error).split())
     signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
     if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in signs):
         clear_frames(error.__traceback__)  # what the failed call had allocated is let go of, so that less may be tried
-        limit = options.memory_limit_bytes
-        within = "" if limit is None or options.device == "cpu" else f" within the limit of {limit} bytes"
-        return OutOfMemoryError(f"{what}{within}: {text[:300]}")
+        return OutOfMemoryError(f"{what}: {text[:300]}")
     return BackendError(f"{what}: {type(error).__name__}: {text[:500]}")

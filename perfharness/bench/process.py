@@ -61,8 +61,6 @@ def case_outcome(
     if state is not None and state.status is not None:
         return result.model_copy(update={"status": state.status, "reason": state.reason})
     status, reason = _crash(return_code, state, log_tail(folder / STDERR_LOG, LOOKED_AT_LINES))
-    if status == "out-of-memory" and result.memory.limit_held_by is not None and case.device == "cpu":
-        status = "memory-limit"
     return result.model_copy(update={"status": status, "reason": reason})
 
 

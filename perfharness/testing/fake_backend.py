@@ -210,7 +210,6 @@ class FakeSession(Session):
         self.script, self.options, self.calls = script, options, list[str]()
         self.inputs = (TensorSpec(name="x", shape=(None, script.features), dtype="float32"),)
         self.outputs = (TensorSpec(name="y", shape=(None, script.features), dtype="float32"),)
-        self.enforces_memory_limit = script.has_device and options.memory_limit_bytes is not None
         self.executions = 0
         self.device_free_ns = 0
         self.clock, self._execute_ms = clock, execute_ms
@@ -332,12 +331,9 @@ class FakeSession(Session):
 
     def _check_room(self) -> None:
         needed = self.script.model_bytes + self.script.bytes_per_item * self.batch_size
-        limits = [("device", self.script.device_bytes)]
-        if self.enforces_memory_limit:
-            limits.append(("memory limit", self.options.memory_limit_bytes))
-        for name, room in limits:
-            if room is not None and needed > room:
-                raise OutOfMemoryError(f"a batch of {self.batch_size} takes {needed} bytes, the {name} has {room}")
+        room = self.script.device_bytes
+        if room is not None and needed > room:
+            raise OutOfMemoryError(f"a batch of {self.batch_size} takes {needed} bytes, the device has {room}")
 
 
 class FakeTimer(DeviceTimer):

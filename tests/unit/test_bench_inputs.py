@@ -13,7 +13,7 @@ from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpe
 from perfharness.bench.suite.startup import make_cold
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
-from perfharness.model.bench import BenchCase, CaseResult, MemoryUse, TensorSpec
+from perfharness.model.bench import BenchCase, CaseResult, TensorSpec
 from perfharness_launcher.processes.spawn import STDERR_LOG
 
 IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")
@@ -89,26 +89,23 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
             input_arrays([IMAGE], {"image": (5, 3, 8, 8)}, spec(input_file=tmp_path / f"{name}.npz"))
 
 
-def leave(folder: Path, *, doing: str = "latency", status: Any = None, limit: str | None = None) -> None:
+def leave(folder: Path, *, doing: str = "latency", status: Any = None) -> None:
     (folder / STATUS_NAME).write_text(CaseState(doing=doing, pid=1, status=status, reason="why").model_dump_json())
-    result = CaseResult(case=CASE, status="failed", versions={"a": "1"}, memory=MemoryUse(limit_held_by=limit))
+    result = CaseResult(case=CASE, status="failed", versions={"a": "1"})
     (folder / RESULT_NAME).write_text(result.model_dump_json())
 
 
 @pytest.mark.parametrize(
-    ("code", "stderr", "limit", "status", "says"),
+    ("code", "stderr", "status", "says"),
     [
-        (-9, "", None, "failed", "SIGKILL while in latency; the kernel"),
-        (-6, "terminate called\nwhat(): std::bad_alloc", None, "out-of-memory", "SIGABRT while in latency"),
-        (-6, "what(): std::bad_alloc", "RLIMIT_DATA", "memory-limit", "bad_alloc"),
-        (3, "boom", None, "failed", "exit code 3 while in latency: boom"),
-        (-64, "", None, "failed", "SIGRTMAX"),
+        (-9, "", "failed", "SIGKILL while in latency; the kernel"),
+        (-6, "terminate called\nwhat(): std::bad_alloc", "out-of-memory", "SIGABRT while in latency"),
+        (3, "boom", "failed", "exit code 3 while in latency: boom"),
+        (-64, "", "failed", "SIGRTMAX"),
     ],
 )
-def test_a_process_that_did_not_come_to_its_end(
-    tmp_path: Path, code: int, stderr: str, limit: str | None, status: str, says: str
-) -> None:
-    leave(tmp_path, limit=limit)
+def test_a_process_that_did_not_come_to_its_end(tmp_path: Path, code: int, stderr: str, status: str, says: str) -> None:
+    leave(tmp_path)
     (tmp_path / STDERR_LOG).write_text(stderr)
     found = case_outcome(tmp_path, CASE, code)
     assert found.status == status

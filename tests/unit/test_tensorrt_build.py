@@ -251,8 +251,3 @@ def test_weights_in_files_of_their_own_are_part_of_the_model(tmp_path: Path) -> 
 )
 def test_options_that_are_wrong(extra: dict[str, str], says: str) -> None:
     assert says in str(backend("tensorrt-rtx").problem(BackendOptions(device="cuda", extra=extra)))
-
-
-def test_a_memory_limit_limits_the_workspace() -> None:
-    made = build_options(BackendOptions(device="cuda", memory_limit_bytes=1000, extra={"workspace_bytes": "4000"}))
-    assert made.workspace_bytes == 1000

@@ -401,13 +401,6 @@ def test_a_model_that_the_parser_does_not_read(fake: Fake) -> None:
         fake.load()
 
 
-def test_a_memory_limit_limits_the_builder(fake: Fake) -> None:
-    with fake.load(memory_limit_bytes=8000) as session:
-        session.allocate(shapes(2))
-        assert session.settings()["workspace_bytes"] == "8000"
-        assert not session.enforces_memory_limit  # the watchdog of a case does
-
-
 def test_a_model_without_open_dimensions_needs_no_profile(fake: Fake, tmp_path: Path) -> None:
     model = onnx.load_from_string(tiny_models.onnx_model("fp32"))
     for value in (*model.graph.input, *model.graph.output):

@@ -17,7 +17,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source, torch_layers
 from perfharness.backends import torch as ours
-from perfharness.backends.torch_flags import TorchFlags, many_shapes
+from perfharness.backends.torch_flags import ProcessSettings, many_shapes
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 
@@ -147,51 +147,19 @@ def test_channels_last_is_a_layout_of_the_buffers_too() -> None:
     assert found["output_0"].flags.c_contiguous
 
 
-def test_threads_are_this_sessions_and_come_back() -> None:
+def test_settings_of_the_process_are_set_once() -> None:
     before = torch.get_num_threads()
-    seen = []
-    image = np.zeros((1, 3, 8, 8), np.float32)
-
-    def watch(x: Any) -> Any:
-        seen.append(torch.get_num_threads())
-        return x
-
-    watched = Function(watch)
-    one, other = loaded(watched, threads=1), loaded(watched, threads=2)
-    for session in (one, other):
-        session.allocate({"image": image.shape})
-    seen.clear()
-    for session in (one, other, one, other):
-        session.execute()
-    assert seen == [1, 2, 1, 2]
-    other.close()
-    assert torch.get_num_threads() == before
-    one.execute()
-    assert seen[-1] == 1
-    one.close()
-    assert torch.get_num_threads() == before
-    assert not TorchFlags._open
-
-
-def test_sessions_that_want_the_same_set_nothing_while_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that they may work in threads at once."""
-    before = torch.get_num_threads()
-    image = np.ones((1, 3, 8, 8), np.float32)
-    one, other = (loaded(Function(lambda x: x), threads=before + 1) for _ in range(2))
-    for session in (one, other):
-        session.allocate({"image": image.shape})
-    was_set: list[int] = []
-    monkeypatch.setattr(TorchFlags, "_set", lambda self, values: was_set.append(1))
-    for session in (one, other, one, other):
-        session.execute()
-    assert not was_set
-    monkeypatch.undo()
-    one.close()
-    assert torch.get_num_threads() == before + 1, "the other one still wants it"
-    other.execute()
-    other.close()
-    assert torch.get_num_threads() == before
-    assert not TorchFlags._open
+    try:
+        with loaded(Function(lambda x: x), threads=1) as one, loaded(Function(lambda x: x), threads=1):
+            assert torch.get_num_threads() == 1
+            assert one.settings()["num_threads"] == "1"
+            with pytest.raises(BackendError, match="process of its own"):
+                loaded(Function(lambda x: x), threads=2)
+        with loaded(Function(lambda x: x), threads=2) as alone:
+            assert alone.settings()["num_threads"] == "2"
+        assert not ProcessSettings._open
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_many_shapes_are_compiled_in_a_thread_too() -> None:
@@ -343,27 +311,23 @@ def test_layers_of_a_compiled_model_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "limit", "kind", "says"),
+    ("error", "kind", "says"),
     [
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
-            None,
             OutOfMemoryError,
             "^ran: CUDA out",
         ),
-        (torch.OutOfMemoryError("x"), 12_000_000_000, OutOfMemoryError, "ran within the limit of 12000000000 bytes: x"),
-        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), None, OutOfMemoryError, "ALLOC_FAILED"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), OutOfMemoryError, "ALLOC_FAILED"),
         (
             RuntimeError("mat1 and mat2 shapes\ncannot be multiplied"),
-            None,
             BackendError,
             "RuntimeError: mat1 and mat2 shapes c",
         ),
     ],
 )
-def test_errors_are_told_apart(error: Exception, limit: int | None, kind: type[Exception], says: str) -> None:
-    options = BackendOptions(device="cuda", memory_limit_bytes=limit)
-    with pytest.raises(kind, match=says) as caught, ours.translated(torch, "ran", options):
+def test_errors_are_told_apart(error: Exception, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says) as caught, ours.translated(torch, "ran"):
         raise error
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
@@ -397,27 +361,17 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs a C++ compiler" in str(backend("torch").problem(BackendOptions(mode="compile")))
 
 
-def test_the_memory_limit_is_a_fraction_of_the_gpus() -> None:
-    gpu = SimpleNamespace(total_memory=80_000_000_000)
-    fake = SimpleNamespace(
-        cuda=SimpleNamespace(
-            get_device_properties=lambda device: gpu, current_device=lambda: 0, set_per_process_memory_fraction=None
-        ),
-        get_num_threads=lambda: 1,
-        set_num_threads=None,
-        backends=torch.backends,
-        get_float32_matmul_precision=None,
-        set_float32_matmul_precision=None,
-    )
-    limited = BackendOptions(device="cuda", memory_limit_bytes=12_000_000_000, precision="tf32")
-    assert TorchFlags(fake, limited).told() == {
+def test_settings_of_a_gpu() -> None:
+    fake = SimpleNamespace(get_num_threads=lambda: 1, backends=SimpleNamespace(cudnn=SimpleNamespace()))
+    fake.set_float32_matmul_precision = lambda value: setattr(fake, "matmul", value)
+    tf32 = ProcessSettings(fake, BackendOptions(device="cuda", precision="tf32"))
+    assert tf32.described() == {
         "float32_matmul_precision": "high",
         "cudnn.allow_tf32": "on",
         "cudnn.benchmark": "off",
-        "memory_fraction": "0.15",
         "num_threads": "1",
     }
-    free = TorchFlags(fake, BackendOptions(device="cuda", extra={"cudnn_benchmark": "on"})).told()
-    assert free["float32_matmul_precision"] == "highest"
-    assert (free["cudnn.allow_tf32"], free["cudnn.benchmark"]) == ("off", "on")
-    assert "memory_fraction" not in free
+    assert (fake.matmul, fake.backends.cudnn.allow_tf32, fake.backends.cudnn.benchmark) == ("high", True, False)
+    tf32.close()
+    ProcessSettings(fake, BackendOptions(device="cuda", extra={"cudnn_benchmark": "on"})).close()
+    assert (fake.matmul, fake.backends.cudnn.allow_tf32, fake.backends.cudnn.benchmark) == ("highest", False, True)

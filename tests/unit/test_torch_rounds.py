@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from perfharness.backends import BackendOptions
 from perfharness.backends import torch as ours
 from perfharness.backends.torch import TorchSession
 from perfharness.backends.torch_program import Program
-from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 
 torch = pytest.importorskip("torch")
@@ -76,13 +74,6 @@ class FakeCuda:
     def set_stream(self, stream: FakeStream) -> None:
         self.current = stream
         self.calls.append(f"set {stream.name}")
-
-    def get_device_properties(self, device: int) -> Any:
-        del device
-        return SimpleNamespace(total_memory=100)
-
-    def set_per_process_memory_fraction(self, fraction: float) -> None:
-        self.calls.append(f"fraction {fraction}")
 
     def empty_cache(self) -> None:
         self.calls.append("empty cache")
@@ -198,18 +189,6 @@ def test_two_sessions_take_turns_on_their_own_streams(monkeypatch: pytest.Monkey
     assert [call for call in fake.calls if call.startswith("set")] == ["set stream 1", "set stream 2"]
     other.close()
     one.close()
-
-
-def test_a_limit_is_set_lifted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    session = made(fake, monkeypatch, fails=True, memory_limit_bytes=25)
-    assert session.enforces_memory_limit
-    assert session.settings()["memory_fraction"] == "0.25"
-    session.allocate({"x": (1, 2)})
-    with pytest.raises(OutOfMemoryError, match="the model could not be run within the limit of 25 bytes: tried to"):
-        session.execute()
-    session.close()
-    assert fake.calls[-1] == "fraction 1.0"
 
 
 def test_a_closed_sessions_stream_is_the_next_ones_and_no_open_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,11 +85,10 @@ def build_options(options: BackendOptions) -> BuildOptions:
     level = _number(extra, "optimization_level")
     if level is not None and level > 5:
         raise BackendError(f"optimization_level is 0 to 5, not {level}")
-    limits = [limit for limit in (_number(extra, "workspace_bytes"), options.memory_limit_bytes) if limit is not None]
     return BuildOptions(
         precision=options.precision,
         profiles=tuple(_profile(text) for text in extra.get("profile", "").split("|") if text.strip()),
-        workspace_bytes=min(limits, default=None),
+        workspace_bytes=_number(extra, "workspace_bytes"),
         optimization_level=level,
     )
 

@@ -15,7 +15,7 @@ from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
 from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
-from perfharness.bench.worker.frame import gpu_view, hold_limit, in_ms, keep_memory, loaded, main, watched
+from perfharness.bench.worker.frame import gpu_view, in_ms, keep_memory, loaded, main, watched
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.bench.worker.latency import (
     Timed,
@@ -69,7 +69,6 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
 
 def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     """Buffers, inputs, the first inference, the warm-up."""
-    hold_limit(spec, record, session)
     shapes = input_shapes(session.inputs, spec)
     record.doing("allocate")
     arrays = input_arrays(session.inputs, shapes, spec)

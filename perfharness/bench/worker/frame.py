@@ -26,7 +26,6 @@ from perfharness.bench.worker.memory import (
     MemoryWatchdog,
     host_bytes,
     host_peak_bytes,
-    limit_host_memory,
     limit_sentence,
     size_on_disk,
 )
@@ -36,7 +35,7 @@ from perfharness.model.bench import CaseStatus
 from perfharness.telemetry.nvml import open_nvml
 
 NS_PER_MS = 1e6
-ALLOCATOR, RLIMIT = "the framework's allocator", "RLIMIT_DATA"
+WATCHDOG = "a watchdog outside of the timed rounds"
 """What may hold a memory limit, beside the watchdog."""
 
 Work = Callable[[CaseSpec, CaseRecord, ExitStack], None]
@@ -81,7 +80,8 @@ def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
 
 def watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
     """A watchdog that looks at the memory that the limit is of, from now on."""
-    record.free_bytes = view.free_bytes() if view is not None else None
+    if spec.memory_limit_bytes is not None:
+        record.keep_part("memory", limit_held_by=WATCHDOG)
     watchdog = MemoryWatchdog(spec.memory_limit_bytes, _used(spec, view), lambda used: _over(record, spec, used))
     watchdog.start()
     return watchdog
@@ -129,20 +129,7 @@ def options_of(spec: CaseSpec) -> BackendOptions:
         threads=spec.threads,
         extra=spec.extra,
         cache_dir=spec.cache_dir,
-        memory_limit_bytes=spec.memory_limit_bytes if case.device == "cuda" else None,
     )
-
-
-def hold_limit(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    """Whatever can hold the limit, from here on; libraries and weights are there, and were watched."""
-    if spec.memory_limit_bytes is None:
-        return
-    holders = [ALLOCATOR] if session.enforces_memory_limit else []
-    if spec.case.device == "cpu":
-        problem = limit_host_memory(spec.memory_limit_bytes)
-        record.because(limit_held_by=problem)
-        holders += [] if problem else [RLIMIT]
-    record.keep_part("memory", limit_held_by=", ".join([*holders, "a watchdog outside of the timed rounds"]))
 
 
 def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session], view: GpuView | None) -> None:
@@ -185,21 +172,10 @@ def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
     if isinstance(error, MemoryLimitError):
         return "memory-limit", told
     if isinstance(error, OutOfMemoryError | MemoryError):
-        limit = record.result.memory.limit_bytes
-        if limit is not None and _is_limits_doing(record, limit):
-            return "memory-limit", f"no room within the limit of {limit / 1e9:.3f} GB: {told}"
         return "out-of-memory", told
     if isinstance(error, PerfHarnessError):
         return "failed", told
     return "failed", f"{type(error).__name__} while in {record.doing_now}: {told}"
-
-
-def _is_limits_doing(record: CaseRecord, limit_bytes: int) -> bool:
-    """Whether it was the limit that left no room, and not the device, which may have had less to begin with."""
-    if record.free_bytes is not None:
-        return record.free_bytes >= limit_bytes
-    held = (record.result.memory.limit_held_by or "").split(", ")
-    return bool({ALLOCATOR, RLIMIT} & set(held))
 
 
 def _keep_files(folder: Path) -> None:

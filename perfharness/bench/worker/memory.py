@@ -1,8 +1,7 @@
 """Memory of a case: what it used, and a limit that holds.
 
-Three things hold a limit, each where the one before does not reach: the framework's own allocator is told
-(`BackendOptions.memory_limit_bytes`); on the CPU the kernel is told (RLIMIT_DATA); a watchdog looks from time to time
-and ends the process, while nothing is timed, and once more after the timed rounds.
+A watchdog polls the memory in use and ends the process that has more, while nothing is timed, and once more after the
+timed rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from perfharness.errors import OutOfMemoryError
 from perfharness.telemetry.nvml import Device, Nvml
 
 PERIOD_S = 0.02
-"""How often the watchdog looks. What is taken and given back in between, it does not see."""
+"""How often the watchdog polls. What is allocated and freed in between, it does not see."""
 
 RUNNING_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
@@ -67,11 +66,6 @@ class GpuView:
         self.memory_source = "NVML, of the whole GPU, less what was in use before"
         return max(0, now - self._before)
 
-    def free_bytes(self) -> int | None:
-        """Free memory of the GPU."""
-        memory = self._asked("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.free)
-
     def sm_clock_mhz(self) -> float | None:
         """The clock at this moment; of a MIG instance that of its GPU."""
         if self._device is None:
@@ -109,22 +103,6 @@ def host_peak_bytes() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def limit_host_memory(limit_bytes: int) -> str | None:
-    """Let the kernel refuse more private memory than the limit from now on; returns why it does not.
-
-    RLIMIT_DATA counts what is mapped, touched or not (getrlimit(2), Linux 4.7): threads' stacks and what an allocator
-    has set aside come on top, so that the limit is one of memory that is really in use.
-    """
-    try:
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        mapped, used = (1024 * int(status[name].split()[0]) for name in ("VmData", "RssAnon"))
-        _, hardest = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (max(limit_bytes, used) + max(0, mapped - used), hardest))
-    except (OSError, ValueError, KeyError) as error:
-        return f"RLIMIT_DATA cannot be set: {error}"
-    return None
 
 
 class MemoryWatchdog:

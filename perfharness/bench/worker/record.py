@@ -41,9 +41,6 @@ class CaseRecord:
     def __init__(self, folder: Path, spec: CaseSpec) -> None:
         self.folder, self.begun_ns = folder, time.monotonic_ns()
         self.doing_now = "start"
-        self.free_bytes: int | None = None
-        """Of the GPU, before the case took any."""
-
         self._writing = threading.RLock()  # the watchdog has the last word from a thread of its own
         self.result = CaseResult(
             case=spec.case, status="failed", reason="it has not come to its end", started_unix_ns=time.time_ns()

@@ -19,7 +19,7 @@ from perfharness.backends import Session, backend, model_source
 from perfharness.bench.spec import CaseSpec, LatencySettings
 from perfharness.bench.worker.concurrent import STREAMS_ENTRY, concurrent_figures
 from perfharness.bench.worker.equality import Outputs, Tolerance, compare_outputs, tolerance_of
-from perfharness.bench.worker.frame import gpu_view, hold_limit, keep_memory, loaded, main, options_of, watched
+from perfharness.bench.worker.frame import gpu_view, keep_memory, loaded, main, options_of, watched
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.bench.worker.latency import Clock, Timed, quiet_collector, timed_rounds, warm_up
 from perfharness.bench.worker.record import CaseRecord
@@ -58,7 +58,6 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
     if (problem := stream_problem(spec, sessions)) is not None:
         record.keep(streams=StreamsRecord(streams=spec.streams, reason=problem))
         return
-    hold_limit(spec, record, sessions[0])
 
     def prepare(number: int, session: Session) -> None:
         record.doing(f"stream {number}")
