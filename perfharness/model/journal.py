@@ -16,15 +16,25 @@ class _Model(BaseModel):
 
 
 class RecorderRecord(_Model):
-    """What one recorder counted; `ranges` includes deleted ones and those left open."""
+    """What one recorder counted."""
 
     name: str
     domain: str
     args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the script; values that look like secrets are masked."""
+
     ranges: int
+    """Pushed, deleted and open ones included: as many must be in the trace."""
+
     batches: int
+    """Popped and not deleted."""
+
     items: int
+    """Of these batches."""
+
     deleted_ranges: int = 0
+    """Popped with `delete_range`, without those below."""
+
     threads: int = 0
     finalized: bool
     open_ranges: list[str] = Field(default_factory=list)
@@ -71,7 +81,7 @@ class RecorderJournal(_Model):
     """Whether a tool took the NVTX ranges; None where nvtx is too old to tell."""
 
     ended: str
-    """`finalized`, or how the process came to its end before that; `running`: it was killed."""
+    """`finalized`, `exit` (also `sys.exit`), `exception`, or `running`: killed, with the counts of the last write."""
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that could not be told."""
