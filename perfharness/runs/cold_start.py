@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfharness.analysis.startup import startup
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
@@ -75,8 +76,22 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
         raise UsageError(f"--cold-start {count}: at least one process is needed")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
         raise UsageError("--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most")
-    names = ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
-    return [replace(options, output_dir=options.output_dir / name) for name in names]
+    return [replace(options, output_dir=options.output_dir / name) for name in process_names(count)]
+
+
+def process_names(count: int) -> list[str]:
+    """Of the processes in turn, which are their folders': one with whatever cache there is, then cold and warm ones."""
+    return ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
+
+
+def prepare_cache(name: str, drop: Callable[[], CacheState]) -> ColdStartRow:
+    """The row of a process that is about to run, its file cache as it is to be; `not_run` where that cannot be."""
+    cache: Cache = "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
+    if cache != "cold":
+        return ColdStartRow(cache=cache, folder=name, status="ok")
+    state = drop()
+    status: Literal["ok", "not_run"] = "ok" if state.method is not None else "not_run"
+    return ColdStartRow(cache=cache, folder=name, status=status, reason=state.reason, cache_state=state)
 
 
 def run_cold_start(
@@ -89,49 +104,36 @@ def run_cold_start(
     """
     files: set[Path] = set()
     for plan in plans:
-        cache, state = cache_of(plan), None
-        if cache == "cold":
-            state = drop_page_cache(files)
-            if state.method is None:
-                folder = plan.options.output_dir.name
-                yield FreshProcess(
-                    ColdStartRow(cache=cache, folder=folder, status="not_run", reason=state.reason, cache_state=state)
-                )
-                continue
+        row = prepare_cache(plan.options.output_dir.name, partial(drop_page_cache, files))
+        if row.status == "not_run":
+            yield FreshProcess(row)
+            continue
         watcher = FilesInUse()
-        process = _run_one(plan, cache, state, command, observe, [watcher] if cache == "unknown" else [])
-        files |= watcher.files
+        process = _run_one(plan, row, command, observe, [watcher] if row.cache == "unknown" else [])
+        files.update(watcher.files)
         yield process
         if process.interrupted:
             return
 
 
-def cache_of(plan: LaunchPlan) -> Cache:
-    """The state of the file cache that the process of a plan begins with."""
-    name = plan.options.output_dir.name
-    return "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
-
-
 def _run_one(
     plan: LaunchPlan,
-    cache: Cache,
-    state: CacheState | None,
+    row: ColdStartRow,
     command: Sequence[str],
     observe: Observe,
     companions: Sequence[FilesInUse],
 ) -> FreshProcess:
-    common: dict[str, Any] = {"cache": cache, "folder": plan.options.output_dir.name, "cache_state": state}
     try:
         with observe(plan) as observer:
             result = run_plan(plan, command, observer, companions)
     except PerfHarnessError as error:
-        return FreshProcess(ColdStartRow(**common, status="failed", reason=str(error).splitlines()[0]))
+        return FreshProcess(row.model_copy(update={"status": "failed", "reason": str(error).splitlines()[0]}))
     process = result.manifest.processes[0]
     if process.ended == "ok":
-        row = ColdStartRow(**common, status="ok", startup=startup_of(result.folder, process))
+        row = row.model_copy(update={"startup": startup_of(result.folder, process)})
     else:
         reason = f"the process ended with {process.signal or process.exit_code} ({process.ended})"
-        row = ColdStartRow(**common, status="failed", reason=reason)
+        row = row.model_copy(update={"status": "failed", "reason": reason})
     return FreshProcess(row, result, interrupted=process.ended == "interrupted")
 
 
@@ -139,20 +141,33 @@ def summarize_cold_start(
     options: LaunchOptions, plans: Sequence[LaunchPlan], rows: Sequence[ColdStartRow], command: Sequence[str]
 ) -> ColdStartResult:
     """Median and range of each figure, written to `cold_start.json`. Raises `ResultError`."""
-    found = ColdStart(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=list(command),
-        script=options.script,
-        script_arguments=list(options.script_arguments),
-        tracer=plans[0].tracer.kind,
-        rows=list(rows),
-        cold=spreads(rows, "cold"),
-        warm=spreads(rows, "warm"),
-        cold_reason=next((row.reason for row in reversed(rows) if row.status == "not_run"), None),
-    )
+    found = summarized(rows, command, options.script, options.script_arguments, plans[0].tracer.kind)
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_cold_start(found, options.output_dir)
     return ColdStartResult(found, options.output_dir, len(rows) == len(plans), is_kept=not is_written)
+
+
+def summarized(
+    rows: Sequence[ColdStartRow],
+    command: Sequence[str],
+    script: str,
+    script_arguments: Sequence[str] = (),
+    tracer: str = "none",
+    figures: Iterable[str] = FIGURES,
+) -> ColdStart:
+    """The measurement: the rows, and median and range of each figure."""
+    figures = tuple(figures)
+    return ColdStart(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=list(command),
+        script=script,
+        script_arguments=list(script_arguments),
+        tracer=tracer,
+        rows=list(rows),
+        cold=spreads(rows, "cold", figures),
+        warm=spreads(rows, "warm", figures),
+        cold_reason=next((row.reason for row in reversed(rows) if row.status == "not_run"), None),
+    )
 
 
 def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStart | None:

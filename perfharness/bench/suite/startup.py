@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 from perfharness.backends import model_source
@@ -20,8 +19,8 @@ from perfharness.bench.suite.store import measuring
 from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult
-from perfharness.model.cold_start import Cache, CacheState, ColdStart, ColdStartRow
-from perfharness.runs.cold_start import spreads, write_cold_start
+from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
+from perfharness.runs.cold_start import prepare_cache, process_names, summarized, write_cold_start
 from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.plan.gpus import find_gpus
@@ -127,41 +126,28 @@ def measure_startup(
     """
     model = model_source(planned.spec.model, planned.spec.model_name).path
     rows: list[ColdStartRow] = []
-    cold_reason = None
-    names = ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
-    for name in names:
-        cache: Cache = "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
-        state = None
-        if cache == "cold":
-            state = cold(out / "first", model)
-            if state.method is None:
-                cold_reason = state.reason
-                rows.append(ColdStartRow(cache=cache, folder=name, status="not_run", reason=state.reason))
-                continue
-        row = _one(planned, out / name, cache, timeout_s, interrupts)
+    for name in process_names(count):
+        row = prepare_cache(name, lambda: cold(out / "first", model))
+        if row.status == "not_run":
+            rows.append(row)
+            continue
+        row = _measured(row, planned, out / name, timeout_s, interrupts)
         if interrupts:
             break
-        rows.append(row.model_copy(update={"cache_state": state}))
-        done(rows[-1])
+        rows.append(row)
+        done(row)
         if name == "first" and row.status != "ok":
             break
-    return ColdStart(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=list(command),
-        script=planned.case_id,
-        tracer="none",
-        rows=rows,
-        cold=spreads(rows, "cold", FIGURES),
-        warm=spreads(rows, "warm", FIGURES),
-        cold_reason=cold_reason,
-    )
+    return summarized(rows, command, planned.case_id, figures=FIGURES)
 
 
-def _one(planned: PlannedCase, folder: Path, cache: Cache, timeout_s: float, interrupts: Interrupts) -> ColdStartRow:
+def _measured(
+    row: ColdStartRow, planned: PlannedCase, folder: Path, timeout_s: float, interrupts: Interrupts
+) -> ColdStartRow:
     latency = planned.spec.latency.model_copy(update={"warmup": 0})
-    spec = planned.spec.model_copy(update={"passes": (), "latency": latency, "file_cache": cache})
+    spec = planned.spec.model_copy(update={"passes": (), "latency": latency, "file_cache": row.cache})
     end = run_process(spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec))
     result = result_of(end, spec.case, folder, timeout_s)
     if result.status != "ok":
-        return ColdStartRow(cache=cache, folder=folder.name, status="failed", reason=end.reason or result.reason)
-    return ColdStartRow(cache=cache, folder=folder.name, status="ok", startup=startup_figures(result))
+        return row.model_copy(update={"status": "failed", "reason": end.reason or result.reason})
+    return row.model_copy(update={"startup": startup_figures(result)})
