@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,12 @@ def test_files_that_pages_name_exist() -> None:
         )
     assert len(named) > 50
     assert not [name for name in named if "NAME" not in name and not any(CHECKOUT.glob(name.rstrip("/.")))]
+
+
+def test_modules_that_pages_and_code_run_exist() -> None:
+    named: set[str] = set()
+    for path in (*PAGES, *(CHECKOUT / "perfharness").rglob("*.py"), *(CHECKOUT / "launcher").rglob("*.py")):
+        named |= set(re.findall(r"python3? -m ((?:perfharness|samples)[\w.]*\w)", path.read_text("utf-8")))
+    assert len(named) >= 4
+    for name in named:
+        assert find_spec(name) is not None, name
