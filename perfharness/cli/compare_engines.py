@@ -165,7 +165,7 @@ def compare_engines_verb(
     """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and the GPU beside them.
 
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
-    clocks in a second pass. Writes three PNG and compare_engines.json.
+    clocks in a second pass. Writes three PNG, a page of them and compare_engines.json.
 
     Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
     the ground truth cannot be read, could not be compared, or some engines cannot run here.
@@ -180,12 +180,12 @@ def compare_engines_verb(
     from perfharness.bench.compare_engines.summary import print_comparison
     from perfharness.bench.suite.machine import machine_of
     from perfharness.bench.suite.store import locked
-    from perfharness.report.pictures import require_matplotlib
+    from perfharness.render.charts.drawing import require_charts
     from perfharness_launcher.interrupts import noting_interrupts
     from perfharness_launcher.plan.gpus import find_gpus
     from perfharness_launcher.processes.orphans import adopting_orphans
 
-    require_matplotlib("compare-engines")
+    require_charts("compare-engines")
     _check_files(image, gt, metric_images_dir, metric_gt_dir)
     messages = Console(stderr=True)
     if (problem := _unreadable(gt, gt_scale)) is not None:
@@ -302,9 +302,10 @@ def _three(name: str, text: str) -> tuple[float, float, float]:
 
 def _draw(console: Console, comparison: Any, output_dir: Path) -> None:
     """Pictures that cannot be drawn do not take the numbers with them."""
-    from perfharness.bench.compare_engines.pictures import draw_comparison
+    from perfharness.render.charts.drawing import draw
+    from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
 
     try:
-        draw_comparison(comparison, output_dir)
+        draw(engine_pictures(comparison, output_dir), output_dir, ENGINES_PAGE)
     except PerfHarnessError as error:
         say(console, str(error))

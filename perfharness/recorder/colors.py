@@ -43,7 +43,7 @@ def color_to_argb(color: Color, range_name: str) -> int:
         red, green, blue, alpha = (round(255 * float(part)) for part in to_rgba(color))
     except (ImportError, TypeError, ValueError):
         raise RecorderError(
-            f"range {range_name!r}: the colour {color!r} is not known; give one of {', '.join(_NAMED)}, '#rrggbb', "
-            "an integer, or install matplotlib for its names"
+            f"range {range_name!r}: the colour {color!r} is not known; give one of {', '.join(_NAMED)}, '#rrggbb' "
+            "or an integer"
         ) from None
     return alpha << 24 | red << 16 | green << 8 | blue

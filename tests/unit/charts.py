@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,19 @@ def units(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def marks(picture: Picture, kind: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Encoding and rows of every mark of a kind."""
+    """Encoding and rows of every mark of a kind, gaps as None."""
     return [
-        (one["encoding"], list(picture.rows[one["data"]["name"]]))
+        (
+            one["encoding"],
+            [{name: _gap(value) for name, value in row.items()} for row in picture.rows[one["data"]["name"]]],
+        )
         for one in units(picture.chart)
         if one["mark"]["type"] == kind and "name" in one.get("data", {})
     ]
+
+
+def _gap(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def axis_titles(picture: Picture) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from functools import partial
 from math import sqrt
@@ -28,26 +30,28 @@ from perfharness.bench.compare_engines.model import (
     EngineResult,
     GpuUse,
 )
-from perfharness.bench.compare_engines.pictures import draw_gpu, draw_maps, draw_speed
 from perfharness.bench.compare_engines.process import outcome
 from perfharness.bench.compare_engines.summary import print_comparison
+from perfharness.bench.compare_engines.views import map_tiles
 from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
+from perfharness.render.charts.drawing import draw
+from perfharness.render.charts.engines import ENGINES_PAGE, bitmap, engine_pictures, gpu_picture, speed_picture
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
+from tests.unit.charts import axis_titles, marks, notes, png_size, units
 from tests.unit.depth_models import random_net, weighted_sum
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-pytest.importorskip("matplotlib")
+pytest.importorskip("altair")
 Image = pytest.importorskip("PIL.Image")
 
-PNG = b"\x89PNG\r\n\x1a\n"
 TENTH = 0.0999755859375
 """0.1 in fp16."""
 
@@ -114,7 +118,15 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
     assert (pair["images"], pair["over"]) == (1, "data set")
     assert "1 of 2 images could not be compared: two: all values of the map are 2" in pair["reason"]
     for name in ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(PNG)
+        assert png_size(tmp_path / "out" / name)[0] > 500
+    assert "fp16" in (tmp_path / "out" / "compare_engines.html").read_text()
+    whole = EngineComparison.model_validate(found)
+    maps, errors, differences = map_tiles(whole, tmp_path / "out")
+    assert [tile.title for tile in maps] == ["input", "fp32", "fp16"]
+    assert errors[1].top == errors[2].top
+    assert errors[1].values is not None
+    assert np.nan_to_num(errors[1].values, nan=9).tolist() == [[0, 0.5], [0, 9]]
+    assert differences[2].top == pytest.approx(difference, rel=1e-3)
     assert "GPU: the engines ran on the CPU, as --device cpu says" in shown
     assert not (tmp_path / "out" / "fp32" / "maps").exists()
 
@@ -320,15 +332,67 @@ def write_telemetry(folder: Path, busy: float, *, power: bool = True) -> None:
 def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
     write_telemetry(tmp_path / "fast", 60)
     write_telemetry(tmp_path / "slow", 95, power=False)
-    path = draw_gpu(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
-    assert path.read_bytes().startswith(PNG)
+    picture = gpu_picture(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
+    assert axis_titles(picture) == [
+        "utilisation (%)", "memory of the GPU (GiB)", "power (W)", "SM clock (MHz)",
+    ]  # fmt: skip
+    (_, busy), _, (_, power), (_, clock) = marks(picture, "line")
+    assert {row["engine"] for row in busy} == {"fast", "slow"}
+    assert {row["value"] for row in busy if row["engine"] == "slow"} == {95.0, 85.5}
+    assert {row["value"] for row in power} == {300.0, 270.0}
+    assert min(row["seconds"] for row in clock) >= -1.0
+    missing = [line for line in notes(picture) if "slow, power (W)" in line]
+    assert missing == ["not drawn: slow, power (W): it was not read"]
+    assert any("gone, utilisation (%); gone, memory" in line for line in notes(picture))
+    assert picture.chart["title"]["text"][0].startswith("GPU 0 GPU-a: ")
+    assert png_size(picture.save(tmp_path / "gpu.png"))[0] > 800
+
+
+def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(tmp_path: Path) -> None:
+    found = comparison(tmp_path, ("slow", "gone"), None)
+    (tmp_path / "slow").mkdir()
+    values = np.arange(1.0, 102.0)
+    np.save(tmp_path / "slow" / WALL_NAME, values * 1e6)
+    stats = latency_stats(values, 0)
+    assert stats is not None
+    slow, gone = found.engines
+    slow = slow.model_copy(update={"latency": stats})
+    gone = gone.model_copy(update={"status": "failed", "reason": "it broke"})
+    picture = speed_picture(found.model_copy(update={"engines": [slow, gone]}), tmp_path)
+    (box,) = picture.rows["speed_boxes"]
+    assert [box[name] for name in ("p5", "q1", "median", "q3", "p95")] == [6.0, 26.0, 51.0, 76.0, 96.0]
+    (mean,) = picture.rows["speed_means"]
+    assert (mean["mean"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
+    assert picture.rows["speed_states"] == [{"engine": "gone", "status": "failed"}]
+    table = {(row["engine"], row["column"]): row["text"] for row in picture.rows["speed_table"]}
+    assert (table["slow", "p50"], table["gone", "p50"]) == ("51.000", "-")
+    assert picture.chart["title"]["text"][0].endswith("on the CPU: copy in, execute, copy out, synchronised")
+    assert notes(picture)[-1] == "gone: failed: it broke"
+    assert png_size(picture.save(tmp_path / "speed.png"))[0] > 900
+
+
+def test_a_bitmap_is_white_where_there_is_no_value_and_has_the_last_colour_above_its_top() -> None:
+    def pixels(values: Any, colors: str, top: float | None) -> Any:
+        return Image.open(io.BytesIO(base64.b64decode(bitmap(values, colors, top).split(",")[1])))
+
+    error = pixels(np.array([[np.nan, 0.0], [0.5, 2.0]]), "magma", 0.5)
+    assert error.size == (2, 2)
+    found = [error.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
+    assert found == [(255, 255, 255), (0, 0, 4), (252, 253, 191), (252, 253, 191)]
+    ends = pixels(np.array([[3.0, 7.0]]), "viridis", None)
+    assert [ends.getpixel((at, 0)) for at in (0, 1)] == [(0x44, 0x01, 0x54), (0xFD, 0xE7, 0x25)]
 
 
 def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
     found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
-    for draw in (draw_maps, draw_speed, draw_gpu):
-        assert draw(found, tmp_path).read_bytes().startswith(PNG)
+    written = draw(engine_pictures(found, tmp_path), tmp_path, ENGINES_PAGE)
+    assert [path.name for path in written] == [
+        "depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png", "compare_engines.html",
+    ]  # fmt: skip
+    gpu = gpu_picture(found, tmp_path)
+    assert gpu.chart["title"]["text"] == ["no GPU was sampled"]
+    assert [one["mark"]["text"] for one in units(gpu.chart)] == [["there is no GPU"]]
 
 
 def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +417,7 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     assert one.gpu.power_mean_w is not None
     assert one.gpu.power_mean_w > 50
     assert one.gpu.inferences is not None
-    assert draw_gpu(found, tmp_path / "out").stat().st_size > 10_000
+    assert len(gpu_picture(found, tmp_path / "out").rows) == 4
     print_comparison(Console(), found)
 
 

@@ -19,8 +19,6 @@ WALL_NAME = "wall_ns.npy"
 IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
 """Outputs of the one image, and of the data set, as `bench.accuracy.of_case` keeps them."""
 
-DEPTH_PICTURE, SPEED_PICTURE, GPU_PICTURE = "depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"
-
 EngineStatus = Literal["ok", "unavailable", "out-of-memory", "failed", "timeout", "not-run"]
 Device = Literal["cpu", "cuda"]
 

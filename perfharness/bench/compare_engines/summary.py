@@ -7,11 +7,24 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from perfharness.bench.compare_engines.model import EngineComparison, EngineResult
-from perfharness.bench.compare_engines.pictures import SPEED_COLUMNS, speed_row
 from perfharness.model.bench import AccuracyRecord
 from perfharness.report.console import Column, print_table, say
 
 DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
+SPEED_COLUMNS = (
+    "engine",
+    "mean",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "min",
+    "max",
+    "std",
+    "images/s",
+    "speed-up",
+    "iterations",
+)
 SHOWN_COLUMNS = ("engine", "mean", "p50", "p95", "p99", "max", "images/s", "speed-up")
 """As many as fit into a terminal; the picture and the JSON have all."""
 
@@ -47,6 +60,22 @@ def print_comparison(console: Console, comparison: EngineComparison) -> None:
         )
     for line in _lines(comparison):
         say(console, line)
+
+
+def speed_row(engine: EngineResult) -> list[str]:
+    """What the tables say of an engine's speed, ms."""
+    stats = engine.latency
+    if stats is None:
+        return [engine.name, *["-"] * (len(SPEED_COLUMNS) - 1)]
+    p90, p95, p99 = (None if one is None else one.value for one in (stats.p90, stats.p95, stats.p99))
+    milliseconds = [stats.mean.value, stats.p50, p90, p95, p99, stats.min, stats.max, stats.std]
+    return [
+        engine.name,
+        *("-" if one is None else f"{one:.3f}" for one in milliseconds),
+        "-" if engine.images_per_second is None else f"{engine.images_per_second:.1f}",
+        "-" if engine.speedup is None else f"{engine.speedup:.2f}x",
+        str(stats.iterations),
+    ]
 
 
 def _print_accuracy(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from perfharness.errors import ResultError, ToolNotFoundError
 from perfharness.files import replacing
@@ -16,6 +17,8 @@ from perfharness.model.distribution import install_command
 from perfharness.model.text import safe
 
 Row = dict[str, Any]
+"""A value that is None or NaN is a gap."""
+
 Specification = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -100,7 +103,7 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
 
 def _save(chart: Specification, rows: Mapping[str, Sequence[Row]], path: Path) -> Path:
     specification = {"$schema": SCHEMA, **chart, "datasets": rows, "config": CONFIG}
-    text = json.dumps(_printable(specification), allow_nan=False)
+    text = orjson.dumps(_printable(specification)).decode()
     try:
         content = _convert(text, path.suffix)
     except ValueError as error:
@@ -159,9 +162,9 @@ def column(charts: Sequence[Specification], **more: Any) -> Specification:
     return {"vconcat": list(charts), "resolve": OWN, **more}
 
 
-def grid(charts: Sequence[Specification], columns: int) -> Specification:
-    """Charts in rows, each with its own legend."""
-    return {"concat": list(charts), "columns": columns, "align": "all", "resolve": OWN}
+def grid(charts: Sequence[Specification], columns: int, align: str = "all") -> Specification:
+    """Charts in rows, each with its own legend; `each`: columns are as wide as they need, else all equal."""
+    return {"concat": list(charts), "columns": columns, "align": align, "resolve": OWN}
 
 
 def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Specification:

@@ -247,7 +247,7 @@ class _View:
         if (load := core_load(self.log, self.zero_ns)) is None:
             return
         rows: list[Row] = [
-            {"core": core, "seconds": start, "until": end, "busy": _known(busy)}
+            {"core": core, "seconds": start, "until": end, "busy": busy}
             for core, values in zip(load.cores, load.percent.tolist(), strict=True)
             for start, end, busy in zip(load.edges_s[:-1].tolist(), load.edges_s[1:].tolist(), values, strict=True)
         ]
@@ -276,7 +276,7 @@ class _View:
                 times, values = line_points(inside, self.zero_ns, line.scale)
                 label = wrapped(line.label)
                 rows += [
-                    {"seconds": time, "value": _known(value), "line": label}
+                    {"seconds": time, "value": value, "line": label}
                     for time, value in zip(times.tolist(), values.tolist(), strict=True)
                 ]
         labels = [wrapped(line.label) for line in lines]
@@ -378,7 +378,3 @@ def _span_rows(spans: Sequence[Spans]) -> list[Row]:
         for one in spans
         for start, end in zip(one.start_s, one.end_s, strict=True)
     ]
-
-
-def _known(value: float) -> float | None:
-    return value if value == value else None

@@ -1,0 +1,261 @@
+"""Pictures of a comparison of engines: their maps, boxes of their latency with a table, and the GPU beside them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.bench_names import in_groups
+from perfharness.bench.compare_engines.model import EngineComparison
+from perfharness.bench.compare_engines.summary import SPEED_COLUMNS, speed_row
+from perfharness.bench.compare_engines.views import LatencyBox, Tile, gpu_lines, latency_boxes, map_tiles
+from perfharness.render.charts.drawing import (
+    LINE_PALETTE,
+    NUMBERS,
+    Picture,
+    Row,
+    Specification,
+    grid,
+    layered,
+    message,
+    titled,
+    unit,
+    wrapped,
+)
+
+ENGINES_PAGE = "compare_engines"
+TILE, MAX_PIXELS = 230, 520
+"""Width of a bitmap in the picture, and of its own pixels at most."""
+
+NAME_WIDTH, ROW = 34, 40
+GIB = float(1 << 30)
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+
+GPU_PANELS = (
+    (("gpu_utilization_percent",), "utilisation (%)", 1.0),
+    (("memory_used_bytes",), "memory of the GPU (GiB)", 1 / GIB),
+    (("power_instant_mw", "power_average_mw"), "power (W)", 1e-3),
+    (("sm_clock_mhz",), "SM clock (MHz)", 1.0),
+)
+"""Metrics, of which the first that was read is drawn."""
+
+COLORS = {
+    "viridis": (
+        "440154470e61481a6c482575472f7d443a834144873d4e8a39568c35608d31688e2d708e2a788e27818e23888e21918d1f988b1fa08822"
+        "a8842ab07f35b77943bf7154c56866cc5d7ad1518fd744a5db36bcdf27d2e21be9e51afde725"
+    ),
+    "magma": (
+        "0000040404130b0924150e3720114b2c11603b0f704a107957157e651a80721f817f24828c29819a2e80a8327db6377ac43c75d1426fde"
+        "4968e95462f1605df76f5cfa7f5efc8f65fe9f6dfeaf78febf84fece91fddea0fcedaffcfdbf"
+    ),
+}
+"""Vega's colours of these names, from low to high."""
+
+
+def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]:
+    """All three. Raises `ResultError` where what is on disk cannot be read."""
+    return [maps_picture(comparison, folder), speed_picture(comparison, folder), gpu_picture(comparison, folder)]
+
+
+# ---- maps ----
+
+
+def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
+    """The image, the ground truth, and of each engine: map, error to the truth, difference to the first engine's."""
+    rows = map_tiles(comparison, folder)
+    shapes = [tile.values.shape for row in rows for tile in row if tile.values is not None]
+    height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
+    tiles = [_tile(tile, height) for row in rows for tile in row]
+    title = f"{comparison.settings.image.name}: maps, each normalised by itself"
+    return Picture("depth_comparison", titled(grid(tiles, len(rows[0])), title), {})
+
+
+def _tile(tile: Tile, height: int) -> Specification:
+    title = {"text": wrapped(tile.title, 38).split("\n"), "subtitle": wrapped(tile.caption, 44).split("\n"),
+             "fontSize": 11, "subtitleFontSize": 10, "subtitleColor": "#555555"}  # fmt: skip
+    if tile.values is None:
+        return {**message(tile.reason, TILE, height), "title": title}
+    top = tile.top
+    shown = bitmap(tile.values, "viridis" if top is None else "magma", top)
+    place = {"x": {"value": TILE / 2}, "y": {"value": height / 2}}
+    image = {
+        "data": {"values": [{}]},
+        "mark": {"type": "image", "url": shown, "width": TILE, "height": height},
+        "encoding": place,
+    }
+    if top is None:
+        return layered([image], TILE, height, title=title)
+    scale = {"scheme": "magma", "domain": [0, top]}
+    legend = {"title": None, "gradientLength": height, "format": ".2~g"}
+    color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
+    bar = {
+        "data": {"values": [{"value": 0}, {"value": top}]},
+        "mark": {"type": "point", "opacity": 0},
+        "encoding": {**place, "color": color},
+    }
+    return layered([image, bar], TILE, height, title=title)
+
+
+def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
+    """A PNG as a URL; maps in colours from their smallest to their largest value, or from 0 to `top`."""
+    from PIL import Image
+
+    pixels = values
+    if values.ndim == 2:
+        finite = values[np.isfinite(values)]
+        low, high = (0.0, top) if top is not None else (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
+        anchors = np.frombuffer(bytes.fromhex(COLORS[colors]), dtype=np.uint8).reshape(-1, 3)
+        where = np.linspace(0, 1, len(anchors))
+        pixels = np.stack([np.interp(share, where, anchors[:, channel]) for channel in range(3)], axis=-1)
+        pixels = np.where(np.isfinite(values)[..., np.newaxis], pixels, 255).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    image.thumbnail((MAX_PIXELS, MAX_PIXELS))
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+# ---- speed ----
+
+
+def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
+    """Boxes of all timed iterations, and a row of figures beside each."""
+    import altair as alt
+
+    engines = comparison.engines
+    boxes = {box.engine: box for box in latency_boxes(comparison, folder)}
+    device = "GPU" if comparison.gpu_uuid else "CPU"
+    size = " x ".join(map(str, comparison.settings.input_size))
+    title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronised"
+    names = [wrapped(one.name, NAME_WIDTH) for one in engines]
+    height = ROW * len(engines)
+    y = alt.Y(
+        "engine:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(ticks=False, domain=False)
+    )
+    rows: dict[str, list[Row]] = {
+        "speed_boxes": [
+            {**_box_row(boxes[one.name]), "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
+            for place, (one, name) in enumerate(zip(engines, names, strict=True))
+            if one.name in boxes
+        ],
+        "speed_means": [
+            {"engine": name, "mean": mean.value, "low": mean.low, "high": mean.high}
+            for one, name in zip(engines, names, strict=True)
+            if one.latency is not None and (mean := one.latency.mean)
+        ],
+        "speed_states": [
+            {"engine": name, "status": one.status}
+            for one, name in zip(engines, names, strict=True)
+            if one.name not in boxes
+        ],
+        "speed_table": [
+            {"engine": name, "column": column, "text": text}
+            for one, name in zip(engines, names, strict=True)
+            for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
+        ],
+    }
+
+    def x(field: str) -> Any:
+        return alt.X(f"{field}:Q", title="ms", scale=alt.Scale(zero=True), axis=alt.Axis(format=NUMBERS, tickCount=6))
+
+    box, mean = alt.Chart(alt.NamedData("speed_boxes")), alt.Chart(alt.NamedData("speed_means"))
+    color = alt.Color("color:N", scale=None)
+    states = alt.Chart(alt.NamedData("speed_states")).mark_text(align="left", dx=6, color="#666666")
+    boxes_chart = layered(
+        [
+            unit(states.encode(y=y, x=alt.value(0), text="status:N")),
+            unit(box.mark_rule(color="#555555").encode(y=y, x=x("p5"), x2="p95:Q")),
+            unit(box.mark_bar(height=18, opacity=0.7).encode(y=y, x=x("q1"), x2="q3:Q", color=color)),
+            unit(box.mark_tick(color="black", thickness=2, height=18).encode(y=y, x=x("median"))),
+            unit(mean.mark_rule(color="black", strokeWidth=3).encode(y=y, x=x("low"), x2="high:Q")),
+            unit(
+                mean.mark_point(shape="diamond", size=60, fill="white", stroke="black", opacity=1)
+                .encode(y=y, x=x("mean"), tooltip=["engine:N", "mean:Q", "low:Q", "high:Q"])
+            ),
+        ],
+        380,
+        height,
+    )  # fmt: skip
+    texts = alt.Chart(alt.NamedData("speed_table"), width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text(
+        fontSize=11
+    )
+    columns = alt.X(
+        "column:N", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
+    )
+    table = unit(
+        texts.encode(
+            x=columns, y=alt.Y("engine:N", sort=names, scale=alt.Scale(domain=names), axis=None), text="text:N"
+        )
+    )
+    notes = [
+        "box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval; whiskers: p5, p95; table: ms"
+    ]
+    notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
+    return Picture("speed_benchmark", titled(grid([boxes_chart, table], 2, "each"), title, notes), rows)
+
+
+def _box_row(box: LatencyBox) -> Row:
+    return dict(zip(("p5", "q1", "median", "q3", "p95"), box.percentiles, strict=True))
+
+
+# ---- GPU ----
+
+
+def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
+    """A panel a quantity, a line an engine, seconds since each began; without a GPU it says why there is none."""
+    import altair as alt
+
+    title = "no GPU was sampled"
+    if comparison.gpu_uuid:
+        where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"
+        title = f"{where}: in a second pass with the sampler, after the timed rounds"
+    labels = [wrapped(one.name) for one in comparison.engines]
+    domain = {"domain": labels}
+    colors = [LINE_PALETTE[place % len(LINE_PALETTE)] for place in range(len(labels))]
+    dashes = [DASHES[place // len(LINE_PALETTE) % len(DASHES)] for place in range(len(labels))]
+    rows: dict[str, list[Row]] = {}
+    charts: list[Specification] = []
+    missing: list[tuple[str, str]] = []
+    for metrics, label, scale in GPU_PANELS:
+        lines = gpu_lines(comparison, folder, metrics, scale)
+        missing += [(line.reason, f"{line.engine}, {label}") for line in lines if line.reason]
+        if all(line.reason for line in lines):
+            continue
+        name = f"gpu_{len(charts)}"
+        rows[name] = [
+            {"engine": shown, "seconds": time, "value": value}
+            for line, shown in zip(lines, labels, strict=True)
+            for time, value in zip(line.seconds.tolist(), line.values.tolist(), strict=True)
+        ]
+        top = 100 if label.endswith("(%)") else alt.Undefined
+        chart = alt.Chart(alt.NamedData(name), width=400, height=220).mark_line(
+            interpolate="step-after", strokeWidth=1.5
+        )
+        charts.append(
+            unit(
+                chart.encode(
+                    x=alt.X("seconds:Q", title="seconds since its rounds began"),
+                    y=alt.Y(
+                        "value:Q", title=label, axis=alt.Axis(format=NUMBERS), scale=alt.Scale(zero=True, domainMax=top)
+                    ),
+                    color=alt.Color("engine:N", title=None, scale=alt.Scale(**domain, range=colors)),
+                    strokeDash=alt.StrokeDash("engine:N", title=None, scale=alt.Scale(**domain, range=dashes)),
+                    tooltip=["engine:N", "seconds:Q", "value:Q"],
+                )
+            )
+        )
+    notes = [_missing(reason, what, len(comparison.engines)) for reason, what in in_groups(missing)]
+    content = grid(charts, 2) if charts else message(comparison.gpu_reason or "; ".join(notes), 820, 120)
+    return Picture("gpu_utilization", titled(content, title, notes if charts else ()), rows)
+
+
+def _missing(reason: str, what: Sequence[str], engines: int) -> str:
+    everything = len(what) == engines * len(GPU_PANELS)
+    return f"not drawn: {'all' if everything else '; '.join(what)}: {reason}"
