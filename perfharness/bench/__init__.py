@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfharness.bench.accuracy.layers import compare_layers
+    from perfharness.bench.engines.compare import compare_engines
     from perfharness.bench.search.run import load_sweep, run_sweep
     from perfharness.bench.suite.check import load_suite
     from perfharness.bench.suite.merge import merge_results
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from perfharness.bench.suite.startup import run_startup
 
 _PLACES = {
+    "compare_engines": "engines.compare",
+    "compare_layers": "accuracy.layers",
     "load_suite": "suite.check",
     "load_sweep": "search.run",
     "merge_results": "suite.merge",
@@ -24,7 +28,17 @@ _PLACES = {
     "run_suite": "suite.run",
     "run_sweep": "search.run",
 }
-__all__ = ["load_suite", "load_sweep", "merge_results", "recommend_again", "run_startup", "run_suite", "run_sweep"]
+__all__ = [
+    "compare_engines",
+    "compare_layers",
+    "load_suite",
+    "load_sweep",
+    "merge_results",
+    "recommend_again",
+    "run_startup",
+    "run_suite",
+    "run_sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

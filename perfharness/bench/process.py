@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +40,12 @@ NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA
 
 
 def case_outcome(
-    folder: Path, case: BenchCase, return_code: int | None, *, timed_out_s: float | None = None
+    folder: Path,
+    case: BenchCase,
+    return_code: int | None,
+    *,
+    timed_out_s: float | None = None,
+    result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
     """The row of a case.
 
@@ -48,10 +53,14 @@ def case_outcome(
         folder: of the case; the end of the log that its process wrote there tells the reason of a crash.
         return_code: of its process as `subprocess` has it, less the signal's number; None: it was never started.
         timed_out_s: the time limit, where the process was ended for it.
+        result_type: of what its `result.json` holds, and of what is returned.
 
     What had been measured before a crash is kept, with a status that says so.
     """
-    result = _result(folder) or CaseResult(case=case, status="failed")
+    try:
+        result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
+    except (OSError, ValidationError):
+        result = result_type(case=case, status="failed")
     state = _state(folder)
     if return_code is None:
         return result.model_copy(update={"status": "not-run", "reason": "it was not started"})
@@ -77,13 +86,6 @@ def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
         with suppress(OSError, ValueError):
             found[name] = np.load(folder / ARRAYS_FOLDER / f"{name}.npy", allow_pickle=False)
     return found
-
-
-def _result(folder: Path) -> CaseResult | None:
-    try:
-        return CaseResult.model_validate_json((folder / RESULT_NAME).read_text())
-    except (OSError, ValidationError):
-        return None
 
 
 def _state(folder: Path) -> CaseState | None:
@@ -140,10 +142,17 @@ Run = Callable[[CaseSpec, Path, str], CaseEnd]
 """Runs a case in a folder; the text says what it is run for."""
 
 
-def result_of(end: CaseEnd, case: BenchCase, folder: Path, timeout_s: float) -> CaseResult:
-    """What became of a case whose process has ended; `timeout_s` is what it was allowed."""
+def result_of(
+    end: CaseEnd,
+    case: BenchCase,
+    folder: Path,
+    timeout_s: float | None,
+    result_type: type[CaseResult] = CaseResult,
+) -> CaseResult:
+    """The result of a case whose process has ended; `timeout_s` is what it was allowed."""
     late = timeout_s if end.timed_out else None
-    return case_outcome(folder, case, end.return_code, timed_out_s=late)
+    found = case_outcome(folder, case, end.return_code, timed_out_s=late, result_type=result_type)
+    return found if end.reason is None else found.model_copy(update={"reason": end.reason})
 
 
 def run_process(
@@ -151,37 +160,25 @@ def run_process(
     folder: Path,
     interrupts: Interrupts,
     *,
-    timeout_s: float,
-    environment: Mapping[str, str],
+    timeout_s: float | None,
     poll: Callable[[], None] = lambda: None,
     patience: Patience | None = None,
+    entry: str = CASE_ENTRY,
 ) -> CaseEnd:
-    """Run the case in `folder`, which is made; its `spec.json` and logs are there afterwards.
+    """Run a case in `folder`, which is made; its `spec.json` and logs are there afterwards.
+
+    It sees the case's GPU, or none, so that no framework takes one that it was not given, and ends with this process.
 
     Args:
-        environment: over this process's own.
+        timeout_s: of the whole process; None: as long as it takes.
         poll: called about 20 times a second.
+        entry: the module that measures.
     """
-    command = (sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME))
-    observer = _SpecWriter(spec, folder, poll)
-    return run_supervised(
-        command, folder, interrupts, observer, timeout_s=timeout_s, environment=environment, patience=patience
-    )
-
-
-def run_supervised(
-    command: Sequence[str],
-    folder: Path,
-    interrupts: Interrupts,
-    observer: Observer,
-    *,
-    timeout_s: float | None,
-    environment: Mapping[str, str],
-    patience: Patience | None = None,
-) -> CaseEnd:
-    """Run any command so, its logs in `folder`; it ends with this process, whatever ends that."""
-    process = ProcessSpec(0, 0, None, folder.name, tuple(command), environment)
+    gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
+    command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
+    process = ProcessSpec(0, 0, None, folder.name, command, {"CUDA_VISIBLE_DEVICES": gpus})
     group = ProcessGroup((process,), timeout_s=timeout_s)
+    observer = _SpecWriter(spec, folder, poll)
     supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
     (ending,) = supervisor.run()
     (folder / TRACER_LOG).unlink(missing_ok=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from perfharness.cli.bench_options import OutputDir, check_utf8, exit_code, say
+from perfharness.cli.bench_options import OutputDir, check_utf8, command_line, exit_code, say
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.report.console import Console
 
 if TYPE_CHECKING:
-    from perfharness.bench.compare_engines.model import EngineComparison
+    from perfharness.bench.engines.model import EngineComparison
 
 OUTPUT_DIR = "compare_engines"
 
@@ -170,41 +170,26 @@ def compare_engines_verb(
     Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
     the ground truth cannot be read, could not be compared, or some engines cannot run here.
     """
-    import shutil
-
+    from perfharness.bench import compare_engines
     from perfharness.bench.accuracy.depth import DepthSettings
-    from perfharness.bench.accuracy.functions import user_function
+    from perfharness.bench.accuracy.figure import SampleError
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
-    from perfharness.bench.compare_engines.compare import RUNNING, choose_gpu, compare_engines, engines_of, put_in_place
-    from perfharness.bench.compare_engines.model import CompareSettings
-    from perfharness.bench.compare_engines.summary import print_comparison
-    from perfharness.bench.suite.machine import machine_of
-    from perfharness.bench.suite.store import locked
+    from perfharness.bench.engines.model import CompareSettings
+    from perfharness.bench.engines.summary import print_comparison
     from perfharness.render.charts.drawing import require_charts
-    from perfharness_launcher.interrupts import noting_interrupts
-    from perfharness_launcher.plan.gpus import find_gpus
-    from perfharness_launcher.processes.orphans import adopting_orphans
 
     require_charts("compare-engines")
-    _check_files(image, gt, metric_images_dir, metric_gt_dir)
     messages = Console(stderr=True)
-    if (problem := _unreadable(gt, gt_scale)) is not None:
-        say(messages, f"perfharness: --gt: {problem}; nothing was started")
-        raise typer.Exit(EXIT_CHECK_FAILED)
-    for text in (preprocess, *(metric or ())):
-        if text is not None:
-            user_function(text)
-    if not 0 < min_depth < max_depth:
-        raise UsageError(f"--min-depth {min_depth:g} must be more than 0 and less than --max-depth {max_depth:g}")
-    for name, value in (("--gt-scale", gt_scale), ("--gpu-sample-interval", gpu_sample_interval),
-                        ("--sample-seconds", sample_seconds), ("--max-seconds", max_seconds)):  # fmt: skip
+    for name, value in (("--min-depth", min_depth), ("--max-depth", max_depth), ("--gt-scale", gt_scale),
+                        ("--gpu-sample-interval", gpu_sample_interval), ("--sample-seconds", sample_seconds),
+                        ("--max-seconds", max_seconds)):  # fmt: skip
         if not value > 0:
             raise UsageError(f"{name} {value:g} must be more than 0")
     settings = CompareSettings(
-        image=image.absolute(),
-        truth=_absolute(gt),
-        metric_images=_absolute(metric_images_dir),
-        metric_truth=_absolute(metric_gt_dir),
+        image=image,
+        truth=gt,
+        metric_images=metric_images_dir,
+        metric_truth=metric_gt_dir,
         truth_scale=gt_scale,
         depth=DepthSettings(
             min_depth=min_depth, max_depth=max_depth, scaling=scaling.value, prediction=prediction.value
@@ -220,52 +205,23 @@ def compare_engines_verb(
         sample_seconds=sample_seconds,
         threads=threads,
     )
-    facts = find_gpus()
-    gpu = choose_gpu(facts, gpu_id or 0, device.value, named=gpu_id is not None)
-    asked = engines_of(engines, backends or ())
-    with locked(output_dir), noting_interrupts() as interrupts, adopting_orphans():
-        running = output_dir / RUNNING
-        shutil.rmtree(running, ignore_errors=True)
-        comparison = compare_engines(
-            asked, settings, gpu, running, machine_of(facts, gpu.uuid),
+    try:
+        comparison, place = compare_engines(
+            engines, settings, output_dir, backends=backends or (), device=device.value, gpu_id=gpu_id,
             precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
-            say=lambda text: say(messages, text), interrupts=interrupts,
+            say=lambda text: say(messages, text), command=command_line(),
+            draw=lambda found, folder: _draw(messages, found, folder),
         )  # fmt: skip
-        _draw(messages, comparison, running)
-        place = put_in_place(running, output_dir, comparison)
+    except SampleError as error:
+        say(messages, f"perfharness: --gt: {error}; nothing was started")
+        raise typer.Exit(EXIT_CHECK_FAILED) from error
     print_comparison(Console(), comparison)
     if place != output_dir:
         say(messages, f"nothing was measured, so the earlier results in {output_dir} are kept")
     say(messages, f"results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
-    raise typer.Exit(exit_code(statuses, interrupted=bool(interrupts), check_failed=bad))
-
-
-def _check_files(image: Path, gt: Path | None, images: Path | None, truth: Path | None) -> None:
-    """Everything that can be known before the first engine is loaded. Raises `UsageError`."""
-    from perfharness.bench.accuracy.samples import find_samples
-
-    for name, path in (("--image", image), ("--gt", gt)):
-        if path is not None and not path.is_file():
-            raise UsageError(f"{name}: there is no file {path}")
-    if truth is not None and images is None:
-        raise UsageError("--metric-gt-dir needs --metric-images-dir, the images that the ground truth is of")
-    if images is not None:
-        find_samples(images, truth)
-
-
-def _unreadable(truth: Path | None, scale: float) -> str | None:
-    """Why the ground truth of the image cannot be read; None: it can, or there is none."""
-    from perfharness.bench.accuracy.figure import SampleError
-    from perfharness.bench.accuracy.samples import read_map
-
-    try:
-        if truth is not None:
-            read_map(truth, scale)
-    except SampleError as error:
-        return str(error)
-    return None
+    raise typer.Exit(exit_code(statuses, interrupted="not-run" in statuses, check_failed=bad))
 
 
 def _lacks_accuracy(comparison: EngineComparison) -> bool:
@@ -276,10 +232,6 @@ def _lacks_accuracy(comparison: EngineComparison) -> bool:
         if any(truth is not None and (record is None or not record.samples) for truth, record in asked):
             return True
     return False
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()
 
 
 def parse_size(text: str) -> tuple[int, int]:

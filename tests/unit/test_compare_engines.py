@@ -15,28 +15,32 @@ import pytest
 from rich.console import Console
 
 from perfharness.analysis.latency_statistics import latency_stats
-from perfharness.bench.compare_engines.compare import (
+from perfharness.bench import compare_engines
+from perfharness.bench.engines.compare import (
+    Engine,
     GpuChoice,
     choose_gpu,
-    compare_engines,
+    engine_result,
     engines_of,
+    measure_engines,
     remarks_of,
+    spec_of,
 )
-from perfharness.bench.compare_engines.model import (
+from perfharness.bench.engines.model import (
     WALL_NAME,
     CompareSettings,
+    EngineCase,
     EngineComparison,
-    EngineJob,
     EngineResult,
     GpuUse,
 )
-from perfharness.bench.compare_engines.process import outcome
-from perfharness.bench.compare_engines.summary import print_comparison
-from perfharness.bench.compare_engines.views import map_tiles
+from perfharness.bench.engines.summary import print_comparison
+from perfharness.bench.engines.views import map_tiles
+from perfharness.bench.process import case_outcome
 from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
-from perfharness.model.bench import MachineRecord
+from perfharness.model.bench import MachineRecord, StartUp
 from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
 from perfharness.render.charts.drawing import draw
@@ -129,6 +133,23 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
     assert differences[2].top == pytest.approx(difference, rel=1e-3)
     assert "GPU: the engines ran on the CPU, as --device cpu says" in shown
     assert not (tmp_path / "out" / "fp32" / "maps").exists()
+
+
+def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
+    settings = CompareSettings(image=Path("a.npy"), input_size=(8, 8), warmup=1, iterations=10, threads=1)
+    said: list[str] = []
+    drawn: list[Path] = []
+    found, place = compare_engines(
+        [str(random_net(tmp_path / "a.onnx"))] * 2, settings, tmp_path / "out", device="cpu", keep_maps=True,
+        say=said.append, draw=lambda _, folder: drawn.append(folder), command=["by hand"],
+    )  # fmt: skip
+    assert [(one.name, one.status) for one in found.engines] == [("a", "ok"), ("a_2", "ok")]
+    assert (place, found.command, len(said), drawn) == (tmp_path / "out", ["by hand"], 2, [tmp_path / "out/.running"])
+    assert EngineComparison.model_validate_json((place / "compare_engines.json").read_text()) == found
+    assert found.settings.image == tmp_path / "a.npy"
+    assert found.pairs[0].max == 0
 
 
 def test_one_engine_that_cannot_run_is_a_row_and_the_others_run(
@@ -275,23 +296,24 @@ def test_the_gpu_is_found_by_its_nvml_index() -> None:
 # ---- what became of a process ----
 
 
-def job(folder: Path) -> EngineJob:
-    return EngineJob(name="a", engine="a.onnx", backend="onnxruntime", settings=CompareSettings(image=folder / "a.png"))
-
-
 def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
-    started = EngineResult(name="a", engine="a.onnx", backend="onnxruntime", device="cpu", load_ms=3,
-                           reason="it has not come to its end")  # fmt: skip
+    engine = Engine("a", "a.onnx", "onnxruntime", "")
+    spec = spec_of(engine, CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu"), "fp16")
+    started = EngineCase(case=spec.case, status="failed", startup=StartUp(load_ms=3, build_ms=2), remarks=["small"])
     (tmp_path / "result.json").write_text(started.model_dump_json())
     (tmp_path / "stderr.log").write_text("one\nterminate called\n")
-    found = outcome(job(tmp_path), tmp_path, -11, None)
-    assert (found.status, found.load_ms) == ("failed", 3)
+
+    def outcome(code: int, timed_out_s: float | None = None) -> EngineResult:
+        found = case_outcome(tmp_path, spec.case, code, timed_out_s=timed_out_s, result_type=EngineCase)
+        assert isinstance(found, EngineCase)
+        return engine_result(engine, found)
+
+    found = outcome(-11)
+    assert (found.status, found.load_ms, found.remarks) == ("failed", 5, ["small"])
     assert found.reason == "its process was ended by SIGSEGV: one | terminate called"
-    assert outcome(job(tmp_path), tmp_path, -9, 7).status == "timeout"
+    assert outcome(-9, 7).status == "timeout"
     (tmp_path / "result.json").write_text("torn")
-    assert (
-        outcome(job(tmp_path), tmp_path, 2, None).reason == "its process ended with exit code 2: one | terminate called"
-    )
+    assert outcome(2).reason == "its process ended with exit code 2: one | terminate called"
 
 
 # ---- pictures ----
@@ -404,7 +426,7 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
                                sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
     engines = engines_of([str(random_net(tmp_path / "a.onnx"))])
     chosen = GpuChoice("cpu", gpu.index, gpu.uuid)
-    found = compare_engines(engines, settings, chosen, tmp_path / "out", MachineRecord(hostname="h"))
+    found = measure_engines(engines, settings, chosen, tmp_path / "out", MachineRecord(hostname="h"))
     (one,) = found.engines
     assert (one.status, one.reason) == ("ok", None)
     log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")

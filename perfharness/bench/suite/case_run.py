@@ -88,7 +88,6 @@ class CaseRunner:
             folder,
             self.interrupts,
             timeout_s=self.run.timeout_s,
-            environment=case_environment(spec),
             poll=lambda: self.observer.poll(self.interrupts.count),
             patience=self.patience,
         )
@@ -126,8 +125,6 @@ class CaseRunner:
     def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
         result = result_of(end, planned.case, folder, self.run.timeout_s)
         update: dict[str, object] = {}
-        if end.reason is not None:
-            update["reason"] = end.reason
         if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
             update["memory"] = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
         if end.leftovers:
@@ -153,11 +150,6 @@ class CaseRunner:
         for one in results:
             if not one.reached:
                 self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
-
-
-def case_environment(spec: CaseSpec) -> dict[str, str]:
-    """Over the suite's own: the GPU, or none, so that no framework takes one that it was not given."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""}
 
 
 RESUME_HINT = "--resume goes on with what is left"

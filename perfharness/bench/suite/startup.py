@@ -12,7 +12,6 @@ from pathlib import Path
 from perfharness.backends import model_source
 from perfharness.bench.process import result_of, run_process
 from perfharness.bench.spec import FILES_NAME
-from perfharness.bench.suite.case_run import case_environment
 from perfharness.bench.suite.machine import gpu_of
 from perfharness.bench.suite.matrix import PlannedCase, plan_cases
 from perfharness.bench.suite.store import measuring
@@ -146,8 +145,8 @@ def _measured(
 ) -> ColdStartRow:
     latency = planned.spec.latency.model_copy(update={"warmup": 0})
     spec = planned.spec.model_copy(update={"passes": (), "latency": latency, "file_cache": row.cache})
-    end = run_process(spec, folder, interrupts, timeout_s=timeout_s, environment=case_environment(spec))
+    end = run_process(spec, folder, interrupts, timeout_s=timeout_s)
     result = result_of(end, spec.case, folder, timeout_s)
     if result.status != "ok":
-        return row.model_copy(update={"status": "failed", "reason": end.reason or result.reason})
+        return row.model_copy(update={"status": "failed", "reason": result.reason})
     return row.model_copy(update={"startup": startup_figures(result)})

@@ -53,7 +53,7 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     warmup = _made_ready(spec, record, session)
     watchdog.stop()
     if "latency" in spec.passes:
-        _latency(spec, record, session, view, warmup)
+        keep_latency(spec, record, session, view, warmup)
     keep_memory(spec, record, [session], view)
     watchdog.check()
     for name, measure in (
@@ -89,8 +89,8 @@ def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     return warm_up(session, spec.latency)
 
 
-def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> None:
-    """The timed rounds, then those with the device's events."""
+def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
+    """The timed rounds, which are returned, then those with the device's events."""
     if (together := barrier.active()) is not None:
         record.doing("waiting for the other instances")
         together.wait("timed rounds")
@@ -119,6 +119,7 @@ def _latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView
     record.keep_arrays(as_arrays(warmup, timed, device_ms))
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
     record.because(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
+    return timed
 
 
 def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
@@ -264,4 +265,4 @@ def _not_fatal(record: CaseRecord, name: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], CASE_ENTRY, measure_case))
+    sys.exit(main(sys.argv[1:], CASE_ENTRY, measure_case, CaseSpec))

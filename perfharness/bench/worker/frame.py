@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -31,31 +32,41 @@ from perfharness.bench.worker.memory import (
 )
 from perfharness.bench.worker.record import CaseRecord, write_whole
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
-from perfharness.model.bench import CaseStatus
+from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.telemetry.nvml import open_nvml
 
 NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
 """What may hold a memory limit, beside the watchdog."""
 
-Work = Callable[[CaseSpec, CaseRecord, ExitStack], None]
-"""What is measured: in this process, with what is to be closed at its end."""
+Spec = TypeVar("Spec", bound=CaseSpec)
 
 
-def main(arguments: Sequence[str], module: str, work: Work) -> int:
-    """Do the work that the spec asks for, as `python -m MODULE FOLDER/spec.json`; the exit code."""
+def main(
+    arguments: Sequence[str],
+    module: str,
+    work: Callable[[Spec, CaseRecord, ExitStack], None],
+    spec_type: type[Spec],
+    result_type: type[CaseResult] = CaseResult,
+) -> int:
+    """Do the work that a spec asks for, as `python -m MODULE FOLDER/spec.json`; the exit code.
+
+    Args:
+        work: measures in this process; the stack closes what it leaves open.
+        result_type: what `result.json` holds.
+    """
     begun_unix_ns = time.time_ns()
     if len(arguments) != 1:
         sys.stderr.write(f"usage: python -m {module} FOLDER/spec.json\n")
         return EXIT_USAGE
     path = Path(arguments[0])
     try:
-        spec = CaseSpec.model_validate_json(path.read_text())
+        spec = spec_type.model_validate_json(path.read_text())
     except (OSError, ValidationError) as error:
         sys.stderr.write(f"{path} is no spec of a case: {error}\n")
         return EXIT_USAGE
     folder = path.parent.absolute()
-    record = CaseRecord(folder, spec)
+    record = CaseRecord(folder, spec, result_type)
     record.doing("start")
     try:
         with ExitStack() as stack:

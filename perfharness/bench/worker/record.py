@@ -38,11 +38,11 @@ EXITS: Mapping[CaseStatus, int] = {
 class CaseRecord:
     """What is known of a case, and told in its folder as soon as it is."""
 
-    def __init__(self, folder: Path, spec: CaseSpec) -> None:
+    def __init__(self, folder: Path, spec: CaseSpec, result_type: type[CaseResult] = CaseResult) -> None:
         self.folder, self.begun_ns = folder, time.monotonic_ns()
         self.doing_now = "start"
         self._writing = threading.RLock()  # the watchdog has the last word from a thread of its own
-        self.result = CaseResult(
+        self.result = result_type(
             case=spec.case, status="failed", reason="it has not come to its end", started_unix_ns=time.time_ns()
         )
 

@@ -179,4 +179,4 @@ def _named(number: int, count: int, work: Callable[[], T]) -> T:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], STREAMS_ENTRY, measure_streams))
+    sys.exit(main(sys.argv[1:], STREAMS_ENTRY, measure_streams, CaseSpec))

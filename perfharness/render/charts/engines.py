@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.bench_names import in_groups
-from perfharness.bench.compare_engines.model import EngineComparison
-from perfharness.bench.compare_engines.summary import SPEED_COLUMNS, speed_row
-from perfharness.bench.compare_engines.views import LatencyBox, Tile, gpu_lines, latency_boxes, map_tiles
+from perfharness.bench.engines.model import EngineComparison
+from perfharness.bench.engines.summary import SPEED_COLUMNS, speed_row
+from perfharness.bench.engines.views import LatencyBox, Tile, gpu_lines, latency_boxes, map_tiles
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,

@@ -13,8 +13,8 @@ from perfharness.analysis.telemetry_lines import NS_PER_S, line_points
 from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.samples import IMAGE_SUFFIXES, read_image, read_map, resized_map
-from perfharness.bench.compare_engines.compare import engine_map
-from perfharness.bench.compare_engines.model import IMAGE_FOLDER, WALL_NAME, EngineComparison, EngineResult
+from perfharness.bench.engines.compare import engine_map
+from perfharness.bench.engines.model import IMAGE_FOLDER, WALL_NAME, EngineComparison, EngineResult
 from perfharness.errors import PerfHarnessError
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64, SampleLog
 from perfharness.telemetry.store import read_sample_log

@@ -1,4 +1,4 @@
-"""What the process of one engine is told and leaves behind, and the comparison of all. Files, so validated."""
+"""The spec and the result of one engine's process, and the comparison of all. Files, so validated."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.preprocess import PreprocessSettings
-from perfharness.model.bench import AccuracyRecord, LatencyStats, MachineRecord, Precision, TensorSpec
+from perfharness.bench.spec import CaseSpec
+from perfharness.model.bench import (
+    AccuracyRecord,
+    CaseResult,
+    CaseStatus,
+    LatencyStats,
+    MachineRecord,
+    Precision,
+    TensorSpec,
+)
 from perfharness.model.checks import MaskedArguments
 
 COMPARISON_NAME = "compare_engines.json"
 COMPARISON_VERSION = 1
-JOB_NAME, RESULT_NAME = "job.json", "result.json"
 WALL_NAME = "wall_ns.npy"
+ENGINE_ENTRY = "perfharness.bench.engines.engine"
 IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
 """Outputs of the one image, and of the data set, as `bench.accuracy.of_case` keeps them."""
 
-EngineStatus = Literal["ok", "unavailable", "out-of-memory", "failed", "timeout", "not-run"]
 Device = Literal["cpu", "cuda"]
 
 
@@ -58,23 +66,14 @@ class CompareSettings(_Model):
     threads: int | None = Field(default=None, ge=1)
 
 
-class EngineJob(_Model):
-    """One engine: `job.json`.
+class EngineSpec(CaseSpec):
+    """One engine: `spec.json` of a case with a batch of one image.
 
     Args:
-        name: unique in the comparison, and of its folder.
-        engine: as the user named it.
         precision: None: as the file says.
-        gpu_uuid: None on the CPU.
     """
 
-    name: str
-    engine: str
-    backend: str
-    mode: str = ""
     precision: Precision | None = None
-    device: Device = "cpu"
-    gpu_uuid: str | None = None
     settings: CompareSettings
 
 
@@ -91,8 +90,26 @@ class GpuUse(_Model):
     inferences: int | None = None
 
 
+class EngineCase(CaseResult):
+    """What the process of an engine leaves in `result.json`: a case's result, and what is known of its map.
+
+    Args:
+        engine_reasons: field of `EngineResult` -> why it is None.
+        remarks: what a reader must know of its numbers.
+    """
+
+    precision: Precision | None = None
+    mode: str = ""
+    input: TensorSpec | None = None
+    output: TensorSpec | None = None
+    gpu: GpuUse = GpuUse()
+    image_accuracy: AccuracyRecord | None = None
+    engine_reasons: dict[str, str] = Field(default_factory=dict)
+    remarks: list[str] = Field(default_factory=list)
+
+
 class EngineResult(_Model):
-    """What became of an engine: `result.json`, written after each step.
+    """One engine in `compare_engines.json`, and its `result.json` when it is over.
 
     Args:
         reasons: field -> why it is None.
@@ -106,7 +123,7 @@ class EngineResult(_Model):
     device: Device
     mode: str = ""
     precision: Precision | None = None
-    status: EngineStatus = "failed"
+    status: CaseStatus = "failed"
     reason: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)

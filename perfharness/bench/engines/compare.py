@@ -1,10 +1,9 @@
-"""All engines, one after another, each in its own process; then their maps pair by pair."""
+"""`compare_engines`: all engines, one after another, each a case in its own process; then their maps pair by pair."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -18,25 +17,32 @@ from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, model_source, spelled
 from perfharness.bench.accuracy.depth import MapAccumulator
 from perfharness.bench.accuracy.figure import SampleError
+from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.of_case import read_outputs
-from perfharness.bench.accuracy.samples import as_map, resized_map
-from perfharness.bench.compare_engines.model import (
+from perfharness.bench.accuracy.samples import as_map, find_samples, read_map, resized_map
+from perfharness.bench.engines.model import (
     COMPARISON_NAME,
+    ENGINE_ENTRY,
     IMAGE_FOLDER,
     MAPS_FOLDER,
+    WALL_NAME,
     CompareSettings,
     Device,
+    EngineCase,
     EngineComparison,
-    EngineJob,
     EngineResult,
+    EngineSpec,
     PairResult,
 )
-from perfharness.bench.compare_engines.process import not_run, run_job
+from perfharness.bench.process import result_of, run_process
+from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME, LatencySettings, TelemetrySettings
+from perfharness.bench.suite.machine import machine_of
+from perfharness.bench.suite.store import measuring
 from perfharness.errors import UsageError
 from perfharness.files import replacing
-from perfharness.model.bench import MachineRecord, Precision
+from perfharness.model.bench import BenchCase, MachineRecord, Precision
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.plan.gpus import GpuFacts
+from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 
 Map = npt.NDArray[np.float64]
 RUNNING, FAILED = ".running", "failed"
@@ -127,10 +133,81 @@ def _unique(name: str, taken: Sequence[str]) -> str:
 
 
 def compare_engines(
+    engines: Sequence[str],
+    settings: CompareSettings,
+    output_dir: Path,
+    *,
+    backends: Sequence[str] = (),
+    precision: Precision | None = None,
+    device: str = "auto",
+    gpu_id: int | None = None,
+    timeout_s: float | None = None,
+    keep_maps: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    draw: Callable[[EngineComparison, Path], object] = lambda *_: None,
+    command: Sequence[str] = (),
+) -> tuple[EngineComparison, Path]:
+    """Run all engines on the image and the data, each in a process of its own, and compare their maps and speeds.
+
+    Args:
+        engines: files, or `module:function`.
+        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file kind.
+        precision: None: as an ONNX file says, else fp32.
+        device: `auto`, `cpu` or `cuda`.
+        gpu_id: NVML's index; None: the first GPU, where there is one.
+        timeout_s: of each engine's process.
+        keep_maps: of the data set.
+        say: called with a line about what is done now.
+        draw: called with the comparison and its folder before that takes its place.
+        command: that is being run, for the results.
+
+    Returns the comparison, and the folder with `compare_engines.json`: one in which nothing was measured does not
+    replace one that has numbers, and lies in `output_dir/failed`. Raises `UsageError` where it cannot be run, and
+    `SampleError` where the image's ground truth cannot be read.
+    """
+    check_settings(settings)
+    paths = ("image", "truth", "metric_images", "metric_truth")
+    given = {name: path.absolute() for name in paths if (path := getattr(settings, name)) is not None}
+    settings = settings.model_copy(update=given)
+    facts = find_gpus()
+    gpu = choose_gpu(facts, gpu_id or 0, device, named=gpu_id is not None)
+    asked = engines_of(engines, backends)
+    with measuring(output_dir) as interrupts:
+        running = output_dir / RUNNING
+        shutil.rmtree(running, ignore_errors=True)
+        comparison = measure_engines(
+            asked, settings, gpu, running, machine_of(facts, gpu.uuid), precision=precision, timeout_s=timeout_s,
+            keep_maps=keep_maps, say=say, interrupts=interrupts, command=command,
+        )  # fmt: skip
+        draw(comparison, running)
+        return comparison, put_in_place(running, output_dir, comparison)
+
+
+def check_settings(settings: CompareSettings) -> None:
+    """Everything that can be known before the first engine is loaded. Raises `UsageError`, `SampleError`."""
+    for name, path in (("--image", settings.image), ("--gt", settings.truth)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{name}: there is no file {path}")
+    if settings.metric_truth is not None and settings.metric_images is None:
+        raise UsageError("--metric-gt-dir needs --metric-images-dir, the images that the ground truth is of")
+    if settings.metric_images is not None:
+        find_samples(settings.metric_images, settings.metric_truth)
+    if settings.truth is not None:
+        read_map(settings.truth, settings.truth_scale)
+    for text in (settings.preprocess.function, *settings.metrics):
+        if text is not None:
+            user_function(text)
+    depth = settings.depth
+    if not depth.min_depth < depth.max_depth:
+        limits = f"must be more than 0 and less than --max-depth {depth.max_depth:g}"
+        raise UsageError(f"--min-depth {depth.min_depth:g} {limits}")
+
+
+def measure_engines(
     engines: Sequence[Engine],
     settings: CompareSettings,
     gpu: GpuChoice,
-    output_dir: Path,
+    folder: Path,
     machine: MachineRecord,
     *,
     precision: Precision | None = None,
@@ -138,46 +215,109 @@ def compare_engines(
     keep_maps: bool = False,
     say: Callable[[str], None] = lambda _: None,
     interrupts: Interrupts | None = None,
+    command: Sequence[str] = (),
 ) -> EngineComparison:
-    """Run all, compare, and write `compare_engines.json`.
-
-    Args:
-        say: told what is done now.
-        interrupts: after one the engines that are left are not run.
-    """
-    output_dir.mkdir(parents=True, exist_ok=True)
-    environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid or ""}  # by UUID; on the CPU none, so that none is taken
+    """Run all, compare, and write `compare_engines.json`; after an interrupt the engines that are left are not run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    interrupts = interrupts or Interrupts()
     results = []
     for number, engine in enumerate(engines, 1):
         say(f"{number} of {len(engines)}: {engine.name} ({engine.backend} on {gpu.device})")
-        job = EngineJob(
-            name=engine.name, engine=engine.engine, backend=engine.backend, mode=engine.mode, precision=precision,
-            device=gpu.device, gpu_uuid=gpu.uuid, settings=settings,
-        )  # fmt: skip
-        if interrupts:
-            results.append(not_run(job, INTERRUPTED))
-        else:
-            results.append(run_job(job, output_dir / engine.name, environment, timeout_s, interrupts or Interrupts()))
+        spec = spec_of(engine, settings, gpu, precision)
+        results.append(_run(engine, spec, folder / engine.name, timeout_s, interrupts))
         if results[-1].reason:
             say(f"  {results[-1].status}: {results[-1].reason}")
     comparison = EngineComparison(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=["perfharness", *sys.argv[1:]],
+        command=list(command),
         machine=machine,
         gpu_index=gpu.index,
         gpu_uuid=gpu.uuid,
         gpu_reason=gpu.reason,
         settings=settings,
         engines=_with_speedups(results),
-        pairs=compare_maps(results, settings, output_dir),
+        pairs=compare_maps(results, settings, folder),
         remarks=remarks_of(results),
     )
     if not keep_maps:
         for result in results:
-            _remove_maps(output_dir / result.name / MAPS_FOLDER)
-    with replacing(output_dir / COMPARISON_NAME) as path:
+            shutil.rmtree(folder / result.name / MAPS_FOLDER, ignore_errors=True)
+    with replacing(folder / COMPARISON_NAME) as path:
         path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return comparison
+
+
+def spec_of(engine: Engine, settings: CompareSettings, gpu: GpuChoice, precision: Precision | None) -> EngineSpec:
+    """An engine as a case: one image, so many rounds, then the telemetry pass where there is a GPU."""
+    case = BenchCase(
+        case_id=engine.name, model=engine.name, backend=engine.backend, mode=engine.mode,
+        precision=precision or "fp32", device=gpu.device, batch_size=1,
+    )  # fmt: skip
+    return EngineSpec(
+        case=case,
+        model=engine.engine,
+        threads=settings.threads,
+        latency=LatencySettings(
+            warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds
+        ),
+        telemetry=TelemetrySettings(
+            seconds=settings.sample_seconds,
+            interval_ms=settings.sample_interval_s * 1000,
+            gpu_uuids=() if gpu.uuid is None else (gpu.uuid,),
+        ),
+        precision=precision,
+        settings=settings,
+    )
+
+
+def _run(
+    engine: Engine, spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts
+) -> EngineResult:
+    if interrupts:
+        return engine_result(engine, EngineCase(case=spec.case, status="not-run", reason=INTERRUPTED))
+    end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
+    if end.interrupted:
+        return engine_result(engine, EngineCase(case=spec.case, status="not-run", reason="it was interrupted"))
+    found = result_of(end, spec.case, folder, timeout_s, EngineCase)
+    assert isinstance(found, EngineCase)
+    result = engine_result(engine, found)
+    arrays = folder / ARRAYS_FOLDER
+    if (arrays / WALL_NAME).exists():
+        (arrays / WALL_NAME).replace(folder / WALL_NAME)
+    shutil.rmtree(arrays, ignore_errors=True)
+    (folder / RESULT_NAME).write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def engine_result(engine: Engine, found: EngineCase) -> EngineResult:
+    """The row of an engine, of what its process left."""
+    reasons = dict(found.engine_reasons)
+    if found.latency is not None and found.execute_latency is None:
+        reasons["device_latency"] = "there is no device timer where the engine runs"
+    start = found.startup
+    return EngineResult(
+        name=engine.name,
+        engine=engine.engine,
+        backend=engine.backend,
+        device=found.case.device,
+        mode=found.mode or engine.mode,
+        precision=found.precision,
+        status=found.status,
+        reason=found.reason,
+        versions=found.versions,
+        settings=found.settings,
+        input=found.input,
+        output=found.output,
+        load_ms=None if start.load_ms is None else start.load_ms + (start.build_ms or 0.0),
+        latency=found.latency,
+        device_latency=found.execute_latency,
+        images_per_second=None if found.items_per_second is None else found.items_per_second.value,
+        gpu=found.gpu,
+        image_accuracy=found.image_accuracy,
+        accuracy=found.accuracy,
+        reasons=reasons,
+        remarks=found.remarks,
+    )
 
 
 def put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
@@ -297,13 +437,3 @@ def engine_map(folder: Path, name: str, result: EngineResult) -> Map:
     """The map that an engine made. Raises `SampleError`."""
     outputs = read_outputs(folder, name)
     return np.asarray(as_map(outputs[result.output.name if result.output else next(iter(outputs))]), dtype=np.float64)
-
-
-def _remove_maps(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
-            path.rmdir()
-        else:
-            path.unlink()
-    if folder.is_dir():
-        folder.rmdir()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from perfharness.bench.compare_engines.model import EngineComparison, EngineResult
+from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.model.bench import AccuracyRecord
 from perfharness.report.console import Column, print_table, say
 

@@ -1,0 +1,203 @@
+"""The process of one engine, `python -m perfharness.bench.engines.engine FOLDER/spec.json`.
+
+A case of one image: loaded as any case, run on the image and the data set, timed, then run with the sampler.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from perfharness.analysis.bench_figures import apart_percent
+from perfharness.backends import Session, backend, model_source
+from perfharness.bench.accuracy.figure import SampleError
+from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
+from perfharness.bench.accuracy.preprocess import CHANNELS, Preprocessor
+from perfharness.bench.accuracy.samples import as_map
+from perfharness.bench.accuracy.settings import AccuracySettings
+from perfharness.bench.engines.model import (
+    ENGINE_ENTRY,
+    IMAGE_FOLDER,
+    MAPS_FOLDER,
+    CompareSettings,
+    EngineCase,
+    EngineSpec,
+    GpuUse,
+)
+from perfharness.bench.worker.case import keep_latency
+from perfharness.bench.worker.frame import gpu_view, loaded, main
+from perfharness.bench.worker.latency import quiet_collector, warm_up, work_for
+from perfharness.bench.worker.record import CaseRecord
+from perfharness.bench.worker.telemetry import measure_beside
+from perfharness.errors import BackendError
+from perfharness.model.bench import Precision, TensorSpec
+from perfharness.report.bench_words import drift_line
+
+Shape = tuple[int, ...]
+
+
+def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> None:
+    """Everything, in this process; what is known is in the folder, whatever happens."""
+    record.doing("import")
+    record.keep(versions=backend(spec.case.backend).versions())
+    precision = spec.precision or _precision(spec)
+    record.keep(precision=precision)
+    spec = spec.model_copy(update={"case": spec.case.model_copy(update={"precision": precision})})
+    view = gpu_view(spec, stack)
+    session = stack.enter_context(loaded(spec, record, view))
+    shapes = engine_shapes(session.inputs, spec.settings, record)
+    record.doing("allocate")
+    session.allocate(shapes)
+    mode = spec.case.mode or backend(spec.case.backend).modes_on(spec.case.device)[0]
+    record.keep(settings=session.settings(), mode=mode)
+    record.doing("image")
+    _image(session, shapes, spec.settings, record)
+    record.doing("data set")
+    _data_set(session, shapes, spec.settings, record)
+    record.doing("warm-up")
+    inputs = Preprocessor(spec.settings.preprocess, session.inputs, shapes)(spec.settings.image)
+    session.write_inputs({name: array[np.newaxis] for name, array in inputs.items()})
+    timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
+    for remark in (timed.ended, drift_line(record.result.latency)):
+        if remark is not None:
+            _remark(record, remark)
+    if spec.telemetry.gpu_uuids:  # without a GPU there is nothing to sample
+        record.doing("telemetry")
+        _gpu(session, spec, record)
+
+
+def _so_far(record: CaseRecord) -> EngineCase:
+    return cast("EngineCase", record.result)
+
+
+def _remark(record: CaseRecord, text: str) -> None:
+    """Something a reader must know."""
+    record.keep(remarks=[*_so_far(record).remarks, text])
+
+
+def _precision(spec: EngineSpec) -> Precision:
+    """Of an ONNX file what it says; of others what they were built for cannot be told, and fp32 is asked for."""
+    source = model_source(spec.model)
+    if spec.case.backend != "onnxruntime" or source.path is None:
+        return "fp32"
+    from perfharness.backends.onnx_precision import model_precision
+
+    return model_precision(str(source.path)) or "fp32"
+
+
+def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings, record: CaseRecord) -> dict[str, Shape]:
+    """Shapes for one image. Raises `BackendError` where the model does not take one."""
+    name = settings.preprocess.input_name or specs[0].name
+    chosen = [one for one in specs if one.name == name]
+    if len(specs) != 1 or not chosen:
+        names = ", ".join(one.name for one in specs)
+        raise BackendError(f"the model takes the inputs {names}; only models that take one image can be compared")
+    (spec,) = chosen
+    if len(spec.shape) != 4:
+        raise BackendError(f"input {name!r} is {spec.shape}, which is no batch of images")
+    if spec.shape[0] not in (None, 1):
+        raise BackendError(f"the model is made for batches of {spec.shape[0]}, and one image at a time is compared")
+    is_last = spec.shape[3] in CHANNELS and spec.shape[1] not in CHANNELS
+    wanted = (1, *settings.input_size, 3) if is_last else (1, 3, *settings.input_size)
+    shape = tuple(want if size is None else size for size, want in zip(spec.shape, wanted, strict=True))
+    size = shape[1:3] if is_last else shape[2:]
+    if size != settings.input_size:
+        told = f"{settings.input_size[0]} x {settings.input_size[1]}"
+        _remark(record, f"it takes images of {size[0]} x {size[1]} only, not of {told}")
+    record.keep(input=TensorSpec(name=name, shape=shape, dtype=spec.dtype))
+    return {name: shape}
+
+
+def _accuracy_settings(settings: CompareSettings, inputs: Path, truth: Path | None) -> AccuracySettings:
+    return AccuracySettings(
+        inputs=inputs,
+        truth=truth,
+        truth_scale=settings.truth_scale,
+        depth=settings.depth,
+        preprocess=settings.preprocess,
+        output_name=settings.output_name,
+        metrics=settings.metrics if truth is not None else (),
+        limit=settings.metric_limit,
+    )
+
+
+def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> None:
+    """The map of the one image, and its errors. Raises `BackendError` where the output is no map."""
+    given = _accuracy_settings(settings, settings.image, settings.truth)
+    store = record.folder / IMAGE_FOLDER
+    found = measure_accuracy(session, shapes, given, store=store)
+    try:
+        outputs = read_outputs(store, settings.image.stem)
+        name = settings.output_name or next(iter(outputs))
+        if name not in outputs:
+            raise BackendError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
+        values = as_map(outputs[name])
+    except SampleError as error:
+        raise BackendError(found.reasons.get("failed_samples", str(error))) from error
+    record.keep(output=TensorSpec(name=name, shape=values.shape, dtype=str(outputs[name].dtype)))
+    if not np.isfinite(values).all():
+        _remark(record, f"{int((~np.isfinite(values)).sum())} of {values.size} values of its map are NaN or infinite")
+    if settings.truth is not None:
+        record.keep(image_accuracy=found)
+
+
+def _data_set(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> None:
+    if settings.metric_images is None:
+        return
+    given = _accuracy_settings(settings, settings.metric_images, settings.metric_truth)
+    found = measure_accuracy(session, shapes, given, store=record.folder / MAPS_FOLDER, details=record.folder)
+    if settings.metric_truth is not None:
+        record.keep(accuracy=found)
+    elif found.reasons.get("failed_samples"):
+        record.keep(engine_reasons={"accuracy": found.reasons["failed_samples"]})
+
+
+@dataclass
+class _Work:
+    """Rounds with the sampler, and when they were done."""
+
+    session: Session
+    seconds: float
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+    rounds: int | None = None
+
+    def __call__(self) -> list[int]:
+        with quiet_collector():
+            self.start_unix_ns = time.time_ns()
+            ends = work_for(self.session, self.seconds)
+            self.end_unix_ns = time.time_ns()
+        self.rounds = len(ends)
+        return ends
+
+
+def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
+    """The same rounds with the sampler."""
+    work = _Work(session, spec.telemetry.seconds)
+    seen = measure_beside(record.folder, spec.telemetry, 1, work)
+    use = GpuUse(
+        utilization_percent=seen.utilization_percent,
+        power_mean_w=seen.power_mean_w,
+        energy_per_inference_j=None if seen.energy_per_item_j is None else seen.energy_per_item_j.value,
+        memory_peak_bytes=seen.device_peak_bytes,
+        clock_drop_percent=seen.clock_drop_percent,
+        start_unix_ns=work.start_unix_ns,
+        end_unix_ns=work.end_unix_ns,
+        inferences=work.rounds,
+    )
+    reasons = {name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"}
+    record.keep(gpu=use, engine_reasons={**_so_far(record).engine_reasons, **reasons})
+    latency, rate, again = record.result.latency, record.result.items_per_second, seen.telemetry_items_per_second
+    if latency and rate and again and apart_percent(rate, again) is not None:
+        told = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those with the sampler"
+        _remark(record, f"its speed was not reproducible: a mean of {told}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], ENGINE_ENTRY, measure_engine, EngineSpec, EngineCase))
