@@ -165,7 +165,7 @@ def _gpu(f: Figures) -> StageVerdict | None:
             [
                 (
                     f"The GPU is at work on it {_percent(f.gpu_busy, f.span)} of the time "
-                    f"({_ms(f.operation_time)} ms of operations)."
+                    f"({_ms(f.operation_time)} ms of operations in all batches)."
                 ),
                 *several,
                 *f.limits.evidence,
