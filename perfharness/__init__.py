@@ -7,16 +7,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfharness.inputs import open_run
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
+    from perfharness.runs.cold_start import cold_start
+    from perfharness.runs.launch import launch
+    from perfharness.runs.sweep import sweep_processes
 
-__all__ = ["PerfRecorder", "get_default_arg_parser", "open_run", "parse_validate_default_args", "startup_range"]
+__all__ = [
+    "PerfRecorder",
+    "cold_start",
+    "get_default_arg_parser",
+    "launch",
+    "open_run",
+    "parse_validate_default_args",
+    "startup_range",
+    "sweep_processes",
+]
+
+USE_CASES = {
+    "cold_start": "perfharness.runs.cold_start",
+    "launch": "perfharness.runs.launch",
+    "open_run": "perfharness.inputs",
+    "sweep_processes": "perfharness.runs.sweep",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the traced process imports this package before it is known whether it wants a recorder."""
-    if name == "open_run":
-        from perfharness.inputs import open_run
+    if name in USE_CASES:
+        from importlib import import_module
 
-        return open_run
+        return getattr(import_module(USE_CASES[name]), name)
     if name in __all__:
         import perfharness.recorder
 

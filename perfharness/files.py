@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from perfharness.errors import ResultError
+from perfharness.errors import ResultError, UsageError
 
 STDOUT = Path("-")
 """As an output, standard output."""
@@ -51,6 +51,29 @@ def read_regular(path: Path, *, follow: bool = True) -> bytes:
             return file.read()
     finally:
         os.close(descriptor)
+
+
+def read_toml(path: Path, option: str = "") -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Args:
+        option: that named the file, for the message.
+
+    Raises `UsageError` where it cannot be read or is none.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    what = f"{option} {path}".strip()
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{what} is no TOML file: {error}") from error
+    return content
 
 
 def is_plain(path: Path, kind: Callable[[int], bool] = stat.S_ISREG) -> bool:

@@ -37,6 +37,12 @@ from perfharness_launcher.staging import Staging, left_behind, staging
 ALMOST_FULL_BYTES = 1 << 20
 """Less space than this at the end of a run, and something was perhaps not written."""
 
+LAUNCHED_WITH = {
+    "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
+    "reject_throttled",
+}  # fmt: skip
+"""Options that stand in the manifest under their own names."""
+
 
 @dataclass
 class FinishedRun:
@@ -255,15 +261,9 @@ def make_manifest(
         complete=records is not None,
         created=created,
         command=list(command),
-        script=options.script,
-        script_arguments=list(options.script_arguments),
+        **options.model_dump(include=LAUNCHED_WITH),
         num_processes_per_gpu=options.num_processes,
-        warmup_batches=options.warmup_batches,
-        domain=options.domain,
-        batch_pattern=options.batch_pattern,
-        cpu_bind=options.cpu_bind,
         placement_reason=plan.placement_reason,
-        reject_throttled=options.reject_throttled,
         tracer=plan.tracer,
         environment=plan.environment,
         processes=[_planned_record(spec, plan) for spec in plan.processes] if records is None else list(records),

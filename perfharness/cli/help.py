@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,27 @@ VERBS = {
 """Summaries in the order of the help; each verb is a module here with `register(app)`, imported when it is called."""
 
 OTHER = "Other options"
+
+
+def _print_whole_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="Show all options.",
+        is_eager=True,
+        hidden=True,
+        callback=_print_whole_help,
+    ),
+]
+"""The option of a verb that hides its rare options from `--help`."""
 
 
 class GroupedCommand(TyperCommand):

@@ -45,31 +45,6 @@ CommandLineError: type[Exception] = next(
 MEANING = "Batches and ranges"
 """The group of options that say what is read as what."""
 
-Domain = Annotated[
-    str | None,
-    typer.Option("--domain", help="NVTX domain to read, for a script without the recorder.", rich_help_panel=MEANING),
-]
-BatchPattern = Annotated[
-    str | None,
-    typer.Option(
-        "--batch-pattern",
-        metavar="REGEX",
-        help="Names of the ranges that are batches, for a script without the recorder.",
-        rich_help_panel=MEANING,
-    ),
-]
-
-
-RejectThrottled = Annotated[
-    bool,
-    typer.Option(
-        "--reject-throttled",
-        help="Leave batches out of the statistics that ran while the GPU's clocks were throttled.",
-        rich_help_panel=MEANING,
-    ),
-]
-
-
 WarmupOption = Annotated[
     int | None,
     typer.Option(
@@ -117,24 +92,6 @@ SOURCE_HELP = "A run, a process of it, a sweep, cold starts, or a trace (.sqlite
 """The argument of every verb that reads results."""
 
 
-class TracerOption(str, Enum):
-    """Words of --tracer."""
-
-    AUTO = "auto"
-    NSYS = "nsys"
-    EMBEDDED = "embedded"
-    NONE = "none"
-
-
-class CpuBindOption(str, Enum):
-    """Words of --cpu-bind."""
-
-    AUTO = "auto"
-    NONE = "none"
-    NUMA = "numa"
-    CORES = "cores"
-
-
 class ClockRefusal(str, Enum):
     """Words of --clock-refusal."""
 
@@ -146,15 +103,6 @@ ClockRefusalOption = Annotated[
     ClockRefusal,
     typer.Option("--clock-refusal", help="What to do where a clock setting is refused; stop: restore what was set."),
 ]
-
-
-class LogLevelOption(str, Enum):
-    """Words of --log-level."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 def exit_with(findings: Iterable[Finding]) -> None:

@@ -158,6 +158,14 @@ class StartBarrierRecord(_Model):
     """When each process came, by its folder; None: it never did."""
 
 
+class SettingsRecord(_Model):
+    """The settings of a launch that came from a file."""
+
+    file: str
+    names: list[str]
+    """As in the file; those given on the command line or in a call as well are left out."""
+
+
 class RunManifest(_Model):
     """One run."""
 
@@ -174,6 +182,9 @@ class RunManifest(_Model):
 
     script: str
     script_arguments: MaskedArguments = Field(default_factory=list)
+    settings: SettingsRecord | None = None
+    """None where no file was used."""
+
     num_processes_per_gpu: Int64
     warmup_batches: Int64
     domain: str | None = None

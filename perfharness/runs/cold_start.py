@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,11 @@ from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import BENCHMARK_NAME
 from perfharness.report.run_folder import RunSummary, read_manifest
-from perfharness.runs.launch import LaunchResult, Observe, run_plan, unobserved
+from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series import read_series, write_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 
 FIGURES = (
     "process_to_first_batch_ms",
@@ -76,7 +76,7 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
         raise UsageError(f"--cold-start {count}: at least one process is needed")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
         raise UsageError("--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most")
-    return [replace(options, output_dir=options.output_dir / name) for name in process_names(count)]
+    return [options.model_copy(update={"output_dir": options.output_dir / name}) for name in process_names(count)]
 
 
 def process_names(count: int) -> list[str]:
@@ -92,6 +92,25 @@ def prepare_cache(name: str, drop: Callable[[], CacheState]) -> ColdStartRow:
     state = drop()
     status: Literal["ok", "not_run"] = "ok" if state.method is not None else "not_run"
     return ColdStartRow(cache=cache, folder=name, status=status, reason=state.reason, cache_state=state)
+
+
+def cold_start(
+    script: str | Path, *script_arguments: str, count: int, config: str | Path | None = None, **settings: Any
+) -> ColdStartResult:
+    """Measure the start-up of fresh processes; what `perfharness launch --cold-start` does.
+
+    Args:
+        script, script_arguments, config, settings: as in `perfharness.launch`.
+        count: of processes with a cold file cache, and as many with a warm one.
+
+    Raises:
+        UsageError: as in `perfharness.launch`.
+    """
+    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    command = command_of(options, "--cold-start", str(count))
+    plans = plan_launches(cold_start_options(options, count))
+    rows = [process.row for process in run_cold_start(plans, command)]
+    return summarize_cold_start(options, plans, rows, command)
 
 
 def run_cold_start(

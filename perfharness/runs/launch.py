@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
@@ -16,7 +16,7 @@ from perfharness_launcher.launch import companions_for
 from perfharness_launcher.launch import launch as measure
 from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
 from perfharness_launcher.plan.machine import gather
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.processes.supervise import Observer
 
 if TYPE_CHECKING:
@@ -78,6 +78,33 @@ class LaunchResult:
         from perfharness.inputs import open_run
 
         return open_run(self.folder)
+
+
+def launch(
+    script: str | Path,
+    *script_arguments: str,
+    config: str | Path | None = None,
+    observer: Observer | None = None,
+    **settings: Any,
+) -> LaunchResult:
+    """Run a script in N processes on M GPUs, traced, and analyse it; what `perfharness launch` does.
+
+    A run folder is written as by the command. Ctrl-C ends the processes; what they measured is analysed and returned.
+
+    Args:
+        script: a `.py` file, or any program.
+        script_arguments: its own arguments.
+        config: a TOML file with a `[launch]` table; None: `perfharness.toml` or `pyproject.toml` beside the script.
+        observer: is notified of what goes on.
+        settings: fields of `LaunchOptions`, as `num_processes=2, gpus="0,1", output_dir="out"`.
+
+    Raises:
+        UsageError: a setting does not exist, has a wrong type, or contradicts another or the machine.
+        LaunchError: no process could be started; what was in the output folder is as it was.
+    """
+    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    (plan,) = plan_launches([options])
+    return run_plan(plan, command_of(options), observer or Observer())
 
 
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:

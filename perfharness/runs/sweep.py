@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.model.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow
 from perfharness.report.run_folder import RunSummary, read_manifest
-from perfharness.runs.launch import LaunchResult, Observe, run_plan, unobserved
+from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series import read_series, write_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
 """The finest first."""
@@ -46,8 +46,8 @@ class SweepLaunch:
 
 
 @dataclass(frozen=True)
-class SweepResult:
-    """A sweep.
+class ProcessSweep:
+    """A sweep over the number of processes.
 
     Attributes:
         folder: of `scaling.json` and of the runs.
@@ -70,8 +70,31 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
             "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
         )
     return [
-        replace(options, num_processes=number, output_dir=options.output_dir / f"np_{number}") for number in numbers
+        options.model_copy(update={"num_processes": number, "output_dir": options.output_dir / f"np_{number}"})
+        for number in numbers
     ]
+
+
+def sweep_processes(
+    script: str | Path,
+    *script_arguments: str,
+    numbers: Sequence[int],
+    config: str | Path | None = None,
+    **settings: Any,
+) -> ProcessSweep:
+    """Launch a script with each number of processes per GPU; what `perfharness launch --np-sweep` does.
+
+    Args:
+        script, script_arguments, config, settings: as in `perfharness.launch`.
+        numbers: of processes per GPU.
+
+    Raises:
+        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
+    """
+    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
+    plans = plan_launches(sweep_options(options, numbers))
+    return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
 
 
 def run_sweep(
@@ -103,7 +126,7 @@ def run_sweep(
 
 def summarize_sweep(
     options: LaunchOptions, plans: Sequence[LaunchPlan], launches: Sequence[SweepLaunch], command: Sequence[str]
-) -> SweepResult:
+) -> ProcessSweep:
     """The scaling curve, written to `scaling.json`. Raises `ResultError`."""
     loops = [loop_path(one.result.summary.results) for one in launches if one.result is not None]
     scaling = Scaling(
@@ -117,7 +140,7 @@ def summarize_sweep(
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
-    return SweepResult(scaling, launches, options.output_dir, is_kept=not is_written)
+    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written)
 
 
 def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:

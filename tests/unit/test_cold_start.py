@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from perfharness.cli.launch import observed, show_cold_start
+from perfharness.cli.launch import Shown, show_cold_start
 from perfharness.cli.output import Output
 from perfharness.errors import UsageError
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
@@ -109,16 +107,17 @@ def test_median_and_range() -> None:
 )
 def test_what_cannot_go_together(options: dict[str, Any], count: int) -> None:
     with pytest.raises(UsageError, match="--cold-start"):
-        cold_start_options(LaunchOptions("x.py", **options), count)
+        cold_start_options(LaunchOptions(script="x.py", **options), count)
 
 
-OPTIONS = LaunchOptions("script.py", tracer="none", python=sys.executable, telemetry=False)
+OPTIONS = LaunchOptions(script="script.py", tracer="none", python=sys.executable, telemetry=False)
 
 
 def options_of(tmp_path: Path, *arguments: str) -> LaunchOptions:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    return replace(OPTIONS, script=str(script), script_arguments=arguments, output_dir=tmp_path / "out")
+    settings = {"script": str(script), "script_arguments": arguments, "output_dir": tmp_path / "out"}
+    return OPTIONS.model_copy(update=settings)
 
 
 class Dropping:
@@ -145,8 +144,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.setattr("perfharness.runs.cold_start.drop_page_cache", drop)
         facts = MachineFacts(interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
         plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
-        output = Output.of()
-        code = show_cold_start(options, plans, output, partial(observed, output, show_output=False, series=True))
+        code = show_cold_start(options, plans, Shown(Output.of()))
         written = json.loads((options.output_dir / "cold_start.json").read_text())
         jsonschema.validate(written, json.loads(SCHEMA.read_text()))
         return code, ColdStart.model_validate(written), capsys.readouterr().out
@@ -191,7 +189,7 @@ def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, mea
 
 
 def test_cold_starts_that_report_nothing_are_3(tmp_path: Path, measure: Measure) -> None:
-    options = replace(OPTIONS, script="true", output_dir=tmp_path / "out")
+    options = OPTIONS.model_copy(update={"script": "true", "output_dir": tmp_path / "out"})
     code, found, _ = measure(options, Dropping(CacheState(method="fadvise")), count=1)
     assert code == 3
     assert [row.status for row in found.rows] == ["ok"] * 3

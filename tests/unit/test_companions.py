@@ -59,11 +59,15 @@ class Fake:
             raise self.error
 
 
-def plan_of(tmp_path: Path, program: str = "true", *arguments: str, **options: int) -> LaunchPlan:
-    return make_plan(
-        LaunchOptions(program, arguments, output_dir=tmp_path / "out", tracer="none", **options),  # type: ignore[arg-type]
-        MachineFacts(interpreter=InterpreterFacts("python3")),
+def plan_of(tmp_path: Path, program: str = "true", *arguments: str, num_processes: int = 1) -> LaunchPlan:
+    options = LaunchOptions(
+        script=program,
+        script_arguments=arguments,
+        output_dir=tmp_path / "out",
+        tracer="none",
+        num_processes=num_processes,
     )
+    return make_plan(options, MachineFacts(interpreter=InterpreterFacts("python3")))
 
 
 def run(

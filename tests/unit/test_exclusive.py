@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: C
 
 def test_without_a_gpu_none_can_be_ours_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--require-exclusive: no GPU"):
-        make_plan(LaunchOptions("true", tracer="none", require_exclusive=True), MachineFacts())
+        make_plan(LaunchOptions(script="true", tracer="none", require_exclusive=True), MachineFacts())
 
 
 def test_whose_a_process_is_stands_in_its_environment() -> None:

@@ -95,7 +95,7 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
 @pytest.mark.parametrize("text", ["", "1,", "0,1", "1,1", "a", "-1", "1;2"])
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--np-sweep"):
-        sweep_options(LaunchOptions("x.py"), parse_np_sweep(text) or ())
+        sweep_options(LaunchOptions(script="x.py"), parse_np_sweep(text) or ())
 
 
 def test_a_list_of_numbers() -> None:
@@ -104,10 +104,10 @@ def test_a_list_of_numbers() -> None:
 
 
 def test_the_number_of_processes_is_the_sweep_s() -> None:
-    swept = sweep_options(LaunchOptions("x.py"), (1, 2))
+    swept = sweep_options(LaunchOptions(script="x.py"), (1, 2))
     assert [(each.num_processes, str(each.output_dir)) for each in swept] == [(1, "out/np_1"), (2, "out/np_2")]
     with pytest.raises(UsageError, match="-np"):
-        sweep_options(LaunchOptions("x.py", num_processes=2), (1, 2))
+        sweep_options(LaunchOptions(script="x.py", num_processes=2), (1, 2))
 
 
 def test_why_a_launch_failed() -> None:

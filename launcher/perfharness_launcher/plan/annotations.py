@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import Any
 
 from perfharness.annotate.expressions import Expression
 from perfharness.boot import without_current_folder
+from perfharness.errors import UsageError
+from perfharness.files import read_toml
 from perfharness.model.annotations import Annotations, FunctionAnnotation
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 LOOKUP = "perfharness.annotate.lookup"
 LOOKUP_TIMEOUT_S = 60
@@ -47,11 +43,9 @@ def read_annotations(path: Path | None, torch_depth: int | None, script: Path, e
     if path is None:
         return AnnotationFacts(None if torch_depth is None else Annotations(torch_depth=torch_depth))
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return _refused(f"--annotate {path} cannot be read: {error.strerror}")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return _refused(f"--annotate {path} is no TOML file: {error}")
+        content = read_toml(path, "--annotate")
+    except UsageError as error:
+        return AnnotationFacts(problems=(str(error),))
     problems = [f"{path}: {problem}" for problem in problems_of_form(content)]
     if not problems and torch_depth is None and not any(content.get(kind) for kind in ("range", "batch")):
         problems.append(f'{path} names no function; add [[range]] or [[batch]] with function = "module:function"')
@@ -65,10 +59,6 @@ def read_annotations(path: Path | None, torch_depth: int | None, script: Path, e
     if len(made.to_json()) > MAX_BYTES:
         problems.append(f"{path}: {len(functions)} functions are more than fit into the environment of a process")
     return AnnotationFacts(made, tuple(problems))
-
-
-def _refused(problem: str) -> AnnotationFacts:
-    return AnnotationFacts(problems=(problem,))
 
 
 # ---- the form of the file ----

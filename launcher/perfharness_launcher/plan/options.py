@@ -1,90 +1,387 @@
-"""What a launch is asked to do, what the machine offers, and the plan that comes of both. No I/O."""
+"""What a launch is asked to do: each setting once, with its option, help and default; and the file of settings.
+
+The command line, the `[launch]` table of a TOML file and `perfharness.launch()` take the same settings.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from perfharness.errors import UsageError
+from perfharness.files import read_toml
+from perfharness.model.manifest import SettingsRecord
 from perfharness.model.placement import CpuBind
 
-TracerChoice = Literal["auto", "nsys", "embedded", "none"]
-ClockRefusalChoice = Literal["go-on", "stop"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+PROCESSES = "Processes and GPUs"
+BATCHES = "Batches and ranges"
+TRACING = "Tracing"
+TOGETHER = "Starting together"
+MACHINE = "Telemetry and clocks"
+OUTPUT = "Output"
+"""Groups of options in the help."""
 
-DEFAULT_COOL_DOWN_LIMIT_S = 300.0
 DEFAULT_WARMUP_BATCHES = 1
 DEFAULT_OUTPUT_DIR = "out"
-DEFAULT_SAMPLE_INTERVAL_MS = 50.0
-DEFAULT_MEASURE_IDLE_S = 1.0
-DEFAULT_BARRIER_TIMEOUT_S = 300.0
-"""Between the first process and the last one: their imports and models are the same, so minutes mean that one hangs."""
+DEFAULT_COOL_DOWN_LIMIT_S = 300.0
+
+SETTINGS_NAME = "perfharness.toml"
+PROJECT_NAME = "pyproject.toml"
+TABLE = "launch"
 
 
 @dataclass(frozen=True)
-class LaunchOptions:
-    """The command line of `perfharness launch`, checked for form only.
+class Option:
+    """How a setting is spelled.
 
     Args:
-        script: a `.py` file, or any program (a path, or a name on PATH).
-        num_processes: per GPU.
-        num_gpus, gpu_offset: None where not given, so that they can be told from a clash with `gpus`.
-        gpus: `UUID`, `INDEX` or `INDEX:MIG` each; empty: choose by number.
-        warmup_batches: at the front and at the end.
-        nsys: the one nsys to use; None: look for it.
-        python: the interpreter of a `.py` script.
-        timeout_s: for each measured process, from its start; None: no limit.
-        reject_throttled: batches during which the GPU's clocks were kept down are left out of the statistics.
-        trace_os: whether nsys records the operating system's calls too, so that waits between threads are known.
-        annotate: TOML file that annotates the script from outside.
-        barrier: whether the processes enter their first measured batches together.
-        barrier_timeout_s: how long those that are there wait for the others, from the first one on.
-        cpu_bind: what CPUs the processes are bound to; `auto`: those near their GPUs where that can only help.
-        require_exclusive: whether a GPU on which others are is an error.
-        annotate_torch: PyTorch modules down to this depth become stages; None: none do.
-        telemetry: whether the GPUs and the host are sampled beside the run.
-        sample_interval_ms: how often.
-        measure_idle_s: how long the GPUs are sampled before the first process, for their idle power.
-        maximize_clocks: GPU clocks at their maximum for the time of the run.
-        clock_refusal: whether a run whose clocks cannot all be set goes on.
-        cool_down_c: the run begins when its GPUs are at most that warm (degrees Celsius); None: at once.
-        cool_down_limit_s: how long it waits for that.
-        plots: whether the telemetry is drawn at the end.
+        flags: on the command line; the last one, without its dashes, is its name in a file.
+        negative: the flag that switches it off.
+        rare: left out of `--help`.
     """
 
+    flags: tuple[str, ...]
+    panel: str
+    help: str
+    metavar: str | None = None
+    negative: str | None = None
+    rare: bool = True
+    show_default: bool | str = True
+
+    @property
+    def key(self) -> str:
+        """Its name in a file."""
+        return self.flags[-1].removeprefix("--")
+
+
+class LaunchOptions(BaseModel):
+    """Settings of a launch, checked for form only. Units of fields that have one are the end of their names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     script: str
+    """A `.py` file, or any program (a path, or a name on PATH)."""
+
     script_arguments: tuple[str, ...] = ()
-    num_processes: int = 1
-    num_gpus: int | None = None
-    gpu_offset: int | None = None
-    gpus: tuple[str, ...] = ()
-    warmup_batches: int = DEFAULT_WARMUP_BATCHES
-    output_dir: Path = Path(DEFAULT_OUTPUT_DIR)
-    log_level: LogLevel = "info"
-    tracer: TracerChoice = "auto"
-    nsys: Path | None = None
-    python: str = "python3"
-    timeout_s: float | None = None
-    domain: str | None = None
-    batch_pattern: str | None = None
-    reject_throttled: bool = False
-    annotate: Path | None = None
-    annotate_torch: int | None = None
-    trace_os: bool = False
-    barrier: bool = True
-    barrier_timeout_s: float = DEFAULT_BARRIER_TIMEOUT_S
-    telemetry: bool = True
-    sample_interval_ms: float = DEFAULT_SAMPLE_INTERVAL_MS
-    measure_idle_s: float = DEFAULT_MEASURE_IDLE_S
-    plots: bool = False
-    require_exclusive: bool = False
-    cpu_bind: CpuBind = "auto"
-    maximize_clocks: bool = False
-    clock_refusal: ClockRefusalChoice = "go-on"
-    cool_down_c: float | None = None
-    cool_down_limit_s: float = DEFAULT_COOL_DOWN_LIMIT_S
+
+    settings: SettingsRecord | None = None
+    """Which of these came from a file."""
+
+    num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.", rare=False)] = 1
+    num_gpus: Annotated[
+        int | None,
+        Option(
+            ("-ng", "--num-gpus"),
+            PROCESSES,
+            "GPUs to use, one group of processes on each. [default: 1]",
+            rare=False,
+        ),
+    ] = None
+    gpu_offset: Annotated[
+        int | None,
+        Option(("-go", "--gpu-offset"), PROCESSES, "Number of the first GPU. [default: 0]", rare=False),
+    ] = None
+    gpus: Annotated[
+        tuple[str, ...],
+        Option(("--gpus",), PROCESSES, "The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.", metavar="GPU,…", rare=False),
+    ] = ()
+    cpu_bind: Annotated[
+        CpuBind,
+        Option(
+            ("--cpu-bind",),
+            PROCESSES,
+            "CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
+        ),
+    ] = "auto"
+    require_exclusive: Annotated[
+        bool,
+        Option(("--require-exclusive",), PROCESSES, "Start only on GPUs that nobody else uses; fail where they come."),
+    ] = False
+    python: Annotated[
+        str, Option(("--python",), PROCESSES, "Interpreter of a .py SCRIPT.", show_default="this one")
+    ] = Field(default_factory=lambda: sys.executable)
+    timeout_s: Annotated[
+        float | None,
+        Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS", rare=False),
+    ] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
+    ] = "info"
+    warmup_batches: Annotated[
+        int,
+        Option(
+            ("-w", "--warmup-batches"),
+            BATCHES,
+            "Batches excluded as warm-up, at the front and at the end of each loop.",
+            rare=False,
+        ),
+    ] = DEFAULT_WARMUP_BATCHES
+    annotate: Annotated[
+        Path | None,
+        Option(
+            ("--annotate",),
+            BATCHES,
+            "Functions of the script and its packages that become ranges.",
+            metavar="FILE.toml",
+            rare=False,
+        ),
+    ] = None
+    annotate_torch: Annotated[
+        int | None,
+        Option(
+            ("--annotate-torch",), BATCHES, "PyTorch modules become stages; 0: the outermost only.", metavar="DEPTH"
+        ),
+    ] = None
+    domain: Annotated[
+        str | None, Option(("--domain",), BATCHES, "NVTX domain to read, for a script without the recorder.")
+    ] = None
+    batch_pattern: Annotated[
+        str | None,
+        Option(
+            ("--batch-pattern",),
+            BATCHES,
+            "Names of the ranges that are batches, for a script without the recorder.",
+            metavar="REGEX",
+        ),
+    ] = None
+    reject_throttled: Annotated[
+        bool,
+        Option(
+            ("--reject-throttled",),
+            BATCHES,
+            "Leave batches out of the statistics that ran while the GPU's clocks were throttled.",
+        ),
+    ] = False
+    tracer: Annotated[
+        Literal["auto", "nsys", "embedded", "none"],
+        Option(("--tracer",), TRACING, "auto: nsys where a working one is found, else embedded.", rare=False),
+    ] = "auto"
+    nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "The nsys to use; otherwise it is looked for.")] = None
+    trace_os: Annotated[
+        bool, Option(("--trace-os",), TRACING, "Record waits in the operating system too (nsys; costs time).")
+    ] = False
+    barrier: Annotated[
+        bool,
+        Option(
+            ("--barrier",),
+            TOGETHER,
+            "Hold each process at its first measured batch until all have come to theirs.",
+            negative="--no-barrier",
+        ),
+    ] = True
+    barrier_timeout_s: Annotated[
+        float,
+        Option(
+            ("--barrier-timeout",), TOGETHER, "How long the first process there waits for the last.", metavar="SECONDS"
+        ),
+    ] = 300.0
+    """Their imports and models are the same, so minutes between the first and the last mean that one hangs."""
+
+    telemetry: Annotated[
+        bool,
+        Option(("--telemetry",), MACHINE, "Sample the GPUs and the host during the run.", negative="--no-telemetry"),
+    ] = True
+    sample_interval_ms: Annotated[
+        float, Option(("--sample-interval-ms",), MACHINE, "How often they are sampled.", metavar="MS")
+    ] = 50.0
+    measure_idle_s: Annotated[
+        float,
+        Option(
+            ("--measure-idle",),
+            MACHINE,
+            "How long the idle GPUs are sampled before the first process.",
+            metavar="SECONDS",
+        ),
+    ] = 1.0
+    cool_down_c: Annotated[
+        float | None,
+        Option(("--cool-down",), MACHINE, "Begin when the GPUs are at most that warm.", metavar="CELSIUS"),
+    ] = None
+    cool_down_limit_s: Annotated[
+        float, Option(("--cool-down-limit",), MACHINE, "Begin after that long in any case.", metavar="SECONDS")
+    ] = DEFAULT_COOL_DOWN_LIMIT_S
+    maximize_clocks: Annotated[
+        bool,
+        Option(
+            ("-m", "--maximize-clocks"), MACHINE, "GPU clocks at their maximum for the time of the run.", rare=False
+        ),
+    ] = False
+    clock_refusal: Annotated[
+        Literal["go-on", "stop"],
+        Option(
+            ("--clock-refusal",),
+            MACHINE,
+            "What to do where a clock setting is refused; stop: restore what was set.",
+        ),
+    ] = "go-on"
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.", rare=False)] = Path(
+        DEFAULT_OUTPUT_DIR
+    )
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """`a,b` is two; blanks and empty parts are left out."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return tuple(value) if isinstance(value, list) else value
 
     @property
     def is_python_script(self) -> bool:
         """Whether SCRIPT runs under a Python interpreter; any other runs as a program."""
         return self.script.endswith(".py")
+
+
+class TerminalOptions(BaseModel):
+    """Settings of the command line's own output, which a file may hold too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    plots: Annotated[
+        bool,
+        Option(("--plots",), OUTPUT, "Draw the telemetry: telemetry_gpu_N.png, telemetry_host.png and telemetry.html."),
+    ] = False
+    show_output: Annotated[
+        bool, Option(("--show-output",), OUTPUT, "Mirror the output of the processes to the terminal.")
+    ] = False
+
+
+def options_of(model: type[BaseModel]) -> dict[str, Option]:
+    """The options of a model, by field."""
+    return {
+        name: option
+        for name, field in model.model_fields.items()
+        for option in field.metadata
+        if isinstance(option, Option)
+    }
+
+
+KEYS = {option.key: name for model in (LaunchOptions, TerminalOptions) for name, option in options_of(model).items()}
+"""Fields by their names in a file."""
+
+
+def read_settings(script: str, config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
+    """The settings of a file, by field, and which they are; paths in it are relative to it.
+
+    Args:
+        config: the file; None: `perfharness.toml` or `pyproject.toml` beside the script, where there is one.
+
+    Raises:
+        UsageError: it cannot be read, or has a setting that does not exist or a value of a wrong type.
+    """
+    for path in _candidates(script) if config is None else [config]:
+        content = read_toml(path, "--config" if config is not None else "")
+        table = content.get("tool", {}).get("perfharness", {}) if path.name == PROJECT_NAME else content
+        name = f"[tool.perfharness.{TABLE}]" if path.name == PROJECT_NAME else f"[{TABLE}]"
+        if stray := sorted(key for key in table if key.replace("_", "-") in KEYS):
+            raise UsageError(f"{path}: {stray[0]} stands outside of {name}")
+        if TABLE in table:
+            found = _checked(table[TABLE], f"{path} {name}", path.parent)
+            return found, SettingsRecord(file=str(path), names=[_key(name) for name in found])
+        if config is not None:
+            raise UsageError(f"{path} has no table {name}")
+    return {}, None
+
+
+def _candidates(script: str) -> Iterator[Path]:
+    if Path(script).is_file():
+        yield from (path for name in (SETTINGS_NAME, PROJECT_NAME) if (path := Path(script).with_name(name)).is_file())
+
+
+def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is a table of settings, not {table!r}")
+    unknown = sorted(key for key in table if key.replace("_", "-") not in KEYS)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].replace("_", "-"), KEYS, 1)
+        hint = f"; {near[0]} does" if near else "; `perfharness launch --help-all` lists all"
+        raise UsageError(f"{where}: the setting {unknown[0]} does not exist{hint}")
+    values = {KEYS[key.replace("_", "-")]: value for key, value in table.items()}
+    made: dict[str, Any] = {}
+    problems = []
+    for model, more in ((LaunchOptions, {"script": ""}), (TerminalOptions, {})):
+        own = {name: value for name, value in values.items() if name in model.model_fields}
+        try:  # as JSON, in which a path is a string and a tuple a list, though nothing else is converted
+            checked = model.model_validate_json(json.dumps({**more, **own}, default=str), strict=True)
+        except ValidationError as error:
+            problems += [f"{where}: {sentence}" for sentence in sentences_of(error)]
+        else:
+            made |= {name: _in_folder(name, getattr(checked, name), folder) for name in own}
+    if problems:
+        raise UsageError("\n".join(problems))
+    return made
+
+
+def _in_folder(name: str, value: Any, folder: Path) -> Any:
+    if isinstance(value, Path):
+        return folder / value
+    return str(folder / value) if name == "python" and "/" in value else value
+
+
+def _key(name: str) -> str:
+    return next(key for key, field in KEYS.items() if field == name)
+
+
+def launch_options(
+    script: str | Path, script_arguments: Sequence[str], given: Mapping[str, Any], config: Path | None = None
+) -> tuple[LaunchOptions, TerminalOptions]:
+    """The options of a launch: the given ones over those of a file over the defaults.
+
+    Args:
+        given: by field, of both models.
+        config: as in `read_settings`.
+
+    Raises:
+        UsageError: a setting does not exist or has a wrong type.
+    """
+    values, record = read_settings(str(script), config)
+    if record is not None:
+        record = record.model_copy(update={"names": [_key(name) for name in values if name not in given]})
+    values |= given
+    terminal = {name: values.pop(name) for name in TerminalOptions.model_fields if name in values}
+    try:
+        options = LaunchOptions(
+            script=str(script), script_arguments=tuple(map(str, script_arguments)), settings=record, **values
+        )
+        return options, TerminalOptions(**terminal)
+    except ValidationError as error:
+        raise UsageError("\n".join(sentences_of(error))) from None
+
+
+def command_of(options: LaunchOptions, *more: str) -> list[str]:
+    """A command line that launches the same.
+
+    Args:
+        more: options that are not of the launch itself.
+    """
+    words = ["perfharness", "launch", *more]
+    for name, option in options_of(LaunchOptions).items():
+        value = getattr(options, name)
+        if value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            words.append(option.flags[-1] if value or option.negative is None else option.negative)
+        else:
+            words += [option.flags[-1], ",".join(value) if isinstance(value, tuple) else str(value)]
+    return [*words, options.script, *options.script_arguments]
+
+
+def sentences_of(error: ValidationError) -> Iterator[str]:
+    """What is wrong, a sentence a setting."""
+    for problem in error.errors(include_url=False, include_context=False):
+        name = str(problem["loc"][0])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, LaunchOptions.model_fields, 1)
+            yield f"the setting {name} does not exist" + (f"; {near[0]} does" if near else "")
+        else:
+            what = problem["msg"].removeprefix("Input ")
+            key = next((key for key, field in KEYS.items() if field == name), name)
+            yield f"{key} = {problem['input']!r} {what}"

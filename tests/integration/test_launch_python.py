@@ -1,0 +1,143 @@
+"""A launch from Python gives what the command gives: folder, files, findings; in a script and in a thread too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfharness
+from perfharness.errors import LaunchError, UsageError
+from perfharness_launcher.processes.spawn import RunningProcess
+from perfharness_launcher.processes.supervise import Observer, Phase
+from tests.integration.launches import environment, manifest, run_to_the_end
+
+SCRIPT = """
+import sys
+from perfharness import PerfRecorder
+perf = PerfRecorder("rec")
+for i in range(6):
+    with perf.batch(i, total_items=int(sys.argv[1])):
+        with perf.range("work"):
+            sum(range(1000))
+perf.finalize()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    path = tmp_path / "pipeline.py"
+    path.write_text(SCRIPT)
+    (tmp_path / "perfharness.toml").write_text('[launch]\ntracer = "embedded"\nmeasure-idle = 0\nwarmup-batches = 2\n')
+    return path
+
+
+def shape(tree: Any) -> Any:
+    """A result without its times: names, and the numbers that do not depend on the machine."""
+    if not isinstance(tree, dict):
+        return None
+    kept = {"count", "total_items", "warmup", "warmup_batches"}
+    return {name: value if name in kept else shape(value) for name, value in tree.items() if name != "run_id"}
+
+
+def of_run(folder: Path) -> dict[str, Any]:
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    mean = json.loads((folder / "benchmark_mean.json").read_text())
+    one = json.loads((folder / "proc_1_gpu_0" / "benchmark.json").read_text())
+    codes = [finding["code"] for finding in mean["meta"]["findings"]]
+    trees = {name: shape(tree[name]) for tree in (one, mean) for name in ("mean_data", "data") if name in tree}
+    return {"names": names, "codes": codes, "settings": manifest(folder)["settings"], **trees}
+
+
+def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_path: Path) -> None:
+    done = run_to_the_end(("-np", 2, "-o", "command", "pipeline.py", 4), environment(), tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = perfharness.launch("pipeline.py", "4", num_processes=2, output_dir=Path("python"))
+    assert result.folder == tmp_path / "python"
+    assert of_run(tmp_path / "python") == of_run(tmp_path / "command")
+    assert result.all_processes_well
+    assert manifest(result.folder)["settings"]["names"] == ["tracer", "measure-idle", "warmup-batches"]
+    assert manifest(result.folder)["command"] == [
+        "perfharness", "launch", "--num-processes", "2", "--warmup-batches", "2", "--tracer", "embedded",
+        "--measure-idle", "0.0", "--output-dir", "python", "pipeline.py", "4",
+    ]  # fmt: skip
+    run = result.open()
+    assert len(run.processes) == 2
+    assert run.batches().num_rows == 12
+    assert run.benchmark is not None
+    assert run.benchmark["throughput"] == result.summary.mean["throughput"]
+
+
+def test_a_script_may_launch(script: Path, tmp_path: Path) -> None:
+    code = "import perfharness; print(perfharness.launch('pipeline.py', '3', output_dir='out').summary.mean.keys())"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "throughput" in done.stdout
+    assert manifest(tmp_path / "out")["complete"]
+
+
+class _Starting(Observer):
+    """Starts a process of the caller's own while a launch goes on."""
+
+    def __init__(self) -> None:
+        self.own: subprocess.Popen[bytes] | None = None
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        del processes
+        self.own = subprocess.Popen(["sleep", "100"])
+
+    def poll(self, phases: Sequence[Phase]) -> None:
+        """Nothing to be done."""
+
+
+def test_children_of_the_caller_are_left_alone_in_a_thread_too(script: Path) -> None:
+    observer = _Starting()
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(
+            perfharness.launch(script, "1", tracer="none", telemetry=False, output_dir="out", observer=observer)
+        )
+    )
+    thread.start()
+    thread.join()
+    assert observer.own is not None
+    try:
+        assert observer.own.poll() is None
+    finally:
+        observer.own.kill()
+        observer.own.wait()
+    assert results[0].manifest.processes[0].ended == "ok"
+    assert "leftover-processes" not in {finding.code for finding in results[0].findings}
+
+
+def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no script gone\.py"):
+        perfharness.launch("gone.py")
+    with pytest.raises(UsageError, match="num_proceses"):
+        perfharness.launch(script, num_proceses=2)
+    program = tmp_path / "broken"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    with pytest.raises(LaunchError, match="no process was started"):
+        perfharness.launch(program, tracer="none", telemetry=False, output_dir="out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_sweep_and_cold_starts_from_python(script: Path, tmp_path: Path) -> None:
+    swept = perfharness.sweep_processes(script, "2", numbers=[1, 2], output_dir="sweep", telemetry=False)
+    assert [point.row.status for point in swept.scaling.points] == ["ok", "ok"]
+    assert all(launch.result is not None and launch.result.folder.is_dir() for launch in swept.launches)
+    assert json.loads((tmp_path / "sweep" / "scaling.json").read_text()) == swept.scaling.model_dump(mode="json")
+    assert swept.scaling.command[:4] == ["perfharness", "launch", "--np-sweep", "1,2"]
+    started = perfharness.cold_start(script, "2", count=1, output_dir="cold", tracer="none", telemetry=False)
+    assert [row.folder for row in started.found.rows] == ["first", "cold_0", "warm_0"]
+    assert started.is_complete
+    assert (tmp_path / "cold" / "cold_start.json").is_file()

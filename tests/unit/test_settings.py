@@ -1,0 +1,181 @@
+"""Settings of a launch: typed once, given by option, by file and in Python, with one order among them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.cli.main import run
+from perfharness.errors import UsageError
+from perfharness_launcher.plan.gpus import GpuFacts
+from perfharness_launcher.plan.options import (
+    KEYS,
+    LaunchOptions,
+    TerminalOptions,
+    command_of,
+    launch_options,
+    options_of,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("perfharness_launcher.plan.machine.find_gpus", lambda: GpuFacts(problem="no driver"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "pipeline.py").write_text("")
+    return tmp_path / "project"
+
+
+SCRIPT = "project/pipeline.py"
+
+
+def options(given: dict[str, Any] | None = None, config: Path | None = None) -> LaunchOptions:
+    return launch_options(SCRIPT, (), given or {}, config)[0]
+
+
+def refusal(**given: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        launch_options(SCRIPT, (), given)
+    return str(caught.value)
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["launch", "--dry-run", "--tracer", "none", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_what_is_given_counts_before_the_file_and_that_before_the_default(folder: Path) -> None:
+    (folder / "perfharness.toml").write_text('[launch]\nnum-processes = 4\nwarmup_batches = 2\ngpus = ["0", "1"]\n')
+    made = options({"num_processes": 8})
+    assert (made.num_processes, made.warmup_batches, made.gpus, made.timeout_s) == (8, 2, ("0", "1"), None)
+    assert made.settings is not None
+    assert (made.settings.file, made.settings.names) == ("project/perfharness.toml", ["warmup-batches", "gpus"])
+
+
+def test_without_a_file_nothing_is_noted(folder: Path) -> None:
+    assert options().settings is None
+    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert options().settings is None
+
+
+def test_the_project_s_file_is_read_where_there_is_no_other(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.perfharness.launch]\nbarrier = false\ntimeout = 30\n")
+    assert (options().barrier, options().timeout_s) == (False, 30.0)
+    (folder / "perfharness.toml").write_text("[launch]\ntimeout = 40.5\n")
+    assert (options().barrier, options().timeout_s) == (True, 40.5)
+
+
+def test_a_file_that_is_named_counts_instead(folder: Path, tmp_path: Path) -> None:
+    (folder / "perfharness.toml").write_text("[launch]\ntimeout = 40.5\n")
+    (tmp_path / "quick.toml").write_text("[launch]\nwarmup-batches = 0\n")
+    made = options(config=Path("quick.toml"))
+    assert (made.warmup_batches, made.timeout_s) == (0, None)
+
+
+def test_paths_are_relative_to_the_file(folder: Path) -> None:
+    (folder / "perfharness.toml").write_text(
+        '[launch]\noutput-dir = "runs/a"\nannotate = "/abs/a.toml"\npython = ".venv/bin/python"\nplots = true\n'
+    )
+    made, terminal = launch_options(SCRIPT, (), {})
+    assert made.output_dir == Path("project/runs/a")
+    assert made.annotate == Path("/abs/a.toml")
+    assert made.python == "project/.venv/bin/python"
+    assert terminal.plots
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[launch]\nnum-proceses = 4", r"project/perfharness.toml \[launch\]: .*num-proceses .* num-processes"),
+        ("[launch]\nnp-sweep = [1, 2]", "np-sweep does not exist"),
+        ('[launch]\nnum-processes = "4"', "num-processes = '4' should be a valid integer"),
+        ("[launch]\nnum-processes = 4.5", "num-processes"),
+        ("[launch]\nnum-processes = true", "num-processes"),
+        ('[launch]\ntracer = "magic"', "tracer = 'magic' should be 'auto', 'nsys', 'embedded' or 'none'"),
+        ("[launch]\nbarrier = 1", "barrier"),
+        ("[launch]\ngpus = [0]", "gpus"),
+        ("[launch]\nplots = 3", "plots"),
+        ("launch = 3", "table"),
+        ("num-processes = 4", r"num-processes stands outside of \[launch\]"),
+        ("[launch", "is no TOML file"),
+    ],
+)
+def test_a_file_with_a_mistake_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    (folder / "perfharness.toml").write_text(text)
+    code, out, told = dry_run(capsys, SCRIPT)
+    assert (code, out) == (2, "")
+    assert len(told.splitlines()) == 1
+    assert re.search(words, told)
+
+
+def test_a_file_that_is_named_must_have_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "other.toml").write_text("[bench]\n")
+    for name in ("gone.toml", "project/other.toml"):
+        code, _, told = dry_run(capsys, "--config", name, SCRIPT)
+        assert code == 2
+        assert name in told
+
+
+def test_settings_of_a_file_that_contradict_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "perfharness.toml").write_text('[launch]\ngpus = "0"\n')
+    code, _, told = dry_run(capsys, "-ng", "2", SCRIPT)
+    assert code == 2
+    assert "gpus: from project/perfharness.toml" in told
+
+
+def test_a_setting_in_python_that_does_not_exist_or_has_a_wrong_type() -> None:
+    assert "num_procs does not exist" in refusal(num_procs=2)
+    assert "num-processes = 'two'" in refusal(num_processes="two")
+
+
+def test_every_setting_is_an_option_and_at_most_15_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["launch", "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert run(["launch", "--help"]) == 0
+    shown = re.findall(r"^  (-\S+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(shown) <= 15
+    flags = [flag for model in (LaunchOptions, TerminalOptions) for one in options_of(model).values()
+             for flag in (*one.flags, one.negative) if flag]  # fmt: skip
+    assert [flag for flag in flags if flag not in whole] == []
+    assert set(options_of(LaunchOptions)) == set(LaunchOptions.model_fields) - {
+        "script",
+        "script_arguments",
+        "settings",
+    }
+
+
+VALUES: dict[str, Any] = {
+    "num_processes": 2, "num_gpus": 3, "gpu_offset": 1, "gpus": ("0", "GPU-a"), "cpu_bind": "cores", "timeout_s": 1.5,
+    "require_exclusive": True, "python": "/usr/bin/python3", "log_level": "debug", "warmup_batches": 0,
+    "annotate": Path("a.toml"), "annotate_torch": 2, "domain": "d", "batch_pattern": "b.*", "reject_throttled": True,
+    "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
+    "telemetry": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0, "clock_refusal": "stop",
+    "cool_down_limit_s": 5.0, "maximize_clocks": True, "output_dir": Path("elsewhere"),
+}  # fmt: skip
+
+
+def test_the_command_of_a_launch_from_python_launches_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(VALUES) == set(options_of(LaunchOptions)), "each has a value other than its default here"
+    made: list[LaunchOptions] = []
+
+    def refuse(launches: list[LaunchOptions]) -> None:
+        made.extend(launches)
+        raise UsageError("that is all")
+
+    monkeypatch.setattr("perfharness.cli.launch.plan_launches", refuse)
+    asked = LaunchOptions(script="x.py", script_arguments=("-np", "9"), **VALUES)
+    assert run(command_of(asked)[1:]) == 2
+    assert run(command_of(LaunchOptions(script="x.py"))[1:]) == 2
+    assert made == [asked, LaunchOptions(script="x.py")]
+
+
+def test_names_in_a_file_are_those_of_the_options() -> None:
+    assert {"num-processes", "timeout", "barrier", "cool-down", "plots"} <= set(KEYS)
+    assert len(KEYS) == len(options_of(LaunchOptions)) + len(options_of(TerminalOptions))
