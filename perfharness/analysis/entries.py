@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
+from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code, unique
 from perfharness.analysis.measures import NS_PER_MS, Measures
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
@@ -257,8 +257,8 @@ def _items(measures: Measures, node: Integers, count: int) -> tuple[Float64, Boo
     inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
     is_inside = np.zeros(count, dtype=np.bool_)
     is_inside[node[inside]] = True
-    once = inside[group_rows(node[inside], measures.batch[inside]).first]
-    return sum_by_code(node[once], measures.items[once], count), is_inside
+    pairs = unique(node[inside].astype(np.int64) * len(node) + measures.batch[inside])
+    return sum_by_code(pairs // len(node), measures.items[pairs % len(node)], count), is_inside
 
 
 def _around_batches(

@@ -106,10 +106,17 @@ def count_by_code(code: Integers, count: int) -> Float64:
     return np.bincount(code, minlength=count).astype(np.float64)
 
 
+def unique(values: Integers) -> Integers:
+    """The values that occur, rising: `np.unique` hashes, which takes many times as long as this sort."""
+    in_order = np.sort(values)
+    found: Integers = in_order[np.r_[True, in_order[1:] != in_order[:-1]][: len(in_order)]]
+    return found
+
+
 def distinct(values: Integers) -> list[int]:
     """The values that occur, rising. Equal ones mostly stand together, which saves the sort."""
     if not len(values):
         return []
     heads = values[np.r_[True, values[1:] != values[:-1]]]
-    found: list[int] = np.unique(heads).tolist()
+    found: list[int] = unique(heads).tolist()
     return found

@@ -53,6 +53,8 @@ def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
     """For each row the place in `WHERE`."""
     owner, pid, start_ns, end_ns = stages.owner, pid_of(stages.thread), stages.start_ns, stages.end_ns
     found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
+    if not len(rows):
+        return found
     for place, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
         group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code
         of_batch, of_row = group[: len(batches)], group[len(batches) :]

@@ -13,6 +13,7 @@ import numpy as np
 
 from perfharness.analysis.forest import Forest
 from perfharness.analysis.intervals import running_maximum_before
+from perfharness.analysis.keys import distinct
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, GpuOperations, Int64, Integers, Trace
 
 NEVER = np.iinfo(np.int64)
@@ -59,23 +60,17 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
-    if not len(api):
-        return np.full(len(operations), -1, dtype=np.int64)
+    """The call of each operation, -1 where there is none."""
+    call = np.full(len(operations), -1, dtype=np.int64)
     process = api.thread & PROCESS_MASK
-    processes = np.unique(process)
-    api_key = _key(processes, process, api.correlation)
-    order = np.lexsort((api.start_ns, api_key))
-    sorted_key = api_key[order]
-    wanted = _key(processes, operations.process, operations.correlation)
-    at = np.searchsorted(sorted_key, wanted, side="right") - 1
-    return np.where((at >= 0) & (wanted >= 0) & (sorted_key[at] == wanted), order[at], -1)
-
-
-def _key(processes: Int64, process: Int64, correlation: Int64) -> Int64:
-    """One integer of a process and a correlation id (32 bits in CUPTI); -1 where the process is unknown."""
-    rank = np.minimum(np.searchsorted(processes, process), len(processes) - 1)
-    known = (processes[rank] == process) & (correlation >= 0)
-    return np.where(known, (rank << 32) | (correlation & 0xFFFFFFFF), -1)
+    for number in distinct(process):
+        mine, theirs = np.flatnonzero(process == number), np.flatnonzero(operations.process == number)
+        mine = mine[np.lexsort((api.start_ns[mine], api.correlation[mine]))]
+        known, wanted = api.correlation[mine], operations.correlation[theirs]
+        at = np.searchsorted(known, wanted, side="right") - 1
+        found = (at >= 0) & (wanted >= 0) & (known[at] == wanted)
+        call[theirs] = np.where(found, mine[at], -1)
+    return call
 
 
 def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
@@ -136,8 +131,9 @@ class BusyTimes:
         """No operation overlaps another, so their lengths add up, for the ranges around them too."""
         busy = end - start
         while len(position):
-            order = np.argsort(position, kind="stable")
-            position, busy, start, end = position[order], busy[order], start[order], end[order]
+            if not (position[1:] >= position[:-1]).all():
+                order = np.argsort(position, kind="stable")
+                position, busy, start, end = position[order], busy[order], start[order], end[order]
             runs = np.flatnonzero(np.r_[True, position[1:] != position[:-1]])
             position = position[runs]
             busy = np.add.reduceat(busy, runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.keys import group_rows
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Int64, Integers
 
 
 class BusyLine:
@@ -78,10 +78,10 @@ def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     return start[keep][order], end[keep][order]
 
 
-def expand(first: Int64, last: Int64) -> tuple[Int64, Int64]:
+def expand(first: Int64, last: Int64) -> tuple[Int64, Integers]:
     """Members of slices `first[k]:last[k]`, one behind the other, and which slice each belongs to."""
     sizes = last - first
-    question = np.repeat(np.arange(len(first)), sizes)
+    question = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
     offsets = np.cumsum(sizes) - sizes
     return np.arange(len(question)) - np.repeat(offsets - first, sizes), question
 

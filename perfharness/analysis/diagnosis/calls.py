@@ -43,14 +43,14 @@ class CallTable:
     start_ns: Int64
     end_ns: Int64
     kind: Integers
-    parent: Int64
+    parent: Integers
     own_ns: Int64
     own_idle_ns: Int64
     is_blocking: Bool
     starts_work: Bool
     to_host: Bool
-    scope: Int64
-    scope_gpu: Int64
+    scope: Integers
+    scope_gpu: Integers
 
     def __len__(self) -> int:
         return len(self.index)
@@ -76,7 +76,9 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
-    thread, start, end = api.thread[order], api.start_ns[order], api.end_ns[order]
+    thread, start, end = api.thread, api.start_ns, api.end_ns
+    if (order[1:] < order[:-1]).any():
+        thread, start, end = thread[order], start[order], end[order]
     kind = CudaCalls(api, trace.names).activity()[order]
     parent = _parents(thread, start, end)
     last_end = np.full(len(api), -1, dtype=np.int64)
@@ -102,9 +104,9 @@ def _copies_to_host(trace: Trace, launches: Launches) -> Bool:
     return found
 
 
-def _parents(thread: Int64, start: Int64, end: Int64) -> Int64:
+def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     """The call that encloses each call, -1 for most: few calls lie inside others, so only those are nested."""
-    parent = np.full(len(start), -1, dtype=np.int64)
+    parent = np.full(len(start), -1, dtype=np.int32)
     if not len(start):
         return parent
     # Threads one behind the other on one line, so that one running maximum serves them all.
@@ -122,19 +124,22 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Int64:
     return parent
 
 
-def _less_inner(values: Int64, parent: Int64) -> Int64:
+def _less_inner(values: Int64, parent: Integers) -> Int64:
     own = values.copy()
     inside = parent >= 0
     np.subtract.at(own, parent[inside], values[inside])
     return np.asarray(np.maximum(own, 0), dtype=np.int64)
 
 
-def _scopes(trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool, gpus: Gpus) -> tuple[Int64, Int64]:
+def _scopes(
+    trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool, gpus: Gpus
+) -> tuple[Integers, Integers]:
     """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded."""
-    scope, gpu = np.full(len(trace.api), -1, dtype=np.int64), np.full(len(trace.api), -1, dtype=np.int64)
+    scope, gpu = np.full(len(trace.api), -1, dtype=np.int32), np.full(len(trace.api), -1, dtype=np.int32)
     scope[launches.call] = gpus.stream_of[launches.operation]
     gpu[launches.call] = gpus.of[launches.operation]
-    scope, gpu = np.where(blocking_copy, scope[order], -1), np.where(blocking_copy, gpu[order], -1)
+    scope, gpu = scope[order], gpu[order]
+    scope[~blocking_copy] = gpu[~blocking_copy] = -1
     waits = trace.synchronizations
     if not len(waits):
         return scope, gpu

@@ -55,6 +55,44 @@ class Window:
         nothing = np.empty(0, dtype=np.int64)
         return _play(self, BusyLine(nothing, nothing))
 
+    @cached_property
+    def steps(self) -> list[_Step]:
+        """What each event does in any replay: how long it takes by itself, and which streams it waits for.
+
+        How long a call or operation waited in the trace does not depend on what is taken away.
+        """
+        lead = (self.own_start - self.call_start)[~self.is_wait]
+        usual = max(int(np.quantile(lead, 0.1)), 0) if len(lead) else 0
+        old_end: dict[int, int] = {}
+        gpu_of: dict[int, int] = {}
+        steps: list[_Step] = []
+        columns = (
+            self.call_start, self.call_end, self.is_wait, self.own_start, self.own_end, self.stream, self.gpu
+        )  # fmt: skip
+        for call_start, call_end, is_wait, own_start, own_end, stream, gpu in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            if is_wait:
+                awaited = [
+                    s
+                    for s, ended in old_end.items()
+                    if ended <= call_end + SLACK_NS and stream in (-1, s) and gpu in (-1, gpu_of[s])
+                ]
+                was = max((old_end[s] for s in awaited), default=0)
+                steps.append((call_end - max(call_start, min(was, call_end)), awaited, stream))
+                continue
+            latency, before = max(own_start - call_start, 0), old_end.get(stream)
+            if before is not None and before > call_start and own_start - before < QUEUED_NS:
+                latency = min(usual, latency)  # it queued: what is usual, but never more than measured
+            steps.append((latency, None, stream))
+            old_end[stream] = own_end if before is None else max(before, own_end)
+            gpu_of[stream] = gpu
+        return steps
+
+
+_Step = tuple[int, list[int] | None, int]
+"""Latency of a launch, or what a wait takes by itself; the streams that a wait is for (None: a launch); the stream."""
+
 
 def find_window(workload: Workload, rows: Int64) -> Window | str:
     """The part of a loop that can be played, or why none can.
@@ -138,58 +176,24 @@ def _play(window: Window, removed: BusyLine) -> int:
     delay = 0  # how much later (or, below 0, earlier) than in the trace's own host time a moment is
     gpu_end = 0
     new_end: dict[int, int] = {}
-    old_end: dict[int, int] = {}
-    gpu_of: dict[int, int] = {}
-    latency = _Latency(window)
-    columns = (
-        window.call_start, window.call_end, window.is_wait, window.own_start, window.own_end, window.stream, window.gpu,
-        host_at, after, is_removed,
-    )  # fmt: skip
-    for call_start, call_end, is_wait, own_start, own_end, stream, gpu, host, call_left, gone in zip(
-        *(column.tolist() for column in columns), strict=True
+    length = window.own_end - window.own_start
+    columns = (host_at, after, is_removed, length)
+    for (alone, awaited, stream), host, call_left, gone, operation in zip(
+        window.steps, *(column.tolist() for column in columns), strict=True
     ):
         now = host + delay
-        if not is_wait:
+        if awaited is None:
             if not gone:
-                ready = now + latency.of(call_start, own_start, old_end.get(stream))
-                begin = max(ready, new_end.get(stream, 0))
-                new_end[stream] = begin + own_end - own_start
+                new_end[stream] = max(now + alone, new_end.get(stream, 0)) + operation
                 gpu_end = max(gpu_end, new_end[stream])
-            # How long a later call or operation waited in the trace does not depend on what is taken away now.
-            old_end[stream] = max(old_end.get(stream, own_end), own_end)
-            gpu_of[stream] = gpu
             continue
-        awaited = [
-            s
-            for s, ended in old_end.items()
-            if ended <= call_end + SLACK_NS and stream in (-1, s) and gpu in (-1, gpu_of[s])
-        ]
-        was = max((old_end[s] for s in awaited), default=0)
-        overhead = call_end - max(call_start, min(was, call_end))
-        until = max((new_end.get(s, 0) for s in awaited), default=0)
-        resumes = max(now, until) + (0 if gone else overhead)
-        delay += resumes - now - call_left
+        until = max([new_end.get(s, 0) for s in awaited], default=0)
+        delay += max(now, until) + (0 if gone else alone) - now - call_left
     return max(stop + delay, gpu_end)
 
 
 SLACK_NS = 2_000
 """Host and GPU clocks are matched to about this."""
-
-
-class _Latency:
-    """Time from a call to its operation where nothing was before it on the stream."""
-
-    def __init__(self, window: Window) -> None:
-        launches = ~window.is_wait
-        lead = (window.own_start - window.call_start)[launches]
-        self._usual = int(np.quantile(lead, 0.1)) if len(lead) else 0
-
-    def of(self, call_start: int, own_start: int, previous_end: int | None) -> int:
-        """Measured where the operation did not queue; else what is usual, but never more than measured."""
-        measured = max(own_start - call_start, 0)
-        queued = previous_end is not None and previous_end > call_start and own_start - previous_end < QUEUED_NS
-        return min(max(self._usual, 0), measured) if queued else measured
-
 
 QUEUED_NS = 3_000
 """An operation that begins this soon after the one before it on its stream was waiting for it."""

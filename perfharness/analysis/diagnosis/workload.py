@@ -11,7 +11,7 @@ from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.keys import group_rows, unique
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
@@ -98,7 +98,9 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=calls, busy=busy,
-        compute=BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute]),
+        compute=busy if is_compute.all() else BusyLine(
+            operations.start_ns[is_compute], operations.end_ns[is_compute]
+        ),
         busy_of=[
             BusyLine(operations.start_ns[gpus.of == place], operations.end_ns[gpus.of == place])
             for place in range(len(gpus))
@@ -150,7 +152,7 @@ def stage_rows(workload: Workload) -> list[StageRows]:
     for number, first in _in_order(workload.paths, eligible):
         rows = rows_of[bounds[number] : bounds[number + 1]]
         rows = rows[kept[rows]]
-        batches = np.unique(measures.batch[rows]) if has_batches else rows
+        batches = unique(measures.batch[rows]) if has_batches else rows
         items = measures.items[batches] if has_batches else np.full(len(rows), np.nan)
         total = float(items.sum())
         counted = None if np.isnan(total) else int(total)
