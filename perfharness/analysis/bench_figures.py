@@ -12,6 +12,7 @@ from perfharness.model.bench import (
     Estimate,
     InstancesRecord,
     LatencyFigure,
+    LatencyStats,
     StreamsRecord,
 )
 
@@ -23,6 +24,9 @@ LOWER_IS_BETTER = re.compile(r"mse|max_absolute|max_relative|abs_rel|sq_rel|rmse
 
 TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")
 """Metrics of ours that are a difference to the baseline already."""
+
+NOT_MEASURED = "-"
+"""What tables have instead of a number."""
 
 MUCH_DRIFT_PERCENT = 5.0
 """Of a latency within its loop: told wherever its figures are shown."""
@@ -166,3 +170,31 @@ def overlap(one: Estimate, other: Estimate) -> bool:
     if one.interval is None or other.interval is None:
         return True
     return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+
+
+def in_significant_digits(estimate: Estimate | None) -> str:
+    """As many digits as a reader can use: three, or as many as stand before the point."""
+    if estimate is None:
+        return NOT_MEASURED
+    value = estimate.value
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def drift_line(latency: LatencyStats | None) -> str | None:
+    """Where a loop's latency went up or down while it was timed; None: by little."""
+    drift = None if latency is None else latency.drift_percent
+    if drift is None or abs(drift) <= MUCH_DRIFT_PERCENT:
+        return None
+    return f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
+
+
+def unsteady_speed(result: CaseResult) -> str | None:
+    """Where the telemetry pass ran at another speed than the timed rounds, so that one of both is unusual."""
+    timed, again = result.items_per_second, result.telemetry_items_per_second
+    if timed is None or again is None or (percent := apart_percent(timed, again)) is None:
+        return None
+    rates = [in_significant_digits(rate) for rate in (timed, Estimate(value=again))]
+    return (
+        f"its speed was not reproducible: {rates[0]} items/s in the timed rounds, {rates[1]} ({percent:+.0f} %) in the "
+        "telemetry pass"
+    )

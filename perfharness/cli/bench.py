@@ -171,7 +171,7 @@ def run(
     from perfharness.bench.suite.run import case_order
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
-    from perfharness.report.bench_table import print_suite
+    from perfharness.render.terminal.bench import print_suite
 
     made = load_suite(suite, options, equality=equality)
     check_retry(retry_failed=retry_failed, resume=resume)
@@ -264,7 +264,7 @@ def sweep(
     from perfharness.cli.bench_progress import SweepProgress
     from perfharness.model.bench_search import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
-    from perfharness.report.sweep import print_sweep
+    from perfharness.render.terminal.sweep import print_sweep
 
     check_retry(retry_failed=retry_failed, resume=resume)
     if latency_percentile not in get_args(TargetFigure):
@@ -374,8 +374,8 @@ def show(
     from perfharness.bench import recommend_again
     from perfharness.bench.suite.store import is_of_sweep, read_suite_result, read_sweep_result
     from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
-    from perfharness.report.bench_table import print_suite
-    from perfharness.report.sweep import print_sweep
+    from perfharness.render.terminal.bench import print_suite
+    from perfharness.render.terminal.sweep import print_sweep
 
     console, messages = Console(), Console(stderr=True)
     place = folder if folder.is_dir() else folder.parent
@@ -412,7 +412,7 @@ def merge(
     """
     from perfharness.bench import merge_results
     from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
-    from perfharness.report.bench_merge_table import print_merged
+    from perfharness.render.terminal.bench import print_merged
 
     check_charts(charts)
     merged = merge_results(folders, output_dir)

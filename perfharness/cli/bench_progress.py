@@ -8,11 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from perfharness.analysis.bench_figures import (
+    in_significant_digits,
+)
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.report.bench_words import first_line, in_significant_digits, status_line
+from perfharness.render.terminal.bench_format import (
+    first_line,
+    status_line,
+)
 from perfharness.report.console import Console
 
 SHOWN_AGAIN = 5

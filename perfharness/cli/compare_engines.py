@@ -175,8 +175,8 @@ def compare_engines_verb(
     from perfharness.bench.accuracy.figure import SampleError
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
     from perfharness.bench.engines.model import CompareSettings
-    from perfharness.bench.engines.summary import print_comparison
     from perfharness.render.charts.drawing import require_charts
+    from perfharness.render.terminal.engines import print_comparison
 
     require_charts("compare-engines")
     messages = Console(stderr=True)

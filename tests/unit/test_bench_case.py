@@ -86,7 +86,7 @@ def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
     assert found.items_per_second is not None
     assert found.telemetry_items_per_second is not None
     assert found.telemetry_items_per_second < 4 / 0.041
-    assert "its speed did not hold" in found.reasons["telemetry_items_per_second"]
+    assert "telemetry_items_per_second" in found.reasons
     assert found.items_per_second.low is None, "of 120 iterations there is no interval"
 
 

@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from perfharness.analysis.bench_figures import (
+    in_significant_digits,
+)
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import read_suite_result, write_suite, write_sweep
+from perfharness.bench.suite.table import bench_table
 from perfharness.cli.bench_progress import duration_in_words, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
@@ -48,19 +52,15 @@ from perfharness.render.charts.bench import (
     sweep_pictures,
 )
 from perfharness.render.charts.drawing import Picture, draw
-from perfharness.report.bench_merge_table import print_merged
-from perfharness.report.bench_recommendation import recommendation_lines
-from perfharness.report.bench_rows import bench_table
-from perfharness.report.bench_table import print_suite
-from perfharness.report.bench_words import (
+from perfharness.render.terminal.bench import print_merged, print_suite, recommendation_lines
+from perfharness.render.terminal.bench_format import (
     LISTED_WIDTH,
     bytes_in_words,
-    in_significant_digits,
     listed,
     side_by_side,
     speedup_in_words,
 )
-from perfharness.report.sweep import print_sweep
+from perfharness.render.terminal.sweep import print_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
@@ -157,7 +157,7 @@ def test_the_speed_of_a_wrong_answer_is_marked() -> None:
     assert "wrong answer: output y differs by up to 7 times the tolerance" in text
 
 
-def test_a_speed_that_did_not_hold_is_told() -> None:
+def test_a_speed_that_is_not_reproducible_is_told() -> None:
     held = made_up("held", 4, rate=100, telemetry_items_per_second=95.0)
     fast = made_up("fast", 4, rate=531, telemetry_items_per_second=727.0)
     drifting = made_up("drifting", 4, rate=193)
@@ -165,9 +165,9 @@ def test_a_speed_that_did_not_hold_is_told() -> None:
     latency = drifting.latency.model_copy(update={"drift_percent": -34.0})
     suite = suite_of(held, fast, drifting.model_copy(update={"latency": latency}))
     lines = [line for line in printed(suite).splitlines() if ": its " in line]
-    rates = "531 items/s in the timed rounds, 727 (+37 %) in the pass with the sampler"
+    rates = "531 items/s in the timed rounds, 727 (+37 %) in the telemetry pass"
     assert lines == [
-        f"fast/plain fp32, batch 4: its speed did not hold: {rates}",
+        f"fast/plain fp32, batch 4: its speed was not reproducible: {rates}",
         "drifting/plain fp32, batch 4: its latency drifted by -34 % from the first third of the iterations to the last",
     ]
 

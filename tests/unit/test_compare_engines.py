@@ -34,7 +34,6 @@ from perfharness.bench.engines.model import (
     EngineResult,
     GpuUse,
 )
-from perfharness.bench.engines.summary import print_comparison
 from perfharness.bench.engines.views import map_tiles
 from perfharness.bench.process import case_outcome
 from perfharness.cli.compare_engines import parse_size, repeated
@@ -45,6 +44,7 @@ from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
 from perfharness.render.charts.drawing import draw
 from perfharness.render.charts.engines import ENGINES_PAGE, bitmap, engine_pictures, gpu_picture, speed_picture
+from perfharness.render.terminal.engines import print_comparison
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus

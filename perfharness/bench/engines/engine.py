@@ -14,7 +14,10 @@ from typing import cast
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import apart_percent
+from perfharness.analysis.bench_figures import (
+    apart_percent,
+    drift_line,
+)
 from perfharness.backends import Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
@@ -37,7 +40,6 @@ from perfharness.bench.worker.record import CaseRecord
 from perfharness.bench.worker.telemetry import measure_beside
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
-from perfharness.report.bench_words import drift_line
 
 Shape = tuple[int, ...]
 

@@ -19,9 +19,9 @@ from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_cases
 from perfharness.bench.suite.run import settings_of
 from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, write_sweep
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
+from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import CaseResult, MachineRecord
 from perfharness.model.bench_search import SWEEP_NAME, CellSweep, SweepFile, TargetFigure
-from perfharness.report.sweep import CELL
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.plan.gpus import find_gpus
 

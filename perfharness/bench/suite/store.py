@@ -24,13 +24,12 @@ from pydantic import ValidationError
 
 from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
+from perfharness.bench.suite.table import as_suite, write_bench_table
 from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import replacing, write_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
-from perfharness.report.bench_rows import write_bench_table
-from perfharness.report.sweep import as_suite
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.processes.orphans import adopting_orphans
 

@@ -156,8 +156,10 @@ def _clock_drop(record: CaseRecord, before: float | None, after: float | None) -
 
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    from perfharness.analysis.bench_figures import (
+        unsteady_speed,
+    )
     from perfharness.bench.worker.telemetry import measure_beside
-    from perfharness.report.bench_words import speed_that_did_not_hold
 
     record.doing("telemetry")
 
@@ -177,7 +179,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     )
     reasons = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
     record.because(**reasons)
-    record.because(telemetry_items_per_second=speed_that_did_not_hold(record.result))
+    record.because(telemetry_items_per_second=unsteady_speed(record.result))
     process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
     known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
     record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)

@@ -22,6 +22,7 @@ from perfharness.analysis.bench_figures import (
     speedup,
 )
 from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
+from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedRow
@@ -39,8 +40,8 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.report.bench_words import first_line, short_cell, side_by_side, status_line
-from perfharness.report.sweep import as_suite, case_of, end_in_words, is_of, names_of
+from perfharness.render.terminal.bench_format import first_line, short_cell, side_by_side, status_line
+from perfharness.render.terminal.sweep import case_of, end_in_words, is_of, names_of
 
 BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
 WIDTH, HEIGHT = 640, 380

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from perfharness.analysis.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
-from perfharness.bench.engines.summary import SPEED_COLUMNS, speed_row
 from perfharness.bench.engines.views import LatencyBox, Tile, gpu_lines, latency_boxes, map_tiles
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
@@ -28,6 +27,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
+from perfharness.render.terminal.engines import SPEED_COLUMNS, speed_row
 
 ENGINES_PAGE = "compare_engines"
 TILE, MAX_PIXELS = 230, 520

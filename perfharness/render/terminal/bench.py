@@ -1,8 +1,8 @@
-"""A suite on the terminal: one row a case, what could not run with its reason, and the recommendation."""
+"""A suite on the terminal: a row a case, reasons, the recommendation; and runs of several machines in one table."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
@@ -11,30 +11,38 @@ from rich.text import Text
 
 from perfharness.analysis.bench_figures import (
     MUCH_CLOCK_DROP_PERCENT,
+    NOT_MEASURED,
     accuracy_of,
     baseline_of,
+    drift_line,
     gain,
     gives_wrong_answers,
+    in_significant_digits,
     latency_of,
     memory_of,
     speedup,
+    unsteady_speed,
 )
-from perfharness.analysis.bench_names import CaseNames, in_groups
-from perfharness.model.bench import CaseResult, Estimate, LatencyPercentile
-from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.model.text import safe_line
-from perfharness.report.bench_recommendation import recommendation_lines
-from perfharness.report.bench_words import (
-    NOT_MEASURED,
+from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
+from perfharness.analysis.recommendation import told_apart
+from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
+from perfharness.model.bench_suite import (
+    BenchMergedResult,
+    BenchSuiteResult,
+    MergedCell,
+    MergedRow,
+    MissedConstraint,
+    Recommendation,
+)
+from perfharness.model.text import safe, safe_line
+from perfharness.render.terminal.bench_format import (
     WIDTH,
     bytes_in_words,
-    drift_line,
     first_line,
-    in_significant_digits,
     listed,
     short_cell,
     shown,
-    speed_that_did_not_hold,
+    side_by_side,
     speedup_in_words,
     status_line,
 )
@@ -193,7 +201,7 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
         yield "its latency had not settled when measuring ended"
     if (drift := drift_line(result.latency)) is not None:
         yield drift
-    if (unlike := speed_that_did_not_hold(result)) is not None:
+    if (unlike := unsteady_speed(result)) is not None:
         yield unlike
 
 
@@ -227,3 +235,146 @@ def notes(suite: BenchSuiteResult) -> Iterator[str]:
     if any(gives_wrong_answers(case) for case in suite.cases):
         yield f"{WRONG}: the speed of a wrong answer, for the outputs differ from the reference's beyond the tolerance"
     yield from suite.remarks
+
+
+Missed = tuple[BenchCase, MissedConstraint]
+
+
+def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> Iterator[str]:
+    """What to take, and why; what was excluded, and by which constraint.
+
+    Args:
+        cases: of the suite. Those that were not measured are counted only, for the table's lines say why.
+    """
+    names = CaseNames.of((result.case for result in cases), with_model=False)
+    known = {result.case.case_id: result for result in cases}
+    taken = found.best or found.nearest
+    named = "" if taken is None else f"{names.case(known[taken].case)} ({taken})"
+    if found.best is not None:
+        yield f"{found.model}: take {named}"
+    elif found.nearest is not None:
+        yield f"{found.model}: none meets the constraints; nearest is {named}"
+    else:
+        yield f"{found.model}: nothing to recommend"
+    for why in found.why:
+        yield f"  {why}"
+    if found.ties:
+        yield from _named("not separable from it in speed", [known[one].case for one in found.ties], names)
+    if len(found.front) > 1:
+        yield from _named("on the Pareto front", [known[one].case for one in found.front], names)
+    yield from _excluded(found, known, names)
+
+
+def _excluded(found: Recommendation, known: dict[str, CaseResult], names: CaseNames) -> Iterator[str]:
+    measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
+    missed = [(case, constraint) for case, one in measured for constraint in one.missed]
+    for (what, limit, unit), those in in_groups(
+        ((one.what, one.limit, one.unit), (case, one)) for case, one in missed if one.value is not None
+    ):
+        yield f"  {what} over {limit:.10g}{_unit(unit)}, {_cases(len(those))}:"
+        yield from _with_figures(those, names)
+    for (what, reason), unmeasured in in_groups(
+        ((one.what, one.reason), case) for case, one in missed if one.value is None
+    ):
+        why = f" ({first_line(reason)})" if reason else ""
+        yield from _named(f"{what} was not measured{why}, {_cases(len(unmeasured))}", unmeasured, names)
+    for reason, unfit in in_groups((one.reason, case) for case, one in measured if not one.missed):
+        yield from _named(f"{first_line(reason)}, {_cases(len(unfit))}", unfit, names)
+    count = len(found.excluded) - len(measured)
+    if count:
+        yield f"  {_cases(count)} {'was' if count == 1 else 'were'} not measured, see above"
+
+
+def _with_figures(those: Sequence[Missed], names: CaseNames) -> Iterator[str]:
+    """`torch/eager fp32: 6.4 ms at batch 64, 20.2 ms at 256`."""
+    for cell, missed in in_groups((names.cell(case), (case, one)) for case, one in those):
+        shown = [f"{_figure(one)} at {case.batch_size}" for case, one in sorted(missed, key=_batch_size)]
+        shown[0] = shown[0].replace(" at ", " at batch ")
+        yield f"    {cell}: {', '.join(shown)}"
+
+
+def _batch_size(missed: Missed) -> int:
+    return missed[0].batch_size
+
+
+def _figure(missed: MissedConstraint) -> str:
+    assert missed.value is not None, "of a figure that was measured"
+    return f"{told_apart(missed.value, missed.limit)[0]}{_unit(missed.unit)}"
+
+
+def _named(what: str, cases: Sequence[BenchCase], names: CaseNames) -> Iterator[str]:
+    """In one line where it is one cell, else with the cells below."""
+    cells = names.cells(cases)
+    if len(cells) == 1:
+        yield f"  {what}: {cells[0]}"
+        return
+    yield f"  {what}:"
+    yield from listed(cells, indent="    ")
+
+
+def _unit(unit: str) -> str:
+    return f" {unit}" if unit else ""
+
+
+def _cases(count: int) -> str:
+    return f"{count} case" if count == 1 else f"{count} cases"
+
+
+def print_merged(console: Console, merged: BenchMergedResult) -> None:
+    """One row a case, for each run its median, items/s and speed-up against its own baseline."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("model", "backend/mode", "precision", "batch"):
+        table.add_column(name, justify="right" if name == "batch" else "left")
+    for run in merged.runs:
+        table.add_column(Text(safe(f"{run.name}\np50 ms")), justify="right")
+        table.add_column("\nitems/s", justify="right")
+        table.add_column("\nspeed-up", justify="right")
+    for row in merged.rows:
+        cells = [part for cell in row.cells for part in _parts(cell)]
+        table.add_row(
+            *(Text(safe_line(cell)) for cell in (row.model, _backend(row), row.precision, str(row.batch_size), *cells))
+        )
+    wide = console if console.is_terminal else SafeConsole(file=console.file, width=max(console.width, WIDTH))
+    wide.print(table)
+    console.print(side_by_side(merged), markup=False, highlight=False)
+    for run in merged.runs:
+        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
+        line = f"{run.name}: {device}, {run.created}, speed-up against {short_cell(run.baseline or '?')} ({run.path})"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in _missing(merged):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for difference in merged.differences:
+        console.print(f"not the same: {difference}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _missing(merged: BenchMergedResult) -> Iterator[str]:
+    """What a machine has no number for; the cases of one reason together."""
+    missing = (
+        ((cell.run, first_line(cell.reason)), (f"{row.model} {_backend(row)} {row.precision}", row.batch_size))
+        for row in merged.rows
+        for cell in row.cells
+        if cell.reason is not None
+    )
+    for (run, reason), rows in in_groups(missing):
+        cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
+        if len(cells) == 1:
+            yield f"{run}: {cells[0]}: {reason}"
+        else:
+            yield f"{run}: {len(rows)} cases: {reason}"
+            yield from listed(cells)
+
+
+def _backend(row: MergedRow) -> str:
+    return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
+
+
+def _parts(cell: MergedCell) -> tuple[str, str, str]:
+    result = cell.result
+    if result is None or result.status != "ok":
+        return "-", "-", "-"
+    mark = WRONG if gives_wrong_answers(result) else ""
+    return (
+        in_significant_digits(latency_of(result, "p50")),
+        mark + in_significant_digits(result.items_per_second),
+        mark + speedup_in_words(cell.speedup),
+    )

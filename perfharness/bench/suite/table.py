@@ -12,9 +12,27 @@ import pyarrow.parquet as pq
 from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
 from perfharness.files import replacing
 from perfharness.model.bench import CaseResult, Estimate, InstancesRecord, LatencyStats, StreamsRecord
-from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.bench_search import SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+
+CELL = ("model", "backend", "mode", "precision", "device", "variant")
+"""What a cell is."""
 
 Columns = Mapping[str, tuple[pa.DataType, Any]]
+
+
+def as_suite(found: SweepFile) -> BenchSuiteResult:
+    """The cases as rows of a suite, for what is made of those; a sweep has no baseline."""
+    return BenchSuiteResult(
+        created=found.created,
+        command=found.command,
+        machine=found.machine,
+        settings=found.settings,
+        constraints=Constraints(memory_limit_bytes=found.memory_limit_bytes),
+        cases=found.cases,
+        complete=found.complete,
+        remarks=found.remarks,
+    )
 
 
 def write_bench_table(path: Path, suite: BenchSuiteResult) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps over batch sizes: what ended each in words, the table of it on the terminal, and all of it as a suite."""
+"""Sweeps over batch sizes on the terminal: the table of each cell, and what ended it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfharness.analysis.bench_figures import memory_of
+from perfharness.analysis.bench_figures import (
+    NOT_MEASURED,
+    memory_of,
+)
 from perfharness.analysis.bench_names import CaseNames
+from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
-from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 from perfharness.model.text import safe_line
-from perfharness.report.bench_table import at_once_lines, unsteady_lines
-from perfharness.report.bench_words import NOT_MEASURED, WIDTH, bytes_in_words
+from perfharness.render.terminal.bench import at_once_lines, unsteady_lines
+from perfharness.render.terminal.bench_format import (
+    WIDTH,
+    bytes_in_words,
+)
 from perfharness.report.console import Console as SafeConsole
-
-CELL = ("model", "backend", "mode", "precision", "device", "variant")
-"""What a cell is."""
-
-
-def as_suite(found: SweepFile) -> BenchSuiteResult:
-    """The cases as rows of a suite, for what is made of those; a sweep has no baseline."""
-    return BenchSuiteResult(
-        created=found.created,
-        command=found.command,
-        machine=found.machine,
-        settings=found.settings,
-        constraints=Constraints(memory_limit_bytes=found.memory_limit_bytes),
-        cases=found.cases,
-        complete=found.complete,
-        remarks=found.remarks,
-    )
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:

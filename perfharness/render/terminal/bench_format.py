@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfharness.analysis.bench_figures import MUCH_DRIFT_PERCENT, apart_percent
-from perfharness.model.bench import CaseResult, Estimate, LatencyStats
+from perfharness.analysis.bench_figures import NOT_MEASURED
+from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchMergedResult
 
-NOT_MEASURED = "-"
 WIDTH = 10_000
 """Of a console that is no terminal: its tables are as wide as they need."""
 
@@ -21,26 +20,6 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
-
-
-def drift_line(latency: LatencyStats | None) -> str | None:
-    """Where a loop's latency went up or down while it was timed; None: by little."""
-    drift = None if latency is None else latency.drift_percent
-    if drift is None or abs(drift) <= MUCH_DRIFT_PERCENT:
-        return None
-    return f"its latency drifted by {drift:+.0f} % from the first third of the iterations to the last"
-
-
-def speed_that_did_not_hold(result: CaseResult) -> str | None:
-    """Where the pass with the sampler ran at another speed than the timed rounds, so that one of both is unusual."""
-    timed, again = result.items_per_second, result.telemetry_items_per_second
-    if timed is None or again is None or (percent := apart_percent(timed, again)) is None:
-        return None
-    rates = [in_significant_digits(rate) for rate in (timed, Estimate(value=again))]
-    return (
-        f"its speed did not hold: {rates[0]} items/s in the timed rounds, {rates[1]} ({percent:+.0f} %) in the pass "
-        "with the sampler"
-    )
 
 
 def side_by_side(merged: BenchMergedResult) -> str:
@@ -75,14 +54,6 @@ def first_line(text: str) -> str:
 def shown(value: float | None, form: str) -> str:
     """A number, or a dash."""
     return NOT_MEASURED if value is None else format(value, form)
-
-
-def in_significant_digits(estimate: Estimate | None) -> str:
-    """As many digits as a reader can use: three, or as many as stand before the point."""
-    if estimate is None:
-        return NOT_MEASURED
-    value = estimate.value
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def speedup_in_words(estimate: Estimate | None) -> str:

@@ -1,0 +1,1 @@
+"""Result models as text on a terminal."""
