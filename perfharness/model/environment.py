@@ -29,8 +29,8 @@ LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""
 
-NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
-"""For tests: a record of an NVML (JSON) that answers in place of the machine's; docs/internals/testing-nvml.md."""
+NVML_MODULE = "PERFHARNESS_NVML_MODULE"
+"""For tests: the module that answers instead of `pynvml`; see docs/internals/testing-nvml.md."""
 
 START_BARRIER = "PERFHARNESS_START_BARRIER"
 """Folder of the FIFOs of the start barrier; unset or empty: there is none."""

@@ -1,6 +1,6 @@
 """NVML as everything of ours asks it: devices by UUID, and each question answered by a value or by a reason why not.
 
-No failed reading raises. Which module answers is decided in `nvml_module` alone: `pynvml`, or in tests its replay.
+No failed reading raises. What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from perfharness.model.environment import NVML_REPLAY
+from perfharness.model.environment import NVML_MODULE
 
 
 class Refusal(str, Enum):
@@ -104,16 +104,6 @@ class FieldReading:
 
     answer: Answer
     timestamp_us: int = 0
-
-
-def nvml_module(environ: Mapping[str, str] | None = None) -> Any:
-    """What answers: the module `pynvml`, or where `PERFHARNESS_NVML_REPLAY` is set, the replay of a recorded NVML.
-
-    The replay is looked up by name, for a layer of ours must not lean on what is there for tests.
-    """
-    if (os.environ if environ is None else environ).get(NVML_REPLAY):
-        return importlib.import_module("perfharness.testing.replayed_nvml").from_environment()
-    return importlib.import_module("pynvml")
 
 
 def refused(code: int, *, mig: bool = False) -> Answer:
@@ -233,10 +223,10 @@ def open_nvml(module: Any = None) -> Iterator[Nvml]:
     """Open NVML for a while; never fails, see `Nvml.opened`.
 
     Args:
-        module: `pynvml`, or one that answers like it; None: as `nvml_module` decides.
+        module: `pynvml`, or one that answers like it; None: what answers in this process.
     """
     if module is None:
-        module = nvml_module()
+        module = importlib.import_module(os.environ.get(NVML_MODULE) or "pynvml")
     opened = ask(module, "nvmlInit")
     if not opened.ok:
         yield Nvml(module, opened)

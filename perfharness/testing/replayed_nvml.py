@@ -10,20 +10,23 @@ import bisect
 import ctypes
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from perfharness.model.environment import NVML_REPLAY
+from perfharness.model.environment import NVML_MODULE
 from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, read_record
 from perfharness.testing.nvml_settings import SETTERS, initial_state, overridden
 from perfharness.testing.nvml_state import NvmlState, StateFile, StateInMemory
 from perfharness.testing.nvml_values import argument_key, device, from_json
 from perfharness.testing.steps import Steps
+
+NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
+"""File of the recorded NVML (JSON) that is answered from."""
 
 NVML_STATE = "PERFHARNESS_NVML_STATE"
 """File that holds what setters have changed, shared by all processes of a test; without it each has its own."""
@@ -38,21 +41,23 @@ class Handle:
     uuid: str
 
 
-def from_environment(environ: Mapping[str, str] | None = None) -> ReplayedNvml:
-    """The replay of the record that `PERFHARNESS_NVML_REPLAY` names; one per process, as a module is."""
-    environ = os.environ if environ is None else environ
-    key = (environ[NVML_REPLAY], environ.get(NVML_STATE))
-    if key not in _replays:
-        state = environ.get(NVML_STATE)
-        _replays[key] = ReplayedNvml(
-            read_record(Path(environ[NVML_REPLAY])),
-            state_path=Path(state) if state else None,
-            steps=Steps.from_environment(environ),
-        )
-    return _replays[key]
+def __getattr__(name: str) -> Any:
+    """The module as such answers like `pynvml`: by the replay of the record that the environment names."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(_of_environment(os.environ[NVML_REPLAY], os.environ.get(NVML_STATE)), name)
 
 
-_replays: dict[tuple[str, str | None], ReplayedNvml] = {}
+@cache
+def _of_environment(record: str, state: str | None) -> ReplayedNvml:
+    return ReplayedNvml(
+        read_record(Path(record)), state_path=Path(state) if state else None, steps=Steps.from_environment(os.environ)
+    )
+
+
+def replay_environment(record: Path) -> dict[str, str]:
+    """Variables with which a process is answered from the record."""
+    return {NVML_MODULE: __name__, NVML_REPLAY: str(record)}
 
 
 class ReplayedNvml:

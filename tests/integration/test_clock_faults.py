@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.telemetry.clocks import STATE_DIR
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_state import NvmlState
-from perfharness.testing.replayed_nvml import NVML_STATE
+from perfharness.testing.replayed_nvml import NVML_STATE, replay_environment
 from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
 
 
@@ -28,7 +27,7 @@ class Machine:
         self.state = folder / "nvml.json"
         self.environment = {
             **os.environ,
-            NVML_REPLAY: str(h100_machine(2).write(folder / "record.json")),
+            **replay_environment(h100_machine(2).write(folder / "record.json")),
             NVML_STATE: str(self.state),
             STATE_DIR: str(folder / "state"),
         }

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
 from perfharness.testing.nvml_values import device
+from perfharness.testing.replayed_nvml import replay_environment
 
 pytest.importorskip("altair")
 
@@ -67,7 +67,7 @@ def test_each_of_two_gpus_has_its_own_readings_and_its_own_picture(tmp_path: Pat
     replay.write_text(record.model_dump_json())
     done = perfharness(
         "launch", "--gpus", "1,0", "--tracer", "embedded", "--measure-idle", "0", "--plots", "-o", out, TOY,
-        "--stage-ms", "50", **{NVML_REPLAY: str(replay)},
+        "--stage-ms", "50", **replay_environment(replay),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     log = read_sample_log(out / TELEMETRY_NAME)

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from perfharness.errors import LaunchError
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.placement import Placement
 from perfharness.model.telemetry import HOST, TELEMETRY_NAME, process_subject
@@ -24,6 +23,7 @@ from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, s
 from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.replayed_nvml import replay_environment
 from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 
@@ -38,7 +38,8 @@ def replayed_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine with one made-up GPU; returns its UUID."""
     record = tmp_path / "nvml.json"
     record.write_text(h100_machine().model_dump_json())
-    monkeypatch.setenv(NVML_REPLAY, str(record))
+    for name, value in replay_environment(record).items():
+        monkeypatch.setenv(name, value)
     return gpu_uuid(0)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.bench.worker.telemetry import conclude, measure_beside
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
+from perfharness.testing.replayed_nvml import replay_environment
 from perfharness.testing.sample_builder import SampleBuilder
 
 GPU = "GPU-0"
@@ -72,7 +72,8 @@ def test_what_was_not_read_has_a_reason() -> None:
 
 def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvml.json").write_text(h100_machine().model_dump_json())
-    monkeypatch.setenv(NVML_REPLAY, str(tmp_path / "nvml.json"))
+    for name, value in replay_environment(tmp_path / "nvml.json").items():
+        monkeypatch.setenv(name, value)
     folder = tmp_path / "case"
     folder.mkdir()
 

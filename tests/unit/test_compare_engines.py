@@ -40,12 +40,12 @@ from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord, StartUp
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.manifest import GpuRecord
 from perfharness.render.charts.drawing import draw
 from perfharness.render.charts.engines import ENGINES_PAGE, bitmap, engine_pictures, gpu_picture, speed_picture
 from perfharness.render.terminal.engines import print_comparison
 from perfharness.telemetry.store import read_sample_log, write_sample_log
+from perfharness.testing.replayed_nvml import replay_environment
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
@@ -419,7 +419,8 @@ def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
 
 def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes and the real sampler on the record of an H200; the engine itself computes on the CPU."""
-    monkeypatch.setenv(NVML_REPLAY, str(Path(__file__).parents[1] / "nvml" / "h200.json.gz"))
+    for name, value in replay_environment(Path(__file__).parents[1] / "nvml" / "h200.json.gz").items():
+        monkeypatch.setenv(name, value)
     (gpu,) = find_gpus().gpus
     np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
     settings = CompareSettings(image=tmp_path / "a.npy", input_size=(8, 8), warmup=1, iterations=10, threads=1,

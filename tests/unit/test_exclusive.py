@@ -14,14 +14,13 @@ import pynvml
 import pytest
 
 from perfharness.errors import LaunchError, UsageError
-from perfharness.model.environment import NVML_REPLAY
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, value
 from perfharness.testing.nvml_record import NvmlRecord
 from perfharness.testing.nvml_values import device
-from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness.testing.replayed_nvml import ReplayedNvml, replay_environment
 from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
 from perfharness_launcher.plan.launch_plan import make_plan
@@ -185,7 +184,7 @@ def test_a_launch_says_so(busy_machine: NvmlRecord, tmp_path: Path, options: lis
     command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "-o", str(tmp_path / "out")]
     done = subprocess.run(
         [*command, *options, "true"],
-        env={**os.environ, "PYTHONPATH": path, NVML_REPLAY: str(tmp_path / "nvml.json"), "COLUMNS": "300"},
+        env={**os.environ, "PYTHONPATH": path, **replay_environment(tmp_path / "nvml.json"), "COLUMNS": "300"},
         capture_output=True,
         text=True,
         timeout=120,

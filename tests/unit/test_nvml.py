@@ -11,7 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from perfharness.telemetry.nvml import REFUSALS, Refusal, ask, nvml_module, open_nvml, refused
+from perfharness.model.environment import NVML_MODULE
+from perfharness.telemetry.nvml import REFUSALS, Refusal, ask, open_nvml, refused
 from perfharness.testing.nvml_cards import (
     ENERGY_BEFORE_MJ,
     IDLE_MW,
@@ -24,7 +25,7 @@ from perfharness.testing.nvml_cards import (
 )
 from perfharness.testing.nvml_record import NvmlRecord, read_record
 from perfharness.testing.nvml_values import device
-from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml
+from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml, replay_environment
 from perfharness.testing.steps import STEP_FAULTS, Fault, Steps, faults_to_json
 from perfharness_launcher.plan.gpus import find_gpus
 
@@ -192,7 +193,7 @@ with open_nvml() as nvml:
 
 
 def in_a_process(record: Path, state: Path, *faults: Fault) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PERFHARNESS_NVML_REPLAY": str(record), NVML_STATE: str(state)}
+    environment = {**os.environ, **replay_environment(record), NVML_STATE: str(state)}
     environment[STEP_FAULTS] = faults_to_json(*faults)
     return subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True)
 
@@ -213,8 +214,10 @@ def test_a_process_is_killed_at_a_call(tmp_path: Path, when: Any, limit: str) ->
     assert in_a_process(record, state).stdout.split()[0] == limit
 
 
-def test_the_seam_names_pynvml_unless_told_otherwise() -> None:
-    assert nvml_module({}) is pynvml
+def test_pynvml_answers_unless_another_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NVML_MODULE, raising=False)
+    with open_nvml() as nvml:
+        assert nvml.module is pynvml
 
 
 def test_the_launcher_sees_the_same_devices() -> None:

@@ -16,14 +16,14 @@ from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uu
 from perfharness.testing.nvml_record import NvmlRecord, read_record
 from perfharness.testing.nvml_recorder import NvmlRecorder
 from perfharness.testing.nvml_values import device
-from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness.testing.replayed_nvml import ReplayedNvml, replay_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL_UUID = "GPU-5f0c3b1a-1111-2222-3333-444455556666"
 
 
 def recorded_again(record: NvmlRecord, seconds: float = 0.0) -> NvmlRecord:
-    nvml = ReplayedNvml(record)
+    nvml = ReplayedNvml(record) if seconds else ReplayedNvml(record, clock_ns=lambda: 0)
     nvml.nvmlInit()
     recorder = NvmlRecorder(nvml)
     recorder.find_devices()
@@ -83,7 +83,7 @@ def test_the_script_writes_a_record_that_can_be_replayed(tmp_path: Path) -> None
     target = tmp_path / "record.json.gz"
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/record_nvml"), "-o", str(target), "--seconds", "0.2", "--load", "true"],
-        env={**os.environ, "PERFHARNESS_NVML_REPLAY": str(source)},
+        env={**os.environ, **replay_environment(source)},
         capture_output=True,
         text=True,
     )

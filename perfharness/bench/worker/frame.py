@@ -144,7 +144,10 @@ def options_of(spec: CaseSpec) -> BackendOptions:
 
 
 def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session], view: GpuView | None) -> None:
-    """What was used at most so far; a framework's allocator is the process's, not a session's."""
+    """What was used at most so far; a framework's allocator is the process's, not a session's.
+
+    Raises `MemoryLimitError` where that was over the limit, which the watchdog may have missed.
+    """
     told = [session.device_memory_bytes() for session in sessions]
     allocator = max((size for size in told if size is not None), default=None)
     process = view.used_bytes() if view is not None else None
@@ -157,6 +160,9 @@ def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session],
         device_peak_bytes=max(known) if known else None,
         host_peak_bytes=host_peak_bytes(),
     )
+    peak, limit = host_peak_bytes() if spec.case.device == "cpu" else max(known, default=0), spec.memory_limit_bytes
+    if limit is not None and peak > limit:
+        raise MemoryLimitError(limit_sentence(peak, limit))
     if not known:
         why = "the case has no GPU" if spec.case.device == "cpu" else "neither the framework nor NVML tells"
         record.because(device_peak_bytes=why)
