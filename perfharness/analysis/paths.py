@@ -10,16 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from perfharness.analysis.keys import group_rows
 from perfharness.model.result import RESERVED_KEYS, Path
 from perfharness.model.trace import Bool, Int64, Integers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfharness.analysis.stages import StageTable
 
 STAGE_SUFFIX = " (range)"
 BATCH_SUFFIX = " (batch)"
@@ -55,22 +51,6 @@ class StagePaths:
     def of_row(self, row: int) -> Path:
         """`names` of a stage."""
         return self.names(int(self.code[row]))
-
-
-def find_paths(stages: StageTable) -> StagePaths:
-    """Number the paths of all stages, and give them keys."""
-    code = name_paths(stages)
-    count = int(code.max(initial=-1)) + 1
-    first = np.zeros(count, dtype=np.int64)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of several writes the last one stays
-    above = stages.parent[first]
-    parent = np.where(above >= 0, code[above], -1).astype(np.int64)
-    owner = np.asarray(stages.owner[first], dtype=np.int64)
-    is_batch = np.asarray(stages.is_batch[first], dtype=np.bool_)
-    names = [stages.names[name] for name in stages.name[first].tolist()]
-    around = np.where(parent >= 0, parent, -1 - owner).tolist()
-    owners = [stages.owners[place] for place in owner.tolist()]
-    return StagePaths(code, first, parent, is_batch, unique_keys(around, names, is_batch.tolist()), owners)
 
 
 def unique_keys(parent: list[int], names: list[str], is_batch: list[bool]) -> list[str]:
@@ -111,16 +91,3 @@ def free_key(name: str, is_used: Callable[[str], bool], suffix: str = STAGE_SUFF
     while is_used(name):
         name += suffix
     return name
-
-
-def name_paths(stages: StageTable) -> Integers:
-    """One number per chain of names from the outermost range down, owners, batches and stages told apart."""
-    path = np.zeros(len(stages), dtype=np.int32)
-    next_number = 0
-    for at in stages.rows_of_levels:
-        parent = stages.parent[at]
-        above = np.where(parent >= 0, path[parent], -1)
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int8))
-        path[at] = groups.code + next_number
-        next_number += len(groups)
-    return path

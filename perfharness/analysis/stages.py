@@ -14,7 +14,7 @@ import numpy as np
 
 from perfharness.analysis.intervals import NO_PARENT, Nesting, nest
 from perfharness.analysis.keys import distinct, group_rows, rows_of_levels
-from perfharness.analysis.paths import StagePaths, find_paths
+from perfharness.analysis.paths import StagePaths, unique_keys
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace
@@ -406,3 +406,32 @@ def _code(names: list[str], name: str) -> int:
         return names.index(name)
     except ValueError:
         return -2
+
+
+def find_paths(stages: StageTable) -> StagePaths:
+    """Number the paths of all stages, and give them keys."""
+    code = name_paths(stages)
+    count = int(code.max(initial=-1)) + 1
+    first = np.zeros(count, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of several writes the last one stays
+    above = stages.parent[first]
+    parent = np.where(above >= 0, code[above], -1).astype(np.int64)
+    owner = np.asarray(stages.owner[first], dtype=np.int64)
+    is_batch = np.asarray(stages.is_batch[first], dtype=np.bool_)
+    names = [stages.names[name] for name in stages.name[first].tolist()]
+    around = np.where(parent >= 0, parent, -1 - owner).tolist()
+    owners = [stages.owners[place] for place in owner.tolist()]
+    return StagePaths(code, first, parent, is_batch, unique_keys(around, names, is_batch.tolist()), owners)
+
+
+def name_paths(stages: StageTable) -> Integers:
+    """One number per chain of names from the outermost range down, owners, batches and stages told apart."""
+    path = np.zeros(len(stages), dtype=np.int32)
+    next_number = 0
+    for at in stages.rows_of_levels:
+        parent = stages.parent[at]
+        above = np.where(parent >= 0, path[parent], -1)
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int8))
+        path[at] = groups.code + next_number
+        next_number += len(groups)
+    return path

@@ -15,8 +15,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.keys import rows_of_levels
 from perfharness.analysis.measures import Measures
 from perfharness.analysis.measures import loops as find_loops
-from perfharness.analysis.paths import name_paths
-from perfharness.analysis.stages import StageTable
+from perfharness.analysis.stages import StageTable, name_paths
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.throughput import throughput
 from perfharness.report.meta import trace_only_meta

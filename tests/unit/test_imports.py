@@ -1,0 +1,43 @@
+"""The import graph: no circles, and nothing outside of `testing` imports it. Imports for types, or late, count too."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """Module -> the modules that it imports."""
+    modules = {}
+    for package in (ROOT / "perfharness", ROOT / "launcher" / "perfharness_launcher"):
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            modules[".".join(part for part in parts if part != "__init__")] = path
+    return {name: _imports(path, set(modules)) - {name} for name, path in modules.items()}
+
+
+def _imports(path: Path, modules: set[str]) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules or {node.module}
+    return found & modules
+
+
+def test_there_are_no_circles(graph: dict[str, set[str]]) -> None:
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def test_only_testing_imports_testing(graph: dict[str, set[str]]) -> None:
+    inside = "perfharness.testing"
+    found = {name for name, imports in graph.items() if any(each.startswith(inside) for each in imports)}
+    assert {name for name in found if not name.startswith(inside)} == set()
