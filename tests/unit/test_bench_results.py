@@ -21,7 +21,7 @@ from perfharness.analysis.bench_figures import (
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
-from perfharness.bench.suite.merge import merge_suites
+from perfharness.bench.suite.merge import cases_by_machine, merge_suites
 from perfharness.bench.suite.store import read_suite_result, write_suite, write_sweep
 from perfharness.bench.suite.table import bench_table
 from perfharness.cli.bench_progress import duration_in_words, time_left_s
@@ -46,7 +46,6 @@ from perfharness.render.charts.bench import (
     SWEEP_PAGE,
     WIDTH,
     bench_pictures,
-    cases_by_machine,
     curves_of,
     merged_pictures,
     sweep_pictures,

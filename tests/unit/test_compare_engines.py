@@ -381,14 +381,15 @@ def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(t
     slow = slow.model_copy(update={"latency": stats})
     gone = gone.model_copy(update={"status": "failed", "reason": "it broke"})
     picture = speed_picture(found.model_copy(update={"engines": [slow, gone]}), tmp_path)
-    (box,) = picture.rows["speed_boxes"]
+    (box,) = picture.rows["speed_benchmark_boxes"]
     assert [box[name] for name in ("p5", "q1", "median", "q3", "p95")] == [6.0, 26.0, 51.0, 76.0, 96.0]
-    (mean,) = picture.rows["speed_means"]
+    (mean,) = picture.rows["speed_benchmark_means"]
     assert (mean["mean"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
-    assert picture.rows["speed_states"] == [{"engine": "gone", "status": "failed"}]
-    table = {(row["engine"], row["column"]): row["text"] for row in picture.rows["speed_table"]}
+    assert picture.rows["speed_benchmark_states"] == [{"engine": "gone", "status": "failed"}]
+    table = {(row["engine"], row["column"]): row["text"] for row in picture.rows["speed_benchmark_table"]}
     assert (table["slow", "p50"], table["gone", "p50"]) == ("51.000", "-")
     assert picture.chart["title"]["text"][0].endswith("on the CPU: copy in, execute, copy out, synchronised")
+    assert notes(picture)[0].startswith("box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval")
     assert notes(picture)[-1] == "gone: failed: it broke"
     assert png_size(picture.save(tmp_path / "speed.png"))[0] > 900
 

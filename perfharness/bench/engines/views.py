@@ -20,7 +20,7 @@ from perfharness.model.telemetry import TELEMETRY_NAME, Float64, SampleLog
 from perfharness.telemetry.store import read_sample_log
 
 NS_PER_MS = 1e6
-SHOWN_PERCENTILES = (5, 25, 50, 75, 95)
+PERCENTILES = {"p5": 5, "q1": 25, "median": 50, "q3": 75, "p95": 95}
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class LatencyBox:
-    """Latencies of all timed iterations of an engine, ms; `percentiles` are the 5th, 25th, 50th, 75th and 95th."""
+    """Latencies of all timed iterations of an engine, ms, by the names of `PERCENTILES`."""
 
     engine: str
-    percentiles: tuple[float, float, float, float, float]
+    percentiles: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ def latency_boxes(comparison: EngineComparison, folder: Path) -> list[LatencyBox
     for engine in comparison.engines:
         path = folder / engine.name / WALL_NAME
         if engine.latency is not None and path.exists():
-            p5, q1, median, q3, p95 = np.percentile(np.load(path) / NS_PER_MS, SHOWN_PERCENTILES).tolist()
-            boxes.append(LatencyBox(engine.name, (p5, q1, median, q3, p95)))
+            values = np.percentile(np.load(path) / NS_PER_MS, list(PERCENTILES.values())).tolist()
+            boxes.append(LatencyBox(engine.name, dict(zip(PERCENTILES, values, strict=True))))
     return boxes
 
 

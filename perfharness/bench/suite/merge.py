@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, speedup
+from perfharness.analysis.bench_names import short_backend
 from perfharness.bench.suite.store import read_suite_result
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import write_text
-from perfharness.model.bench import CaseResult, Precision
+from perfharness.model.bench import BenchCase, CaseResult, Precision
 from perfharness.model.bench_suite import (
     BENCH_MERGED_NAME,
     BenchMergedResult,
@@ -201,3 +202,23 @@ def _model_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResu
         yield from _difference(f"size of the file of {model} for {backend}, bytes,", hosts, sizes)
         described = [", ".join(f"{one.name} {one.dtype} {one.shape}" for one in result.inputs) for _, result in known]
         yield from _difference(f"inputs of {model} for {backend}", hosts, described)
+
+
+def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
+    """With the run's name before the backend's; a batch size that others have of its cells is one it has not."""
+    cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
+    devices = {(cell.run, *_cell_of(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
+    for row, cell in cells:
+        if (device := devices.get((cell.run, *_cell_of(row)))) is None:
+            continue
+        case = BenchCase(
+            case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
+            precision=row.precision, device=cell.result.case.device if cell.result else device,
+            batch_size=row.batch_size, variant=row.variant,
+        )  # fmt: skip
+        result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
+        yield result.model_copy(update={"case": case})
+
+
+def _cell_of(row: MergedRow) -> tuple[str, ...]:
+    return row.backend, row.mode, row.precision, row.variant, row.device

@@ -21,11 +21,12 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
+from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.bench.suite.merge import cases_by_machine
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
 from perfharness.model.bench_search import CellSweep, SweepFile
-from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedRow
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,
@@ -33,10 +34,10 @@ from perfharness.render.charts.drawing import (
     NUMBERS,
     Picture,
     Row,
+    Sheet,
     Specification,
     layered,
     require_charts,
-    titled,
     unit,
     wrapped,
 )
@@ -55,6 +56,8 @@ WIDE_RANGE = 20
 """A linear axis shows nothing of the small values where the largest are so many times larger."""
 
 Value = Callable[[CaseResult], Estimate | None]
+Axis = tuple[Value, str]
+"""A value with its label."""
 
 
 def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
@@ -112,26 +115,6 @@ def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, s
         own = suite.model_copy(update={"cases": [case for case in suite.cases if case.case.model == model]})
         end = "" if len(models) == 1 else f"_{plain[number]}" + (f"_{number}" if plain.count(plain[number]) > 1 else "")
         yield own, f"{model}, {_machine(own)}", end
-
-
-def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
-    """With the run's name before the backend's; a batch size that others have of its cells is one it has not."""
-    cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
-    devices = {(cell.run, *_cell(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
-    for row, cell in cells:
-        if (device := devices.get((cell.run, *_cell(row)))) is None:
-            continue
-        case = BenchCase(
-            case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
-            precision=row.precision, device=cell.result.case.device if cell.result else device,
-            batch_size=row.batch_size, variant=row.variant,
-        )  # fmt: skip
-        result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
-        yield result.model_copy(update={"case": case})
-
-
-def _cell(row: MergedRow) -> tuple[str, ...]:
-    return row.backend, row.mode, row.precision, row.variant, row.device
 
 
 def _machine(suite: BenchSuiteResult) -> str:
@@ -199,7 +182,7 @@ def value_of(result: CaseResult, value: Value) -> Estimate | None:
     return value(result) if result.status == "ok" else None
 
 
-class _Chart:
+class _Chart(Sheet):
     """One chart of a suite, while it is made."""
 
     def __init__(
@@ -211,17 +194,13 @@ class _Chart:
         names: CaseNames | None = None,
         swept: Sequence[CellSweep] = (),
     ) -> None:
-        import altair as alt
-
-        self.alt, self.name, self.suite, self.title, self.target = alt, name, suite, title, target
+        super().__init__(name)
+        self.suite, self.title, self.target, self.swept = suite, title, target, swept
         self.names = names or CaseNames.of((result.case for result in suite.cases), with_model=False)
-        self.swept = swept
         self.curves = curves_of(suite, self.names)
-        self.rows: dict[str, list[Row]] = {}
         self.drawn: list[Curve] = []
         self.layers: list[Specification] = []
         self.axes: dict[str, dict[str, Any]] = {}
-        self.notes: list[str] = []
         self.missing: list[tuple[str, BenchCase]] = []
         self.without_bar: list[BenchCase] = []
 
@@ -230,74 +209,84 @@ class _Chart:
         notes = [*dict.fromkeys(self.notes), *self._missing_notes()]
         if len(notes) > MAX_NOTES:
             notes = [*notes[: MAX_NOTES - 1], f"and {len(notes) - MAX_NOTES + 1} more; bench.json has all"]
-        return Picture(self.name, titled(layered(self.layers, WIDTH, HEIGHT), self.title, notes), self.rows)
+        self.notes = notes
+        return self.made(layered(self.layers, WIDTH, HEIGHT), self.title)
 
-    # ---- over the batch size ----
-
-    def lines(self, value: Value, what: str, label: str, limit: tuple[float, str] | None = None) -> bool:
-        """A line a curve over the batch size, with its bars; returns whether there is anything.
+    def plot(
+        self, up: Value, what: str, label: str, limit: tuple[float, str] | None = None, across: Axis | None = None
+    ) -> bool:
+        """A curve a cell, with its bars; returns whether there is anything.
 
         Args:
             what: field of the results, for the reason why there is none.
             limit: value and words of a limit that the user set.
+            across: value and label of the other axis; None: the batch size.
         """
+        sizes = sorted({result.case.batch_size for result in self.suite.cases})
         rows: list[Row] = []
         for curve in self.curves:
-            found = [value_of(result, value) for result in curve.results]
-            if any(found):
+            pairs = [(across and value_of(result, across[0]), value_of(result, up)) for result in curve.results]
+            known = [y is not None and (across is None or x is not None) for x, y in pairs]
+            if any(known):
                 self.drawn.append(curve)
-            for result, one in zip(curve.results, found, strict=True):
-                if any(found):
-                    rows.append(_row(curve, result, y=one))
-                if one is None:
-                    self._miss(result, what)
-                elif one.interval is None:
+                own = [_row(curve, result, *(pair if is_known else (None, None)))
+                       for result, pair, is_known in zip(curve.results, pairs, known, strict=True)]  # fmt: skip
+                rows += [{**row, "ends": ends_at(known, place)} for place, row in enumerate(own)]
+            for result, (_, y), is_known in zip(curve.results, pairs, known, strict=True):
+                if not is_known:
+                    reason = status_line(result) or _why(result, what, self.suite)
+                    self.missing.append((reason, result.case))
+                elif y is not None and y.interval is None:
                     self.without_bar.append(result.case)
         if not self.drawn:
             return False
-        sizes = sorted({result.case.batch_size for result in self.suite.cases})
-        wide = len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
-        axis = self.alt.Axis(values=sizes, labelOverlap="greedy", format="d", grid=False)
-        scale = self.alt.Scale(padding=24, nice=False, **({"type": "log", "base": 2} if wide else {"zero": False}))
-        self.axes = {
-            "x": {"title": "batch size (items)", "axis": axis, "scale": scale},
-            "y": self._quantity(label, [row["y"] for row in rows], *([limit[0]] if limit else [])),
-        }
+        self.axes["y"] = self._quantity(label, [row["y"] for row in rows], *([limit[0]] if limit else []))
+        if across is None:
+            self.axes["x"] = self._batch_sizes(sizes)
+        else:
+            rows = [{**row, "x": row["across"]} for row in rows]
+            self.axes["x"] = self._quantity(across[1], [row["x"] for row in rows])
         self._sweep_ends()
         if limit is not None:
             self._limit(*limit)
-        self._curves(rows)
+        self._curves(rows, lines=across is None or len(sizes) > 1)
         self._rings(rows)
+        if across is not None and len(sizes) > 1:
+            self._batch_numbers(rows)
         return True
 
     def note_bars(self, of: str) -> None:
-        """What the bars of the lines are, and which points have none."""
+        """What the bars of the curves are, and which points have none."""
         self.notes.append(f"bars: 95 % interval of {of}")
         if self.without_bar:
             named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
             self.notes.append(f"no bar, for the iterations say too little: {named}")
 
+    def upright(self, value: float) -> None:
+        """A thin line up, behind the curves."""
+        rule = self.chart("upright", [{"x": value}]).mark_rule(color=GREY)
+        self.layers.insert(0, unit(rule.encode(x=self._at("x"))))
+
+    def _batch_numbers(self, rows: Sequence[Row]) -> None:
+        for ends, (right, down) in (("begin", (-7, 13)), ("end", (8, -6))):
+            text = self.chart(ends, [row for row in rows if row["ends"] == ends]).mark_text(dx=right, dy=down)
+            color = self._scale(self.alt.Color, [one.color for one in self.drawn], legend=None)
+            self._layer(text, x=self._at("x"), y=self._at("y"), text="batch:Q", color=color)
+        self.notes.append("numbers: the batch size at the ends of a curve, and where it is broken")
+
     def _sweep_ends(self) -> None:
         """A line in words where a sweep ended, for a mark in the data would pass for a value."""
-        alt = self.alt
         for size, ended in in_groups((one.ended_at_batch, one) for one in self.swept):
             known = [one for one in ended if one.ended_by != "interrupted"]
             if size is None or not known:
                 continue
-            data = self._data(f"end_{size}", [{"x": size}])
-            self._layer(alt.Chart(data).mark_rule(color=LIMIT, strokeDash=[2, 2]).encode(x=self._at("x")))
+            chart = self.chart(f"end_{size}", [{"x": size}])
+            self._layer(chart.mark_rule(color=LIMIT, strokeDash=[2, 2]), x=self._at("x"))
             for place, cell in enumerate(known):
                 color = next((one.color for one in self.curves if is_of(one.results[0].case, cell)), LIMIT)
-                text = alt.Chart(data).mark_text(
-                    text=str(cell.ended_by),
-                    angle=270,
-                    align="left",
-                    baseline="bottom",
-                    dx=4,
-                    dy=-3 - 12 * place,
-                    color=color,
-                )
-                self._layer(text.encode(x=self._at("x"), y=alt.value(HEIGHT)))
+                beside = {"angle": 270, "align": "left", "baseline": "bottom", "dx": 4, "dy": -3 - 12 * place}
+                text = chart.mark_text(text=str(cell.ended_by), color=color, **beside)
+                self._layer(text, x=self._at("x"), y=self.alt.value(HEIGHT))
                 self.missing = [one for one in self.missing if not (is_of(one[1], cell) and one[1].batch_size == size)]
 
     def _rings(self, rows: Sequence[Row]) -> None:
@@ -305,102 +294,46 @@ class _Chart:
         rings: list[Row] = []
         for cell in self.swept:
             best = None if cell.target is None else cell.target.batch_size
-            curve = next((one for one in self.curves if is_of(one.results[0].case, cell)), None)
-            ring = [row for row in rows if curve is not None and row["curve"] == curve.label and row["x"] == best
-                    and row["y"] is not None]  # fmt: skip
-            rings += ring
-            mark = "ring: " if ring else ""
-            self.notes.append(f"{mark}{self.names.cell(case_of(cell))}: {end_in_words(cell)}")
+            labels = {one.label for one in self.curves if is_of(one.results[0].case, cell)}
+            own = [row for row in rows if row["curve"] in labels and row["x"] == best and row["y"] is not None]
+            self.notes.append(f"{'ring: ' if own else ''}{self.names.cell(case_of(cell))}: {end_in_words(cell)}")
+            rings += own
         if rings:
-            mark = self.alt.Chart(self._data("rings", rings)).mark_point(size=320, strokeWidth=1.8, filled=False)
-            self._layer(mark.encode(x=self._at("x"), y=self._at("y"), stroke=self._strokes()))
-
-    # ---- in a plane ----
-
-    def points(
-        self, across: Value, up: Value, what: str, labels: tuple[str, str], limit: tuple[float, str] | None = None
-    ) -> bool:
-        """A point a case, batch sizes at the ends of the curves; returns whether there is anything."""
-        several = len({result.case.batch_size for result in self.suite.cases}) > 1
-        rows: list[Row] = []
-        for curve in self.curves:
-            pairs = [(value_of(result, across), value_of(result, up)) for result in curve.results]
-            known = [bool(x and y) for x, y in pairs]
-            if any(known):
-                self.drawn.append(curve)
-            for position, (result, (first, second)) in enumerate(zip(curve.results, pairs, strict=True)):
-                if any(known):
-                    ends = ends_at(known, position) if several else ""
-                    both = known[position]
-                    row = _row(curve, result, x=first if both else None, y=second if both else None)
-                    rows.append({**row, "ends": ends})
-                if not known[position]:
-                    self._miss(result, what)
-        if not self.drawn:
-            return False
-        self.axes = {
-            "x": self._quantity(labels[0], [row["x"] for row in rows]),
-            "y": self._quantity(labels[1], [row["y"] for row in rows], *([limit[0]] if limit else [])),
-        }
-        if limit is not None:
-            self._limit(*limit)
-        self._curves(rows, lines=several)
-        for ends, (right, down) in (("begin", (-7, 13)), ("end", (8, -6))):
-            if own := [row for row in rows if row["ends"] == ends]:
-                text = self.alt.Chart(self._data(ends, own)).mark_text(dx=right, dy=down, fontSize=10)
-                self._layer(
-                    text.encode(
-                        x=self._at("x"),
-                        y=self._at("y"),
-                        text="batch:Q",
-                        color=self._scale(self.alt.Color, [one.color for one in self.drawn], legend=None),
-                    )
-                )
-        if several:
-            self.notes.append("numbers: the batch size at the ends of a curve, and where it is broken")
-        return True
+            mark = self.chart("rings", rings).mark_point(size=320, strokeWidth=1.8, filled=False)
+            self._layer(mark, x=self._at("x"), y=self._at("y"), stroke=self._strokes())
 
     def _limit(self, value: float, label: str) -> None:
-        alt, data = self.alt, self._data("limit", [{"y": value}])
-        rule = alt.Chart(data).mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.2)
-        self._layer(rule.encode(y=self._at("y")))
-        text = alt.Chart(data).mark_text(text=label, align="left", baseline="bottom", dx=5, dy=-3, color=LIMIT)
-        self._layer(text.encode(x=alt.value(0), y=self._at("y")))
+        chart = self.chart("limit", [{"y": value}])
+        self._layer(chart.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.2), y=self._at("y"))
+        text = chart.mark_text(text=label, align="left", baseline="bottom", dx=5, dy=-3, color=LIMIT)
+        self._layer(text, x=self.alt.value(0), y=self._at("y"))
 
-    def upright(self, value: float) -> None:
-        """A thin line up."""
-        rule = self.alt.Chart(self._data("upright", [{"x": value}])).mark_rule(color=GREY)
-        self.layers.insert(0, unit(rule.encode(x=self._at("x"))))
-
-    # ---- what both have ----
-
-    def _curves(self, rows: list[Row], *, lines: bool = True) -> None:
+    def _curves(self, rows: list[Row], *, lines: bool) -> None:
         """Bars of the intervals, lines, markers; a marker of wrong answers is hollow."""
         alt, stroke = self.alt, self._strokes()
         for name, other in (("y", "x"), ("x", "y")):
             if bars := self._bars(rows, name):
-                chart, beside = alt.Chart(self._data(f"{name}_bars", bars)), {other: self._at(other), "stroke": stroke}
+                chart, beside = self.chart(f"{name}_bars", bars), {other: self._at(other), "stroke": stroke}
                 low, high = self._at(name, f"{name}_low"), self._at(name, f"{name}_high")
-                rule = chart.mark_rule(strokeWidth=1.2)
-                self._layer(rule.encode(**{name: low, f"{name}2": f"{name}_high:Q"}, **beside))
+                self._layer(chart.mark_rule(strokeWidth=1.2), **{name: low, f"{name}2": f"{name}_high:Q"}, **beside)
+                tick = chart.mark_point(shape="stroke", size=75, angle=0 if name == "y" else 90, opacity=1)
                 for end in (low, high):
-                    tick = chart.mark_point(shape="stroke", size=75, angle=0 if name == "y" else 90, opacity=1)
-                    self._layer(tick.encode(**{name: end}, **beside))
-        chart, place = alt.Chart(self._data("points", rows)), {"x": self._at("x"), "y": self._at("y"), "stroke": stroke}
-        dashes = [dash for dash in DASHES if any(one.dash == dash for one in self.drawn)] if lines else []
-        for number, dash in enumerate(dashes):
+                    self._layer(tick, **{name: end}, **beside)
+        place = {"x": self._at("x"), "y": self._at("y"), "stroke": stroke}
+        for number, dash in enumerate(DASHES if lines else ()):
             labels = {one.label for one in self.drawn if one.dash == dash}
-            own = self._data(f"lines_{number}", [row for row in rows if row["curve"] in labels])
-            width = alt.StrokeWidth("width:Q", scale=None, legend=None)
-            self._layer(alt.Chart(own).mark_line(strokeDash=dash).encode(**place, strokeWidth=width, order="batch:Q"))
-        marker = chart.mark_point(strokeWidth=1.5, opacity=1).encode(
+            if own := [row for row in rows if row["curve"] in labels]:
+                line = self.chart(f"lines_{number}", own).mark_line(strokeDash=dash)
+                width = alt.StrokeWidth("width:Q", scale=None, legend=None)
+                self._layer(line, **place, strokeWidth=width, order="batch:Q")
+        self._layer(
+            self.chart("points", rows).mark_point(strokeWidth=1.5, opacity=1),
             **place,
             fill=self._scale(alt.Fill, ["white" if one.is_wrong else one.color for one in self.drawn]),
             shape=self._scale(alt.Shape, [one.shape for one in self.drawn]),
             size=alt.Size("size:Q", scale=None, legend=None),
             tooltip=["curve:N", "batch:Q", *(f"{name}:Q" for name in ("x", "y", "y_low", "y_high"))],
         )
-        self._layer(marker)
 
     def _bars(self, rows: list[Row], name: str) -> list[Row]:
         """Those with an interval; one that reaches 0 ends, on a logarithmic axis, at the smallest value."""
@@ -424,6 +357,13 @@ class _Chart:
         kind = {"x": self.alt.X, "y": self.alt.Y}[channel]
         return kind(f"{field or channel}:Q", **self.axes[channel])
 
+    def _batch_sizes(self, sizes: Sequence[int]) -> dict[str, Any]:
+        """An axis with every batch size that there is room for; a wide range is logarithmic."""
+        alt, wide = self.alt, len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
+        axis = alt.Axis(values=sizes, labelOverlap="greedy", format="d", grid=False)
+        scale = alt.Scale(padding=24, nice=False, **({"type": "log", "base": 2} if wide else {"zero": False}))
+        return {"title": "batch size (items)", "axis": axis, "scale": scale}
+
     def _quantity(self, label: str, values: Iterable[float | None], *more: float) -> dict[str, Any]:
         """An axis: logarithmic where values spread widely, on both sides of 0 if need be; else from zero."""
         alt = self.alt
@@ -444,10 +384,6 @@ class _Chart:
         axis = alt.Axis(format=NUMBERS, labelOverlap="greedy", **ticks)
         return {"title": textwrap.wrap(label, 60), "scale": alt.Scale(**scale), "axis": axis}
 
-    def _miss(self, result: CaseResult, what: str) -> None:
-        """Keep what is not in the picture, with the reason."""
-        self.missing.append((status_line(result) or _why(result, what, self.suite), result.case))
-
     def _missing_notes(self) -> Iterator[str]:
         """What is not in the picture is named in it; cases of one reason together."""
         for reason, cases in in_groups(self.missing):
@@ -458,20 +394,16 @@ class _Chart:
                 named = textwrap.shorten("; ".join(cells), MAX_NAMED, placeholder=" ...")
                 yield f"not shown, {len(cases)} cases: {short} ({named})"
 
-    def _layer(self, chart: Any) -> None:
-        self.layers.append(unit(chart))
-
-    def _data(self, name: str, rows: list[Row]) -> Any:
-        self.rows[f"{self.name}_{name}"] = rows
-        return self.alt.NamedData(f"{self.name}_{name}")
+    def _layer(self, mark: Any, **encoding: Any) -> None:
+        self.layers.append(unit(mark.encode(**encoding)))
 
 
-def _row(curve: Curve, result: CaseResult, **values: Estimate | None) -> Row:
-    """The values with the ends of their intervals; the batch size is `x` unless there is another."""
+def _row(curve: Curve, result: CaseResult, across: Estimate | None, y: Estimate | None) -> Row:
+    """The values with the ends of their intervals; the batch size is `x` unless another is to be `across`."""
     batch = result.case.batch_size
     row: Row = {"curve": curve.label, "batch": batch, "x": batch, "size": curve.marker_size, "width": curve.line_width}
-    for name, one in values.items():
-        row[name] = None if one is None else one.value
+    row |= {"across": None if across is None else across.value, "y": None if y is None else y.value}
+    for name, one in (("x", across), ("y", y)):
         if one is not None and one.interval is not None:
             row[f"{name}_low"], row[f"{name}_high"] = one.interval
     return row
@@ -499,7 +431,7 @@ def ends_at(known: Sequence[bool], position: int) -> str:
 
 def throughput(chart: _Chart) -> Picture | None:
     """Items per second over the batch size; None where there is nothing to draw, as of all of them."""
-    if not chart.lines(lambda result: result.items_per_second, "items_per_second", "throughput (items/s)"):
+    if not chart.plot(lambda result: result.items_per_second, "items_per_second", "throughput (items/s)"):
         return None
     chart.note_bars("the mean")
     return chart.picture()
@@ -509,7 +441,7 @@ def latency(chart: _Chart) -> Picture | None:
     """The figure of the target, or the median, over the batch size."""
     which, target = chart.target or ("p50", None)
     limit = None if target is None else (target, f"target: {which} at most {target:g} ms")
-    if not chart.lines(lambda one: latency_of(one, which), "latency", f"latency of a batch, {which} (ms)", limit):
+    if not chart.plot(lambda one: latency_of(one, which), "latency", f"latency of a batch, {which} (ms)", limit):
         return None
     chart.note_bars(f"the {which}")
     return chart.picture()
@@ -527,7 +459,7 @@ def memory(chart: _Chart) -> Picture | None:
     label = f"peak {' or '.join(kind[device] for device in sorted(devices))} (GB)"
     bytes_ = chart.suite.constraints.memory_limit_bytes
     limit = None if bytes_ is None else (bytes_ / 1e9, f"limit: {bytes_ / 1e9:g} GB")
-    if not chart.lines(gigabytes, "memory", label, limit):
+    if not chart.plot(gigabytes, "memory", label, limit):
         return None
     chart.notes.append("no bars: a peak has no interval")
     return chart.picture()
@@ -543,7 +475,7 @@ def power(chart: _Chart) -> Picture | None:
     def watts(result: CaseResult) -> Estimate | None:
         return None if result.power_mean_w is None else Estimate(value=result.power_mean_w)
 
-    if not chart.points(rate, watts, "power_mean_w", ("throughput (items/s)", "mean power (W)")):
+    if not chart.plot(watts, "power_mean_w", "mean power (W)", across=(rate, "throughput (items/s)")):
         return None
     if any(result.telemetry_items_per_second is not None for result in chart.suite.cases):
         chart.notes.append("throughput: of the pass in which power was read")
@@ -569,7 +501,7 @@ def accuracy(chart: _Chart) -> Picture | None:
         up = f"{'growth' if direction_of(metric, declared) == 'lower' else 'loss'} of {metric}"
     most = chart.suite.constraints.max_accuracy_loss
     limit = None if most is None else (most, f"limit: loss of at most {most:g}")
-    if not chart.points(gain, loss, "accuracy", (across, up), limit):
+    if not chart.plot(loss, "accuracy", up, limit, (gain, across)):
         return None
     chart.upright(1.0)
     chart.notes.append("bars: the widest speed-up that the two 95 % intervals allow; the loss has no interval")

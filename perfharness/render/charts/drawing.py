@@ -25,7 +25,8 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 """Okabe and Ito's colours, which people tell apart with every kind of colour vision."""
 
-LINE_PALETTE = tuple(color for color in PALETTE if color != "#F0E442")
+YELLOW = "#F0E442"
+LINE_PALETTE = tuple(color for color in PALETTE if color != YELLOW)
 """Without the yellow, which cannot be seen as a line on white."""
 
 GREY, LIGHT_GREY, LIMIT = "#999999", "#dddddd", "#444444"
@@ -139,7 +140,28 @@ def _convert(text: str, ending: str) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-# Whole pictures are put together here, for Altair copies all that is in a composition whenever it is touched.
+class Sheet:
+    """One picture while it is made: its rows, by name, and what stands below it.
+
+    Whole pictures are put together of plain Vega-Lite, for Altair copies all of a composition whenever it is touched.
+    """
+
+    def __init__(self, name: str) -> None:
+        import altair
+
+        self.alt: Any = altair
+        self.name = name
+        self.notes: list[str] = []
+        self._rows: dict[str, list[Row]] = {}
+
+    def chart(self, name: str, rows: list[Row], **size: float) -> Any:
+        """Altair's chart of rows that get a name."""
+        self._rows[f"{self.name}_{name}"] = rows
+        return self.alt.Chart(self.alt.NamedData(f"{self.name}_{name}"), **size)
+
+    def made(self, content: Specification, title: str) -> Picture:
+        """The picture."""
+        return Picture(self.name, titled(content, title, self.notes), self._rows)
 
 
 def unit(chart: Any) -> Specification:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import numpy.typing as npt
 
 from perfharness.analysis.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
-from perfharness.bench.engines.views import LatencyBox, Tile, gpu_lines, latency_boxes, map_tiles
+from perfharness.bench.engines.views import Tile, gpu_lines, latency_boxes, map_tiles
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,
     Picture,
-    Row,
+    Sheet,
     Specification,
     grid,
     layered,
@@ -139,38 +138,34 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     y = alt.Y(
         "engine:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(ticks=False, domain=False)
     )
-    rows: dict[str, list[Row]] = {
-        "speed_boxes": [
-            {**_box_row(boxes[one.name]), "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
-            for place, (one, name) in enumerate(zip(engines, names, strict=True))
-            if one.name in boxes
-        ],
-        "speed_means": [
-            {"engine": name, "mean": mean.value, "low": mean.low, "high": mean.high}
-            for one, name in zip(engines, names, strict=True)
-            if one.latency is not None and (mean := one.latency.mean)
-        ],
-        "speed_states": [
-            {"engine": name, "status": one.status}
-            for one, name in zip(engines, names, strict=True)
-            if one.name not in boxes
-        ],
-        "speed_table": [
-            {"engine": name, "column": column, "text": text}
-            for one, name in zip(engines, names, strict=True)
-            for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
-        ],
-    }
+    named = list(zip(engines, names, strict=True))
+    sheet = Sheet("speed_benchmark")
+    shown = [
+        {**boxes[one.name].percentiles, "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
+        for place, (one, name) in enumerate(named)
+        if one.name in boxes
+    ]
+    means = [
+        {"engine": name, "mean": one.latency.mean.value, "low": one.latency.mean.low, "high": one.latency.mean.high}
+        for one, name in named
+        if one.latency is not None
+    ]
+    figures = [
+        {"engine": name, "column": column, "text": text}
+        for one, name in named
+        for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
+    ]
+    states = [{"engine": name, "status": one.status} for one, name in named if one.name not in boxes]
 
     def x(field: str) -> Any:
         return alt.X(f"{field}:Q", title="ms", scale=alt.Scale(zero=True), axis=alt.Axis(format=NUMBERS, tickCount=6))
 
-    box, mean = alt.Chart(alt.NamedData("speed_boxes")), alt.Chart(alt.NamedData("speed_means"))
+    box, mean = sheet.chart("boxes", shown), sheet.chart("means", means)
     color = alt.Color("color:N", scale=None)
-    states = alt.Chart(alt.NamedData("speed_states")).mark_text(align="left", dx=6, color="#666666")
+    status = sheet.chart("states", states).mark_text(align="left", dx=6, color="#666666")
     boxes_chart = layered(
         [
-            unit(states.encode(y=y, x=alt.value(0), text="status:N")),
+            unit(status.encode(y=y, x=alt.value(0), text="status:N")),
             unit(box.mark_rule(color="#555555").encode(y=y, x=x("p5"), x2="p95:Q")),
             unit(box.mark_bar(height=18, opacity=0.7).encode(y=y, x=x("q1"), x2="q3:Q", color=color)),
             unit(box.mark_tick(color="black", thickness=2, height=18).encode(y=y, x=x("median"))),
@@ -183,9 +178,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         380,
         height,
     )  # fmt: skip
-    texts = alt.Chart(alt.NamedData("speed_table"), width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text(
-        fontSize=11
-    )
+    texts = sheet.chart("table", figures, width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text(fontSize=11)
     columns = alt.X(
         "column:N", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
     )
@@ -194,15 +187,11 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
             x=columns, y=alt.Y("engine:N", sort=names, scale=alt.Scale(domain=names), axis=None), text="text:N"
         )
     )
-    notes = [
+    sheet.notes.append(
         "box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval; whiskers: p5, p95; table: ms"
-    ]
-    notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
-    return Picture("speed_benchmark", titled(grid([boxes_chart, table], 2, "each"), title, notes), rows)
-
-
-def _box_row(box: LatencyBox) -> Row:
-    return dict(zip(("p5", "q1", "median", "q3", "p95"), box.percentiles, strict=True))
+    )
+    sheet.notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
+    return sheet.made(grid([boxes_chart, table], 2, "each"), title)
 
 
 # ---- GPU ----
@@ -217,45 +206,32 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"
         title = f"{where}: in a second pass with the sampler, after the timed rounds"
     labels = [wrapped(one.name) for one in comparison.engines]
-    domain = {"domain": labels}
-    colors = [LINE_PALETTE[place % len(LINE_PALETTE)] for place in range(len(labels))]
-    dashes = [DASHES[place // len(LINE_PALETTE) % len(DASHES)] for place in range(len(labels))]
-    rows: dict[str, list[Row]] = {}
+    looks = [(LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
+             for place in range(len(labels))]  # fmt: skip
+    color = alt.Color("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for one, _ in looks]))
+    dash = alt.StrokeDash("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for _, one in looks]))
+    x = alt.X("seconds:Q", title="seconds since its rounds began")
+    sheet = Sheet("gpu_utilization")
     charts: list[Specification] = []
     missing: list[tuple[str, str]] = []
     for metrics, label, scale in GPU_PANELS:
         lines = gpu_lines(comparison, folder, metrics, scale)
         missing += [(line.reason, f"{line.engine}, {label}") for line in lines if line.reason]
-        if all(line.reason for line in lines):
-            continue
-        name = f"gpu_{len(charts)}"
-        rows[name] = [
+        rows = [
             {"engine": shown, "seconds": time, "value": value}
             for line, shown in zip(lines, labels, strict=True)
             for time, value in zip(line.seconds.tolist(), line.values.tolist(), strict=True)
         ]
-        top = 100 if label.endswith("(%)") else alt.Undefined
-        chart = alt.Chart(alt.NamedData(name), width=400, height=220).mark_line(
-            interpolate="step-after", strokeWidth=1.5
-        )
-        charts.append(
-            unit(
-                chart.encode(
-                    x=alt.X("seconds:Q", title="seconds since its rounds began"),
-                    y=alt.Y(
-                        "value:Q", title=label, axis=alt.Axis(format=NUMBERS), scale=alt.Scale(zero=True, domainMax=top)
-                    ),
-                    color=alt.Color("engine:N", title=None, scale=alt.Scale(**domain, range=colors)),
-                    strokeDash=alt.StrokeDash("engine:N", title=None, scale=alt.Scale(**domain, range=dashes)),
-                    tooltip=["engine:N", "seconds:Q", "value:Q"],
-                )
-            )
-        )
-    notes = [_missing(reason, what, len(comparison.engines)) for reason, what in in_groups(missing)]
-    content = grid(charts, 2) if charts else message(comparison.gpu_reason or "; ".join(notes), 820, 120)
-    return Picture("gpu_utilization", titled(content, title, notes if charts else ()), rows)
-
-
-def _missing(reason: str, what: Sequence[str], engines: int) -> str:
-    everything = len(what) == engines * len(GPU_PANELS)
-    return f"not drawn: {'all' if everything else '; '.join(what)}: {reason}"
+        if not rows:
+            continue
+        top = alt.Scale(zero=True, domainMax=100 if label.endswith("(%)") else alt.Undefined)
+        y = alt.Y("value:Q", title=label, axis=alt.Axis(format=NUMBERS), scale=top)
+        chart = sheet.chart(f"panel_{len(charts)}", rows, width=400, height=220)
+        line = chart.mark_line(interpolate="step-after", strokeWidth=1.5)
+        tooltip = ["engine:N", "seconds:Q", "value:Q"]
+        charts.append(unit(line.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)))
+    notes = [f"not drawn: {'; '.join(what)}: {reason}" for reason, what in in_groups(missing)]
+    if not charts:
+        return sheet.made(message(comparison.gpu_reason or "; ".join(notes), 820, 120), title)
+    sheet.notes = notes
+    return sheet.made(grid(charts, 2), title)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from perfharness.analysis.scaling import busy_share, ideal_items_per_second, total_power_w
 from perfharness.model.scaling import Scaling
@@ -15,12 +14,12 @@ from perfharness.render.charts.drawing import (
     PALETTE,
     Picture,
     Row,
+    Sheet,
     Specification,
     grid,
     layered,
     message,
     require_charts,
-    titled,
     unit,
 )
 
@@ -47,17 +46,16 @@ def scaling_picture(scaling: Scaling) -> Picture:
     panels.add("throughput per process, of the first's", {"": [point.efficiency for point in points]})
     panels.add("GPU busy, of the time", {"": [busy_share(point.row) for point in points]}, top=1.0)
     panels.add("power of all GPUs (W)", {"": [total_power_w(point.row) for point in points]})
-    notes = [NO_INTERVALS, *panels.missing]
     if not has_gpus:
-        notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
-    notes += [
+        panels.notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
+    panels.notes += [
         f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
         for point in points
         if point.row.status != "ok"
     ]
     content = panels.charts or [message("nothing was measured", 2 * WIDTH, HEIGHT)]
     gpus = f", {scaling.num_gpus} GPU{'s' if scaling.num_gpus > 1 else ''}" if has_gpus else ""
-    return Picture("scaling", titled(grid(content, 2), f"{Path(scaling.script).name}{gpus}", notes), panels.rows)
+    return panels.made(grid(content, 2), f"{Path(scaling.script).name}{gpus}")
 
 
 def _marks(scaling: Scaling) -> list[Row]:
@@ -72,19 +70,17 @@ def _marks(scaling: Scaling) -> list[Row]:
     return marks
 
 
-class _Panels:
+class _Panels(Sheet):
     """Quantities over the number of processes; one that was never measured has no panel and is named."""
 
     def __init__(self, numbers: Sequence[int], label: str) -> None:
-        import altair as alt
-
-        self.alt, self.numbers = alt, numbers
+        super().__init__("scaling")
+        alt, self.numbers = self.alt, numbers
         axis = alt.Axis(values=list(numbers), labelOverlap="greedy", format="d")
         scale = alt.Scale(zero=False, nice=False, padding=14, domain=[min(numbers), max(numbers)])
         self.x = alt.X("processes:Q", title=label, axis=axis, scale=scale)
-        self.rows: dict[str, list[Row]] = {}
         self.charts: list[Specification] = []
-        self.missing: list[str] = []
+        self.notes.append(NO_INTERVALS)
 
     def add(
         self,
@@ -101,7 +97,7 @@ class _Panels:
             for number, value in zip(self.numbers, values, strict=True)
         ]
         if all(row["value"] is None for row in rows):
-            self.missing.append(f"{label}: not measured")
+            self.notes.append(f"{label}: not measured")
             return
         names = [name for name, values in lines.items() if any(value is not None for value in values)]
         colors = [GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(names)]
@@ -111,21 +107,17 @@ class _Panels:
         color = alt.Color("line:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
         layers = []
         for mark in marks:
-            data = self._data(f"{mark['text']}_{mark['processes']}", [mark])
-            rule = alt.Chart(data).mark_rule(color=mark["color"], strokeDash=[4, 3])
+            chart = self.chart(f"{mark['text']}_{mark['processes']}", [mark])
+            rule = chart.mark_rule(color=mark["color"], strokeDash=[4, 3])
             is_last = mark["processes"] == max(self.numbers)
             side = {"align": "right", "dx": -4} if is_last else {"align": "left", "dx": 4}
-            text = alt.Chart(data).mark_text(text=mark["text"], color=mark["color"], dy=6, **side)
+            text = chart.mark_text(text=mark["text"], color=mark["color"], dy=6, **side)
             layers += [unit(rule.encode(x=self.x)), unit(text.encode(x=self.x, y=alt.value(0)))]
         measured = [row for row in rows if row["line"] != IDEAL]
         ideal = [row for row in rows if row["line"] == IDEAL]
         if ideal:
-            line = alt.Chart(self._data("ideal", ideal)).mark_line(strokeDash=[5, 3])
+            line = self.chart("ideal", ideal).mark_line(strokeDash=[5, 3])
             layers.append(unit(line.encode(x=self.x, y=y, color=color)))
-        line = alt.Chart(self._data(f"panel_{len(self.charts)}", measured)).mark_line(point={"size": 45, "opacity": 1})
+        line = self.chart(f"panel_{len(self.charts)}", measured).mark_line(point={"size": 45, "opacity": 1})
         layers.append(unit(line.encode(x=self.x, y=y, color=color, tooltip=["line:N", "processes:Q", "value:Q"])))
         self.charts.append(layered(layers, WIDTH, HEIGHT))
-
-    def _data(self, name: str, rows: list[Row]) -> Any:
-        self.rows[f"scaling_{name}"] = rows
-        return self.alt.NamedData(f"scaling_{name}")

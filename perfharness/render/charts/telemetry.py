@@ -30,15 +30,16 @@ from perfharness.render.charts.drawing import (
     LIGHT_GREY,
     NUMBERS,
     PALETTE,
+    YELLOW,
     Picture,
     Row,
+    Sheet,
     Specification,
     column,
     draw,
     layered,
     message,
     require_charts,
-    titled,
     unit,
     wrapped,
 )
@@ -46,7 +47,8 @@ from perfharness.report.activity import RunTelemetry, read_telemetry
 
 PAGE = "telemetry"
 WIDTH, HEIGHT = 900, 105
-MAX_LINES = 8
+COLORS = tuple(GREY if color == YELLOW else color for color in PALETTE)
+MAX_LINES = len(COLORS)
 """Processes with a line of their own."""
 
 MAX_SHADED = 60
@@ -125,7 +127,7 @@ def _lines(
     for place, (label, subject) in enumerate(subjects.items()):
         series = log.get(subject, metric)
         drawn = of(series) if of is not None and series is not None else series
-        found.append(Line(label, PALETTE[place % len(PALETTE)], drawn, _why(log, subject, metric), scale))
+        found.append(Line(label, COLORS[place % len(COLORS)], drawn, _why(log, subject, metric), scale))
     return found
 
 
@@ -175,21 +177,18 @@ def _why(log: SampleLog, subject: str, metric: str) -> str:
     return max(reasons, key=lambda failure: failure.count).reason if reasons else ""
 
 
-class _View:
+class _View(Sheet):
     """Panels over one axis of time, the stages on top; legends stand beside the data."""
 
     def __init__(self, name: str, log: SampleLog, activities: Mapping[str, ProcessActivity]) -> None:
-        import altair as alt
-
-        self.alt, self.name, self.log, self.activities = alt, name, log, list(activities.values())
+        super().__init__(name)
+        self.log, self.activities = log, list(activities.values())
         times = [  # the driver's own buffer of power begins before the sampler did
             series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
         ]
         self.begin_ns = min((int(own.min()) for own in times), default=0)
         self.end_ns = max((int(own.max()) for own in times), default=1)
         self.zero_ns = min((int(own.batch_start_ns.min()) for own in self.activities), default=self.begin_ns)
-        self.rows: dict[str, list[Row]] = {}
-        self.notes: list[str] = []
         self.charts: list[Specification] = []
         self.stage_colors: dict[str, str] = {}
         self._behind: list[Specification] = []
@@ -198,14 +197,13 @@ class _View:
 
     def picture(self, title: str) -> Picture:
         """All panels, one below the other."""
-        alt = self.alt
         if not self.charts:
             self.charts.append(message("nothing was read", WIDTH, HEIGHT))
         began = datetime.fromtimestamp(self.zero_ns / NS_PER_S, timezone.utc)
         first = ", the first batch" if self.activities else ""
         clock = f"seconds since {began:%Y-%m-%d %H:%M:%S} UTC{first}"
-        axis = alt.Chart(self._data("axis", []), width=WIDTH, height=1).mark_rule().encode(x=self._x(clock))
-        return Picture(self.name, titled(column([*self.charts, unit(axis)]), title, self.notes), self.rows)
+        axis = self.chart("axis", [], width=WIDTH, height=1).mark_rule().encode(x=self._x(clock))
+        return self.made(column([*self.charts, unit(axis)]), title)
 
     def panels(self, panels: Sequence[Panel]) -> None:
         """Those of which something was read; the notes say what was not, and why."""
@@ -230,7 +228,7 @@ class _View:
         labels = {one.name: wrapped(f"clocks lowered: {one.name}, {one.share:.1%} of readings", 60) for one in reasons}
         rows = [{**row, "reason": labels[row["name"]]} for row in _span_rows(reasons)]
         chart = (
-            alt.Chart(self._data("throttling", rows), width=WIDTH, height=18 * len(reasons))
+            self.chart("throttling", rows, width=WIDTH, height=18 * len(reasons))
             .mark_bar(color=PALETTE[5], height=12, clip=True)
             .encode(
                 x=self._x(),
@@ -253,7 +251,7 @@ class _View:
         ]
         labels = len(load.cores) <= 16
         chart = (
-            alt.Chart(self._data("cores", rows), width=WIDTH, height=max(HEIGHT, min(250, 3 * len(load.cores))))
+            self.chart("cores", rows, width=WIDTH, height=max(HEIGHT, min(250, 3 * len(load.cores))))
             .mark_rect(clip=True)
             .encode(
                 x=self._x(),
@@ -282,7 +280,7 @@ class _View:
         labels = [wrapped(line.label) for line in lines]
         top = alt.Undefined if panel.top is None else panel.top
         chart = (
-            alt.Chart(self._data(f"panel_{len(self.charts)}", rows), width=WIDTH, height=HEIGHT)
+            self.chart(f"panel_{len(self.charts)}", rows, width=WIDTH, height=HEIGHT)
             .mark_line(interpolate=panel.step, strokeWidth=1.4)
             .encode(
                 x=self._x(),
@@ -322,7 +320,7 @@ class _View:
         batches = sum(len(one.batch_start_ns) for one in own)
         of = ["(% of time)"] if len(own) == 1 else ["(% of time of", f"{len(own)} processes)"]
         area = (
-            alt.Chart(self._data("stages", rows), width=WIDTH, height=1.3 * HEIGHT)
+            self.chart("stages", rows, width=WIDTH, height=1.3 * HEIGHT)
             .mark_area(interpolate="step-after", line=False)
             .encode(
                 x=self._x(),
@@ -338,12 +336,11 @@ class _View:
 
     def _shade(self, warmup: Spans) -> None:
         """Grey where all that ran was warm-up; dotted lines around what one process measured."""
-        alt = self.alt
         self._rectangles("warmup", [warmup], WARMUP)
         measured = [own.measured for own in self.activities if own.measured]
         if len(measured) == 1:
             edges: list[Row] = [{"seconds": (at - self.zero_ns) / NS_PER_S} for window in measured[0] for at in window]
-            rules = alt.Chart(self._data("measured", edges)).mark_rule(color=GREY, strokeDash=[2, 2])
+            rules = self.chart("measured", edges).mark_rule(color=GREY, strokeDash=[2, 2])
             self._behind.append(unit(rules.encode(x=self._x())))
 
     def _shade_stages(self) -> None:
@@ -356,8 +353,7 @@ class _View:
             self._rectangles(f"stage_{place}", own, color, opacity=0.13)
 
     def _rectangles(self, name: str, spans: Sequence[Spans], color: str, opacity: float = 1.0) -> None:
-        alt = self.alt
-        mark = alt.Chart(self._data(name, _span_rows(spans))).mark_rect(color=color, opacity=opacity)
+        mark = self.chart(name, _span_rows(spans)).mark_rect(color=color, opacity=opacity)
         self._behind.append(unit(mark.encode(x=self._x(), x2="until:Q")))
 
     def _x(self, title: str | None = None) -> Any:
@@ -366,10 +362,6 @@ class _View:
         shown = title is not None
         axis = alt.Axis(title=title, labels=shown, ticks=shown, grid=True)
         return alt.X("seconds:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
-
-    def _data(self, name: str, rows: list[Row]) -> Any:
-        self.rows[f"{self.name}_{name}"] = rows
-        return self.alt.NamedData(f"{self.name}_{name}")
 
 
 def _span_rows(spans: Sequence[Spans]) -> list[Row]:
