@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfharness.inputs import open_run
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
+    from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
     from perfharness.runs.launch import launch
     from perfharness.runs.sweep import sweep_processes
 
 __all__ = [
     "PerfRecorder",
+    "analyze",
     "cold_start",
     "get_default_arg_parser",
     "launch",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 USE_CASES = {
+    "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
     "launch": "perfharness.runs.launch",
     "open_run": "perfharness.inputs",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import perfharness.cli.analyze  # noqa: F401 - before the forks
+import perfharness.runs.analyze  # noqa: F401
 from perfharness.cli.main import run
 from perfharness.errors import PerfHarnessError
 from perfharness.report.run_folder import analyze_run, read_manifest

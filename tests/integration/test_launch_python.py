@@ -14,6 +14,7 @@ import pytest
 
 import perfharness
 from perfharness.errors import LaunchError, UsageError
+from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
 from perfharness_launcher.processes.spawn import RunningProcess
 from perfharness_launcher.processes.supervise import Observer, Phase
 from tests.integration.launches import environment, manifest, run_to_the_end
@@ -74,6 +75,19 @@ def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_pat
     assert run.batches().num_rows == 12
     assert run.benchmark is not None
     assert run.benchmark["throughput"] == result.summary.mean["throughput"]
+    again = perfharness.analyze("python", warmup_batches=1)
+    assert isinstance(again, AnalyzedRuns)
+    assert again.has_numbers
+    assert shape(again.summaries[0].mean["mean_data"]) == shape(result.summary.mean["mean_data"])
+    assert json.loads((tmp_path / "python" / "benchmark_mean.json").read_text())["meta"]["warmup_batches"] == 1
+    one = perfharness.analyze("python/proc_1_gpu_0")
+    assert isinstance(one, AnalyzedRuns)
+    assert list(one.results_of(one.summaries[0])) == ["proc_1_gpu_0"]
+    (tmp_path / "bare.sqlite").write_bytes((tmp_path / "python" / "proc_0_gpu_0" / "trace.sqlite").read_bytes())
+    bare = perfharness.analyze("bare.sqlite", warmup_batches=1, output_dir="written")
+    assert isinstance(bare, AnalyzedTraces)
+    assert bare.has_numbers
+    assert (tmp_path / "written" / "bare" / "benchmark.json").is_file()
 
 
 def test_a_script_may_launch(script: Path, tmp_path: Path) -> None:

@@ -1,0 +1,214 @@
+"""Analyze: results again, from what is on disk; of a run, of one process of it, of several runs, or of bare traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfharness.analysis.analysis import AnalysisOptions
+from perfharness.analysis.combine import combine
+from perfharness.analysis.diagnosis import ALONE
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import locked
+from perfharness.inputs import complete_cut_off, locate_readable
+from perfharness.model.cold_start import ColdStart
+from perfharness.model.findings import Finding
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.scaling import Scaling
+from perfharness.report.files import write_json
+from perfharness.report.locate import Located
+from perfharness.report.meta import trace_only_meta
+from perfharness.report.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
+from perfharness.run_swap import settle
+from perfharness.runs.cold_start import cold_starts_again
+from perfharness.runs.sweep import scaling_again
+
+
+@dataclass(frozen=True)
+class ReadAs:
+    """How runs are read; None: as they were launched."""
+
+    warmup_batches: int | None = None
+    domain: str | None = None
+    batch_pattern: str | None = None
+    reject_throttled: bool | None = None
+
+
+AS_LAUNCHED = ReadAs()
+
+
+@dataclass(frozen=True)
+class AnalyzedRuns:
+    """A run, or the runs of a sweep or of cold starts, analysed again.
+
+    Attributes:
+        scaling, cold_start: what of the series was computed again; None where the folder has none.
+    """
+
+    located: Located
+    summaries: Sequence[RunSummary]
+    scaling: Scaling | None = None
+    cold_start: ColdStart | None = None
+
+    def results_of(self, summary: RunSummary) -> dict[str, ProcessResult]:
+        """Of a run, the results that were asked for: all, or those of one process."""
+        asked = self.located.process
+        return {name: result for name, result in summary.results.items() if asked in (None, name)}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found in what was asked for; of a series, processes are named with their runs."""
+        asked = self.located.process
+        return [
+            replace(finding, process=f"{summary.folder.name}/{finding.process}")
+            if finding.process and self.located.is_series
+            else finding
+            for summary in self.summaries
+            for finding in summary.findings
+            if finding.process is None or asked in (None, finding.process)
+        ]
+
+    @property
+    def not_written(self) -> list[str]:
+        """Why results could not be written, a sentence a run."""
+        return [summary.not_written for summary in self.summaries if summary.not_written is not None]
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is a time of anything."""
+        return any(_has_numbers(self.results_of(summary)) for summary in self.summaries)
+
+
+@dataclass(frozen=True)
+class AnalyzedTraces:
+    """Bare traces, analysed together.
+
+    Attributes:
+        mean: as in `benchmark_mean.json`.
+        results: by the path of the trace without its ending.
+    """
+
+    mean: Tree
+    results: Mapping[str, ProcessResult]
+    has_gpu: bool
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found."""
+        return [finding for result in self.results.values() for finding in result.findings]
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is a time of anything."""
+        return _has_numbers(self.results)
+
+
+def _has_numbers(results: Mapping[str, ProcessResult]) -> bool:
+    return any(result.stats_minus_warmup or len(result.entries) for result in results.values())
+
+
+def analyze(
+    path: str | Path,
+    *,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+    reject_throttled: bool | None = None,
+    nsys: str | Path | None = None,
+    output_dir: str | Path | None = None,
+) -> AnalyzedRuns | AnalyzedTraces:
+    """Compute the results of a run folder again and write them there, or read a bare trace; needs no GPU or CUDA.
+
+    Args:
+        path: as in `perfharness.open_run`.
+        warmup_batches: batches excluded at both ends of each loop; None: as launched, 0 for a trace.
+        domain, batch_pattern, nsys: as in `perfharness.open_run`.
+        reject_throttled: leave batches out that ran while the GPU's clocks were throttled; None: as launched.
+        output_dir: where results of a bare trace go; None: nowhere.
+
+    Raises:
+        ResultError: there is no run, or another perfharness is writing to it.
+        TraceError: a bare trace cannot be read.
+        UsageError: what was asked for does not fit what is there.
+    """
+    nsys = None if nsys is None else Path(nsys)
+    located = locate_readable(Path(path), nsys)
+    read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled)
+    if located.trace is None:
+        if output_dir is not None:
+            raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
+        return analyze_runs(located, read_as, nsys)
+    return analyze_traces([located], read_as, None if output_dir is None else Path(output_dir))
+
+
+def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | None = None) -> AnalyzedRuns:
+    """Analyse the run, or all runs of a folder. Raises `ResultError`."""
+    summaries = []
+    for run_dir in located.runs:
+        with _alone_in(run_dir):
+            complete_cut_off(run_dir, nsys)
+            summaries.append(
+                analyze_run(
+                    run_dir,
+                    read_manifest(run_dir),
+                    warmup_batches=read_as.warmup_batches,
+                    domain=read_as.domain,
+                    batch_pattern=read_as.batch_pattern,
+                    reject_throttled=read_as.reject_throttled,
+                )
+            )
+    if not located.is_series:
+        return AnalyzedRuns(located, summaries)
+    scaling, cold_start = scaling_again(located.path, summaries), cold_starts_again(located.path, summaries)
+    return AnalyzedRuns(located, summaries, scaling, cold_start)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
+    settle(folder)
+    try:
+        with locked(folder):
+            yield
+    except BlockingIOError as error:
+        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
+
+
+def analyze_traces(
+    traces: Sequence[Located], read_as: ReadAs = AS_LAUNCHED, output_dir: Path | None = None, *, with_data: bool = True
+) -> AnalyzedTraces:
+    """Analyse bare traces together; where they are written, each is diagnosed too.
+
+    Args:
+        with_data: have every range in `mean`.
+
+    Raises:
+        TraceError: one cannot be read.
+        UsageError: one is named twice, or they have no telemetry that is asked for.
+    """
+    if read_as.reject_throttled:
+        raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
+    paths = [one.trace for one in traces if one.trace is not None]
+    if len({(path.parent, one.name) for path, one in zip(paths, traces, strict=True)}) < len(traces):
+        raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
+    if len({one.name for one in traces}) < len(traces) and output_dir is not None:
+        raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
+    options = AnalysisOptions(read_as.warmup_batches or 0, read_as.domain, read_as.batch_pattern)
+    others = None if output_dir is None else ALONE  # what is not written is not diagnosed
+    analysed = [analyze_trace(path, options, others=others) for path in paths]
+    results = {
+        str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)
+    }
+    mean: Tree = combine(results, with_data=with_data or output_dir is not None)
+    analyzed = AnalyzedTraces(mean, results, has_gpu=any(meta.device_names for _, meta in analysed))
+    if output_dir is not None:
+        for one, (result, trace_meta) in zip(traces, analysed, strict=True):
+            meta = trace_only_meta(trace_meta, result, str(one.trace), options.warmup_batches)
+            folder = output_dir / one.name
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
+        meta = {"findings": [finding.to_json() for finding in analyzed.findings]}
+        write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
+    return analyzed
