@@ -26,7 +26,6 @@ from perfharness.cli.output import OUTPUT, Format, FormatOption, Output
 from perfharness.cli.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.placement import cpu_list
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
 from perfharness.render.charts.drawing import require_charts
@@ -42,7 +41,7 @@ from perfharness_launcher.plan.options import (
     launch_options,
 )
 from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.spawn import planned_command
+from perfharness_launcher.processes.spawn import cpu_list, planned_command
 from perfharness_launcher.processes.supervise import Observer
 
 SERIES = "Several launches"

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
-from perfharness.analysis.scaling import busy_share, total_power_w
 from perfharness.model.cold_start import ColdStart, Spread
-from perfharness.model.scaling import Scaling, ScalingPoint
 from perfharness.report.console import Column, print_table, say
 from perfharness.report.terminal import NOT_MEASURED
+from perfharness.runs.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 
 COLD_START_LABELS = {
     "process_to_first_batch_ms": "to the first batch",

@@ -1,1 +1,1 @@
-"""Use cases over runs, callable from Python: launch, sweep over the number of processes, cold start."""
+"""Use cases over runs, callable from Python: launch, analyze, sweep over the number of processes, cold start."""

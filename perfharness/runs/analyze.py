@@ -16,13 +16,13 @@ from perfharness.inputs import complete_cut_off, locate_readable
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.model.scaling import Scaling
 from perfharness.report.files import write_json
 from perfharness.report.locate import Located
 from perfharness.report.meta import trace_only_meta
 from perfharness.report.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
 from perfharness.run_swap import settle
 from perfharness.runs.cold_start import cold_starts_again
+from perfharness.runs.scaling import Scaling
 from perfharness.runs.sweep import scaling_again
 
 

@@ -10,14 +10,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from perfharness.analysis.scaling import find_knee, scaling_points
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
-from perfharness.model.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow
 from perfharness.report.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow, find_knee, scaling_points
 from perfharness.runs.series import read_series, write_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import perfharness.cli.analyze  # noqa: F401 - before the forks
+import perfharness.cli.analyze
 import perfharness.runs.analyze  # noqa: F401
 from perfharness.cli.main import run
 from perfharness.errors import PerfHarnessError

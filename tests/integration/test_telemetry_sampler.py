@@ -17,7 +17,6 @@ import pytest
 
 from perfharness.errors import LaunchError
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.placement import Placement
 from perfharness.model.telemetry import HOST, TELEMETRY_NAME, process_subject
 from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, sampler_command
 from perfharness.telemetry.spool import read_spool
@@ -26,6 +25,7 @@ from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.replayed_nvml import replay_environment
 from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
+from perfharness_launcher.processes.spawn import Placement
 
 MS = 1_000_000
 FOLDER = "proc_0_gpu_0"

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.placement import CpuTopology, GpuLocality, Placement, cpu_list, parse_cpu_list
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_values import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.placement import Placed, place
-from perfharness_launcher.plan.topology import gpu_localities, read_topology
+from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, parse_cpu_list, read_topology
+from perfharness_launcher.processes.spawn import Placement, cpu_list
 
 ROOT = Path(__file__).parents[2]
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")

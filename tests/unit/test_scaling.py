@@ -14,20 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.scaling import (
+from perfharness.cli.launch import parse_np_sweep
+from perfharness.errors import UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.render.charts.drawing import Picture, draw
+from perfharness.render.charts.scaling import SCALING_PAGE, WIDTH, scaling_picture
+from perfharness.runs.scaling import (
     MARGINAL_EFFICIENCY,
+    GpuPoint,
+    Scaling,
+    ScalingRow,
     busy_share,
     find_knee,
     ideal_items_per_second,
     scaling_points,
     total_power_w,
 )
-from perfharness.cli.launch import parse_np_sweep
-from perfharness.errors import UsageError
-from perfharness.model.findings import Finding, Severity
-from perfharness.model.scaling import GpuPoint, Scaling, ScalingRow
-from perfharness.render.charts.drawing import Picture, draw
-from perfharness.render.charts.scaling import SCALING_PAGE, WIDTH, scaling_picture
 from perfharness.runs.sweep import sweep_options, why_it_failed
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.charts import marks, notes, png_size

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.placement import Placement
 from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, TelemetryMeta
 from perfharness.telemetry.protocol import (
     SPOOL_NAME,
@@ -29,6 +28,7 @@ from perfharness.telemetry.protocol import (
 )
 from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
+from perfharness_launcher.processes.spawn import Placement
 
 READY_S = 60.0
 DONE_S = 60.0

@@ -13,14 +13,13 @@ from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, TracerRecord
-from perfharness.model.placement import Placement
 from perfharness_launcher.nsys.command_line import NsysTracing
 from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.tracers import choose_tracer
-from perfharness_launcher.processes.spawn import ProcessGroup, ProcessSpec
+from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
 

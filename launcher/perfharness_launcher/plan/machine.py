@@ -15,14 +15,13 @@ from pathlib import Path
 from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord
-from perfharness.model.placement import CpuTopology, GpuLocality
 from perfharness.model.version import VERSION
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.topology import gpu_localities, read_topology
+from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, read_topology
 
 INTERPRETER_TIMEOUT_S = 60
 

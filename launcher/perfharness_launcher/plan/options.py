@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.manifest import SettingsRecord
-from perfharness.model.placement import CpuBind
+
+CpuBind = Literal["auto", "none", "numa", "cores"]
 
 PROCESSES = "Processes and GPUs"
 BATCHES = "Batches and ranges"

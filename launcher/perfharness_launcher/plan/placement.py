@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.placement import CpuBind, CpuTopology, GpuLocality, Placement, cpu_list
+from perfharness_launcher.plan.options import CpuBind
+from perfharness_launcher.plan.topology import CpuTopology, GpuLocality
+from perfharness_launcher.processes.spawn import Placement, cpu_list
 
 UNBOUND = Placement()
 

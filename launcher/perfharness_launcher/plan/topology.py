@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.model.placement import CpuTopology, GpuLocality, parse_cpu_list
 from perfharness.telemetry.nvml import Answer, Device, open_nvml
 
 ROOT = Path("/")
 WORD_BITS = 64
+
+
+@dataclass(frozen=True)
+class CpuTopology:
+    """The CPUs of a machine.
+
+    Args:
+        allowed: those that the launcher may run on: cgroup, taskset and the like taken off.
+        online: all that the machine runs.
+        cores: the allowed CPUs of each physical core, SMT siblings together.
+        nodes: CPUs of each NUMA node.
+    """
+
+    allowed: frozenset[int]
+    online: frozenset[int]
+    cores: tuple[tuple[int, ...], ...]
+    nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    def cores_in(self, cpus: frozenset[int]) -> list[tuple[int, ...]]:
+        """The physical cores of which all allowed CPUs are among these, in order of their first CPU."""
+        return sorted(core for core in self.cores if cpus.issuperset(core))
+
+
+@dataclass(frozen=True)
+class GpuLocality:
+    """What is near a GPU.
+
+    Args:
+        cpus: the nearest ones; empty where that is not known.
+        source: who said so.
+        problem: why nothing is known.
+    """
+
+    cpus: frozenset[int] = frozenset()
+    source: str = ""
+    problem: str | None = None
 
 
 def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> CpuTopology:
@@ -99,3 +135,13 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The other way; what is no list of CPUs is empty."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

@@ -14,10 +14,9 @@ from perfharness.analysis.judgement import without_consequences
 from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
-from perfharness.model.placement import cpu_list
 from perfharness_launcher.nsys.collect import Collected
 from perfharness_launcher.nsys.command_line import TRACER_LOG
-from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG
+from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, cpu_list
 from perfharness_launcher.processes.supervise import Ending
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,6 @@ from perfharness.boot import without_current_folder
 from perfharness.errors import LaunchError
 from perfharness.model.environment import OUTPUT_DIR, START_BARRIER, START_BARRIER_LIMIT
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.placement import Placement
 from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
 from perfharness_launcher.processes import child
 from perfharness_launcher.processes.barrier import LIMIT_MARGIN_S
@@ -41,6 +40,30 @@ END_S = 5.0
 
 SOCKET_NAME = "0123-4567-89ab-cdef.1234567"
 """At least as long as the names of the sockets that nsys makes in its temporary folder."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one process is put.
+
+    Args:
+        cpus: it may run on these and no others; empty: not bound.
+        how: for messages.
+    """
+
+    cpus: tuple[int, ...] = ()
+    how: str = "not bound"
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """`{0, 1, 2, 8}` -> `0-2,8`, as the kernel writes it."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 @dataclass(frozen=True)

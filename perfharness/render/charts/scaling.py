@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perfharness.analysis.scaling import busy_share, ideal_items_per_second, total_power_w
-from perfharness.model.scaling import Scaling
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,
@@ -22,6 +20,7 @@ from perfharness.render.charts.drawing import (
     require_charts,
     unit,
 )
+from perfharness.runs.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
 
 SCALING_PAGE = "scaling"
 WIDTH, HEIGHT = 360, 240
