@@ -261,7 +261,7 @@ def test_results_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_schemas_are_those_of_the_models() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "update_bench_schema", "--check"],
+        [sys.executable, ROOT / "scripts" / "update_schemas", "--check"],
         capture_output=True,
         text=True,
         check=False,

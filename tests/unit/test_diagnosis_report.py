@@ -111,7 +111,7 @@ def test_what_is_not_known_is_printed_as_such() -> None:
 def test_json_holds_it_all_and_fits_the_schema() -> None:
     body = json.loads(json.dumps(DIAGNOSIS.to_json()))
     schema = json.loads(SCHEMA.read_text("utf-8"))
-    jsonschema.validate(body, {"$ref": "#/$defs/diagnosis", "$defs": schema["$defs"]})
+    jsonschema.validate(body, {"$ref": "#/$defs/Diagnosis", "$defs": schema["$defs"]})
     assert body["stages"][0]["gpu"]["top_kernels"][0]["limiter"] == "registers"
     assert body["stages"][0]["verdict"]["limit"] == "memory"
     assert [gpu["name"] for gpu in body["gpus"]] == ["A GPU", "B GPU"]
