@@ -21,14 +21,13 @@ from types import FrameType
 from typing import IO, Literal
 
 from perfharness.model.telemetry import FailureRecord, SubjectRecord, TelemetryMeta, process_subject
-from perfharness.telemetry.clock_tie import ClockTie
 from perfharness.telemetry.gpu import gpu_sources
 from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource, proc_is_there
 from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness.telemetry.protocol import Answer, Command, FollowedProcess, Ready, SamplerOptions
-from perfharness.telemetry.rhythm import Rhythm
 from perfharness.telemetry.source import Columns, Keys, Source, Tape, TrackedProcess
 from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
+from perfharness.telemetry.ticks import ClockTie, Ticker
 
 FLUSH_S = 1.0
 """What a killed sampler can lose."""
@@ -44,7 +43,7 @@ Ended = Literal["stopped", "parent_died", "cut_off"]
 
 @dataclass
 class _Player:
-    """One source with its thread, its rhythm and its tape.
+    """One source with its thread, its ticker and its tape.
 
     A reading that hangs in a driver must not hold up the others, nor what was read before it: the lock is held only
     while whole readings change hands.
@@ -52,7 +51,7 @@ class _Player:
 
     source: Source
     tape: Tape
-    rhythm: Rhythm
+    ticker: Ticker
     problem: str | None = None
     thread: threading.Thread | None = None
     begun: threading.Event = field(default_factory=threading.Event)
@@ -60,9 +59,9 @@ class _Player:
     _read: Columns = field(default_factory=Columns)
 
     def play(self) -> None:
-        """Read in rhythm until the end; a source that raises is silent from then on, and the others go on."""
+        """Read at each tick until the end; a source that raises is silent from then on, and the others go on."""
         try:
-            while self.rhythm.next():
+            while self.ticker.next():
                 self.read()
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
@@ -119,7 +118,7 @@ class Sampler:
         self._keys = Keys()
         self._ending = threading.Event()
         self._players = [
-            _Player(source, Tape(self._keys), Rhythm(source.name, source.period_ns, self._ending.wait))
+            _Player(source, Tape(self._keys), Ticker(source.name, source.period_ns, self._ending.wait))
             for source in sources
         ]
         self._subjects = [subject for source in sources for subject in source.subjects()]
@@ -152,7 +151,7 @@ class Sampler:
 
     def flush(self) -> None:
         """Write what was read since the last time."""
-        self._clock.look_again()
+        self._clock.read_again()
         self._write("cut_off")
 
     def stop(self, ended: Ended) -> None:
@@ -160,7 +159,7 @@ class Sampler:
         self._ending.set()
         for player in self._players:
             player.join()
-        self._clock.look_again()
+        self._clock.read_again()
         self._write(ended)
         self._spool.close()
         for player in self._players:
@@ -193,7 +192,7 @@ class Sampler:
             clock=clock,
             subjects=self._subjects,
             failures=failures + broken,
-            ticks=[player.rhythm.record() for player in self._players],
+            ticks=[player.ticker.record() for player in self._players],
             ended=ended,
             idle_start_unix_ns=idle[0] if idle else None,
             idle_end_unix_ns=idle[1] if idle else None,

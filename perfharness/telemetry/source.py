@@ -1,4 +1,4 @@
-"""What a source of telemetry is: a few metrics that are read together, in one rhythm."""
+"""What a source of telemetry is: a few metrics that are read together, at the same ticks."""
 
 from __future__ import annotations
 

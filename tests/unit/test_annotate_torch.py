@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfharness.annotate.apply import apply_to_module
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.torch_modules import ModuleTracker, follow_modules
+from perfharness.annotate.watch import apply_to_module
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog
 from tests.unit.recorder_events import drawn, recording

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from perfharness.annotate.apply import apply_to_module
 from perfharness.annotate.main_module import ScriptCompiler
 from perfharness.annotate.runtime import Runtime
+from perfharness.annotate.watch import apply_to_module
 from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from perfharness.telemetry.clock_tie import ClockTie
-from perfharness.telemetry.rhythm import Rhythm
+from perfharness.telemetry.ticks import ClockTie, Ticker
 
 MS = 1_000_000
 
@@ -23,7 +22,7 @@ class Clock:
         return self.ending
 
 
-def ticks(rhythm: Rhythm, clock: Clock, work_ms: list[int]) -> list[float]:
+def ticks(rhythm: Ticker, clock: Clock, work_ms: list[int]) -> list[float]:
     """Times of the ticks in ms after the first, each followed by so much work."""
     found = []
     for work in work_ms:
@@ -35,7 +34,7 @@ def ticks(rhythm: Rhythm, clock: Clock, work_ms: list[int]) -> list[float]:
 
 def test_ticks_stay_on_the_grid_however_long_the_work_takes() -> None:
     clock = Clock()
-    rhythm = Rhythm("made up", 50 * MS, clock.wait, clock)
+    rhythm = Ticker("made up", 50 * MS, clock.wait, clock)
     assert ticks(rhythm, clock, [1, 30, 49, 0, 7]) == [0, 50, 100, 150, 200]
     assert (rhythm.ticks, rhythm.late, rhythm.missed) == (5, 0, 0)
 
@@ -43,7 +42,7 @@ def test_ticks_stay_on_the_grid_however_long_the_work_takes() -> None:
 def test_oversleeping_does_not_add_up() -> None:
     clock = Clock()
     clock.oversleep_ns = 3 * MS
-    rhythm = Rhythm("made up", 50 * MS, clock.wait, clock)
+    rhythm = Ticker("made up", 50 * MS, clock.wait, clock)
     assert ticks(rhythm, clock, [0] * 101)[-1] == 100 * 50 + 3
     assert rhythm.late == 0
     assert rhythm.latest_ns == 3 * MS
@@ -51,7 +50,7 @@ def test_oversleeping_does_not_add_up() -> None:
 
 def test_late_and_missed_ticks_are_counted() -> None:
     clock = Clock()
-    rhythm = Rhythm("made up", 50 * MS, clock.wait, clock)
+    rhythm = Ticker("made up", 50 * MS, clock.wait, clock)
     #                               80: the tick due at 50 begins 30 late; 175: those due at 150 and 200 never begin
     assert ticks(rhythm, clock, [80, 1, 175, 0, 0]) == [0, 80, 100, 275, 300]
     assert (rhythm.late, rhythm.missed) == (1, 2)
@@ -61,7 +60,7 @@ def test_late_and_missed_ticks_are_counted() -> None:
 
 def test_the_end_wakes_the_wait() -> None:
     clock = Clock()
-    rhythm = Rhythm("made up", 50 * MS, clock.wait, clock)
+    rhythm = Ticker("made up", 50 * MS, clock.wait, clock)
     assert rhythm.next()
     clock.ending = True
     assert not rhythm.next()
@@ -96,9 +95,9 @@ def test_a_step_of_utc_is_noted_and_does_not_move_the_readings() -> None:
 
     tie = ClockTie(monotonic, lambda: now + 25 + 7_000 + step)
     assert tie.record().offset_ns == 7_000
-    tie.look_again()
+    tie.read_again()
     assert tie.record().moved_ns == 0
     step = -2_000_000
-    tie.look_again()
+    tie.read_again()
     assert tie.record().moved_ns == -2_000_000
     assert tie.record().offset_ns == 7_000
