@@ -16,7 +16,7 @@ GAP_PERIODS = 4.0
 """Readings further apart than this many usual distances are not joined by a line."""
 
 BINS = 400
-"""Steps of time of a chart: a line has at most five points in each, stages and cores have one value."""
+"""Steps of time of a chart: a line keeps four points and its breaks in each; stages and cores have one value."""
 
 MAX_CELLS = 16_000
 """Cores times steps of time."""
@@ -72,11 +72,27 @@ def storage_rate(log: SampleLog) -> Series | None:
     return rate_of(both)
 
 
-def line_points(series: Series, zero_unix_ns: int, scale: float = 1.0) -> tuple[Float64, Float64]:
-    """Times (s since `zero_unix_ns`) and values of a line, with gaps and few points; NaN breaks the line."""
+def line_points(
+    series: Series, zero_unix_ns: int, scale: float = 1.0, *, is_rate: bool = False
+) -> tuple[Float64, Float64]:
+    """Times (s since `zero_unix_ns`) and values of a line of steps, with gaps and few points; NaN breaks the line.
+
+    Args:
+        is_rate: a value is of the time before its reading; else it holds until the next.
+    """
     times, values = with_gaps((series.time_unix_ns - zero_unix_ns) / NS_PER_S, series.value * scale)
     kept = thinned(times, values)
-    return times[kept], values[kept]
+    return whole_steps(times[kept], values[kept], is_rate=is_rate)
+
+
+def whole_steps(times: Float64, values: Float64, *, is_rate: bool) -> tuple[Float64, Float64]:
+    """The same with a point where the step beside a break ends, for a chart draws nothing between a point and NaN."""
+    broken = np.isnan(values)
+    if is_rate:
+        after = np.flatnonzero(broken[:-1] & ~broken[1:]) + 1
+        return np.insert(times, after, times[after - 1]), np.insert(values, after, values[after])
+    first = np.flatnonzero(~broken[:-1] & broken[1:]) + 1
+    return np.insert(times, first, times[first]), np.insert(values, first, values[first - 1])
 
 
 def with_gaps(times: Float64, values: Float64) -> tuple[Float64, Float64]:
@@ -101,7 +117,7 @@ def thinned(times: Float64, values: Float64, bins: int = BINS) -> Int64:
     broken = np.isnan(values)
     smallest = np.lexsort((np.where(broken, np.inf, values), step))[first]
     largest = np.lexsort((np.where(broken, -np.inf, values), step))[last]
-    breaks = np.flatnonzero(broken & ~np.append(False, broken[:-1]))
+    breaks = np.flatnonzero(broken & ~(np.append(False, broken[:-1]) & np.append(broken[1:], False)))
     return np.unique(np.concatenate([first, last, smallest, largest, breaks]))
 
 

@@ -18,6 +18,7 @@ from perfharness.analysis.telemetry_lines import (
     thinned,
     throttle_spans,
     warmup_spans,
+    whole_steps,
     with_gaps,
 )
 from perfharness.errors import ToolNotFoundError
@@ -155,7 +156,8 @@ def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
         "read + written (MB/s)": "step-before",
     }
     rates = [[row["value"] for row in rows] for _, rows in marks(host, "line")[1:]]
-    assert rates == [[None, 10.0, 40.0], [None, pytest.approx(20e-6), pytest.approx(80e-6)]]
+    assert rates == [[None, 10.0, 10.0, 40.0], [None, *[pytest.approx(20e-6)] * 2, pytest.approx(80e-6)]]
+    assert [row["seconds"] for row in marks(host, "line")[1][1]] == [0, 0, 1, 2]
 
 
 # ---- the lines ----
@@ -167,6 +169,17 @@ def test_what_is_drawn_has_gaps_where_readings_are_null_or_missing() -> None:
     drawn_times, drawn = with_gaps(times, values)
     assert drawn_times.tolist() == [0, 1, 2, 3, 4, 10, 11]
     assert np.isnan(drawn).tolist() == [False, False, True, False, True, False, False]
+
+
+def test_a_reading_between_two_breaks_is_a_step_of_its_own() -> None:
+    """What a value holds for is drawn, before it for a rate; a chart draws nothing between a point and a break."""
+    times, values = np.array([0.0, 1, 2, 3]), np.array([np.nan, 5, np.nan, 7])
+    held_times, held = whole_steps(times, values, is_rate=False)
+    assert held_times.tolist() == [0, 1, 2, 2, 3]
+    assert np.nan_to_num(held, nan=-1).tolist() == [-1, 5, 5, -1, 7]
+    rate_times, rates = whole_steps(times, values, is_rate=True)
+    assert rate_times.tolist() == [0, 0, 1, 2, 2, 3]
+    assert np.nan_to_num(rates, nan=-1).tolist() == [-1, 5, 5, -1, 7, 7]
 
 
 def test_a_rate_is_the_counters_step_over_the_time_it_took() -> None:
@@ -186,7 +199,7 @@ def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> Non
     times = np.arange(count) / 10
     kept = thinned(times, values)
     assert len(kept) <= 5 * BINS
-    assert {0, 777, 10_000, 20_001, count - 1} <= set(kept.tolist())
+    assert {0, 777, 10_000, 10_002, 20_001, count - 1} <= set(kept.tolist())
     step = np.minimum((times / times[-1] * BINS).astype(int), BINS - 1)
     for one in range(BINS):
         whole, drawn = values[step == one], values[kept[step[kept] == one]]
@@ -198,9 +211,8 @@ def test_points_are_seconds_since_a_moment_in_the_units_of_the_axis() -> None:
     series = SampleBuilder().readings("host", "x", [2 * SECOND, 3 * SECOND], [5, None]).build().get("host", "x")
     assert series is not None
     times, values = line_points(series, SECOND, 1e3)
-    assert times.tolist() == [1.0, 2.0]
-    assert values[0] == 5000.0
-    assert np.isnan(values[1])
+    assert times.tolist() == [1.0, 2.0, 2.0]
+    assert np.nan_to_num(values, nan=-1).tolist() == [5000.0, 5000.0, -1]
 
 
 def test_reasons_last_until_the_next_reading_and_idling_is_none() -> None:

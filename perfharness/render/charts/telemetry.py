@@ -271,7 +271,7 @@ class _View(Sheet):
         for line in lines:
             if line.series is not None:
                 inside = line.series.between(self.begin_ns, self.end_ns)
-                times, values = line_points(inside, self.zero_ns, line.scale)
+                times, values = line_points(inside, self.zero_ns, line.scale, is_rate=panel.step == RATE)
                 label = wrapped(line.label)
                 rows += [
                     {"seconds": time, "value": value, "line": label}
