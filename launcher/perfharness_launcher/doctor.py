@@ -1,4 +1,4 @@
-"""Everything that a measurement needs, looked at one by one: what was found, what is missing, what to do."""
+"""Everything that a measurement needs, checked one by one: what was found, what is missing, what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """One check.
 
     Args:
         topic: a group, e.g. `nsys`.
@@ -66,7 +66,7 @@ class Check:
 def check_up(
     python: str, environ: Mapping[str, str], *, nsys: Path | None = None, root: Path = Path("/")
 ) -> list[Check]:
-    """Look at everything; takes a few seconds, for each nsys is tried for real.
+    """Check everything; takes a few seconds, for each nsys is tried for real.
 
     Args:
         python: the interpreter that would run scripts.
@@ -139,10 +139,10 @@ def _tried(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Ch
         return Check(
             "nsys",
             Health.WARNING,
-            f"{name} records no range of nvtx {interpreter.nvtx} ({trial.said})",
+            f"{name} records no range of nvtx {interpreter.nvtx} ({trial.reason})",
             f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded",
         )
-    return Check("nsys", Health.BAD, f"{name} records nothing here: {trial.said}", "name another with --nsys")
+    return Check("nsys", Health.BAD, f"{name} records nothing here: {trial.reason}", "name another with --nsys")
 
 
 def _details(install: NsysInstall) -> Check:
@@ -252,7 +252,7 @@ def _clock_permission(root: Path) -> Check:
     uid_map = (_read(root / "proc/self/uid_map") or "").split()
     if effective is None:
         return Check(
-            "clocks", Health.WARNING, "whether clocks may be locked cannot be told: /proc/self/status says nothing"
+            "clocks", Health.WARNING, "whether clocks may be locked is not known: /proc/self/status does not say"
         )
     if not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
         text = "clocks cannot be locked by this user: the driver asks for CAP_SYS_ADMIN"

@@ -199,7 +199,7 @@ def _measure(
 class _ManifestKeeper:
     """The manifest from the start, so that a run whose launcher is killed can be read: who runs is added as it starts.
 
-    A companion, for those are told of each process.
+    A companion, for those are notified of each process.
     """
 
     stage: Staging

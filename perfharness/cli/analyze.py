@@ -106,7 +106,7 @@ def analyze(
 
 def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree], *, plots: bool) -> None:
     """Print each run, then the table of a series; as JSON, add them to the documents."""
-    from perfharness.render.series import print_cold_start, print_scaling
+    from perfharness.render.terminal.series import print_cold_start, print_scaling
 
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)

@@ -320,7 +320,7 @@ def start_up(
     options = suite_options({**locals(), "batch_size": str(batch_size), "model": [model], "backend": [backend]})
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
-    from perfharness.render.series import print_cold_start
+    from perfharness.render.terminal.series import print_cold_start
 
     if not model or not backend or backend.endswith("/all"):
         raise UsageError("name one --model and one --backend, as --backend torch/eager")

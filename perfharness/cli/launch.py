@@ -174,8 +174,8 @@ def launches_of(
 def options_behind_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
     """Arguments of the script that have the name of an option of ours; `--` in front of them says that it is meant."""
     own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
-    told = list(itertools.takewhile(lambda argument: argument != "--", arguments))
-    names = [argument.partition("=")[0] for argument in told if argument.startswith("-")]
+    unescaped = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    names = [argument.partition("=")[0] for argument in unescaped if argument.startswith("-")]
     return [name for name in names if (name.replace("_", "-") if name.startswith("--") else name) in own]
 
 
@@ -262,7 +262,7 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
     """
     from perfharness.render.charts.drawing import draw as draw_pictures
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
-    from perfharness.render.series import print_scaling
+    from perfharness.render.terminal.series import print_scaling
     from perfharness.runs.sweep import run_sweep, summarize_sweep
 
     output, launches = shown.output, []
@@ -296,7 +296,7 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
 
 def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
     """Run cold starts and print their table; returns the exit code."""
-    from perfharness.render.series import print_cold_start
+    from perfharness.render.terminal.series import print_cold_start
     from perfharness.runs.cold_start import run_cold_start, summarize_cold_start
 
     output, rows = shown.output, []
@@ -340,7 +340,7 @@ def headline(plan: LaunchPlan) -> str:
 def print_plan(plan: LaunchPlan, console: Console) -> None:
     """The plan, as a shell would take it."""
     run_dir = plan.options.output_dir.absolute()
-    lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_in_words(plan)}"]
+    lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_line(plan)}"]
     lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
     if plan.options.cool_down_c is not None:
         lines.append(f"begins at {plan.options.cool_down_c:g} °C, or after {plan.options.cool_down_limit_s:g} s")
@@ -356,7 +356,7 @@ def print_plan(plan: LaunchPlan, console: Console) -> None:
         say(console, line)
 
 
-def _barrier_in_words(plan: LaunchPlan) -> str:
+def _barrier_line(plan: LaunchPlan) -> str:
     if len(plan.processes) < 2:
         return "none, there is one process"
     if not plan.options.barrier:

@@ -206,7 +206,7 @@ def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStar
     ]
     again = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
     if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has said so
+        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_cold_start(again, folder)
     return again
 

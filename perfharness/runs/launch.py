@@ -29,7 +29,7 @@ Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 
 
 def unobserved(plan: LaunchPlan) -> AbstractContextManager[Observer]:
-    """Nobody looks on."""
+    """No observer."""
     del plan
     return nullcontext(Observer())
 

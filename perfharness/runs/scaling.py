@@ -86,7 +86,7 @@ class Knee(_Model):
     """Where a further process stops being worth it."""
 
     num_processes: int | None
-    """None: not in the range, or not to be told."""
+    """None: not in the range, or not known."""
 
     method: str
     threshold: float

@@ -62,8 +62,8 @@ class ProcessSweep:
 def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
     """The options of each launch, in folders of their own. Raises `UsageError`."""
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
-        told = ",".join(map(str, numbers))
-        raise UsageError(f"--np-sweep {told}: must be different numbers of processes, as in 1,2,4,8")
+        given = ",".join(map(str, numbers))
+        raise UsageError(f"--np-sweep {given}: must be different numbers of processes, as in 1,2,4,8")
     if options.num_processes != 1:
         raise UsageError(
             "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
@@ -154,7 +154,7 @@ def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | No
     rows = [_row_again(point.row, of.get(point.row.folder)) for point in noted.points]
     again = noted.model_copy(update=_curve(rows, [loop_path(summary.results) for summary in summaries]))
     if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has said so
+        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_series(folder / SCALING_NAME, again, _has_numbers)
     return again
 

@@ -98,7 +98,7 @@ class Companion(Protocol):
         """A measured process has started; quick, for it runs between two polls of the processes."""
 
     def stop(self) -> CompanionReport:
-        """End, and tell. Called exactly once if `start` returned."""
+        """End, and report. Called exactly once if `start` returned."""
 
 
 @dataclass
@@ -139,16 +139,16 @@ class Companions:
             elif isinstance(error, PerfHarnessError):
                 raise
             else:
-                raise LaunchError(f"{companion.name} could not be started: {_in_words(error)}") from error
+                raise LaunchError(f"{companion.name} could not be started: {_message(error)}") from error
         else:
             self._running.append(companion)
 
     def measured(self, process: MeasuredProcess) -> None:
-        """Tell all that a process has started."""
+        """Notify all that a process has started."""
         for companion in self._running:
             try:
                 companion.measured(process)
-            except Exception as error:  # noqa: PERF203 - each on its own: the others have to hear of it too
+            except Exception as error:  # noqa: PERF203 - each on its own: the others have to be notified too
                 self._note_failure(companion, f"failed over {process.folder}", error)
 
     def stop(self) -> None:
@@ -165,16 +165,16 @@ class Companions:
                 self.records[companion.name] = dict(report.record)
 
     def _note_failure(self, companion: Companion, what: str, error: Exception) -> None:
-        """The first failure of each is told; more of the same would bury it."""
+        """The first failure of each is reported; more of the same would bury it."""
         if companion.name in self._failed:
             return
         self._failed.add(companion.name)
         self.findings.append(
-            Finding("companion-failed", Severity.ERROR, f"{companion.name} {what}: {_in_words(error)}"),
+            Finding("companion-failed", Severity.ERROR, f"{companion.name} {what}: {_message(error)}"),
         )
 
 
-def _in_words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """An error of ours says all itself; of any other, its kind and where it came from."""
     if isinstance(error, PerfHarnessError):
         return str(error)

@@ -15,7 +15,7 @@ class CoolDownCompanion:
 
     Args:
         target_c: degrees Celsius.
-        say: hears a line when there is something to wait for.
+        say: is given a line when there is something to wait for.
     """
 
     name = "cool-down"
@@ -43,7 +43,7 @@ class CoolDownCompanion:
         """Nothing is to be done for a process."""
 
     def stop(self) -> CompanionReport:
-        """Tell how long it took, and what stayed too warm."""
+        """Report how long it took, and what stayed too warm."""
         record = {
             "target_c": self._target_c,
             "limit_s": self._limit_s,
@@ -63,7 +63,7 @@ def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
         Finding(
             "not-cooled-down",
             Severity.WARNING,
-            _in_words(result),
+            _message(result),
             "a higher --cool-down, or a longer --cool-down-limit",
         )
         for result in results
@@ -71,7 +71,7 @@ def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
     ]
 
 
-def _in_words(result: CoolDown) -> str:
+def _message(result: CoolDown) -> str:
     if result.reason is not None:
         return f"GPU {result.gpu_uuid}: the temperature cannot be read ({result.reason}), so nothing waited for it"
     return (

@@ -121,7 +121,7 @@ class ExclusiveGpus:
         """Poll the GPUs while none of ours runs, then go on from a thread; without a GPU, do nothing.
 
         Raises:
-            LaunchError: exclusive GPUs are required, and one is in use or that cannot be told.
+            LaunchError: exclusive GPUs are required, and one is in use or that is not known.
         """
         if self._view is None:
             self._view = view_of_run(context.run_id)
@@ -141,7 +141,7 @@ class ExclusiveGpus:
         self._thread.start()
 
     def measured(self, process: MeasuredProcess) -> None:
-        """Nothing: whose a pid is, is told by the process itself."""
+        """Nothing: whose a pid is, the process itself shows."""
 
     def stop(self) -> CompanionReport:
         """Who was there."""

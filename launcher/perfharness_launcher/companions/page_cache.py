@@ -22,7 +22,7 @@ PERIOD_S = 0.05
 
 
 def drop_page_cache(files: Collection[Path], drop_caches: Path = DROP_CACHES) -> CacheState:
-    """Empty the page cache as far as we may, and look what stayed.
+    """Empty the page cache as far as permitted, and measure what stayed.
 
     All of it through /proc/sys/vm/drop_caches, which takes root and slows everybody on the machine for a while; else
     these files alone through posix_fadvise, which leaves what another process has mapped.
@@ -83,9 +83,9 @@ def _look(files: Collection[Path], method: CacheMethod) -> CacheState:
 
 
 def resident_bytes(file: Path) -> int | None:
-    """How much of a file is in the page cache; None where the kernel does not tell.
+    """How much of a file is in the page cache; None where the kernel does not report it.
 
-    Since Linux 5.2 mincore tells the truth only of files that the asker owns or may write to (mincore(2)).
+    Since Linux 5.2 mincore reports the truth only of files that the asker owns or may write to (mincore(2)).
     """
     status = file.stat()
     if status.st_uid != os.geteuid() and not os.access(file, os.W_OK):
@@ -111,7 +111,7 @@ def resident_bytes(file: Path) -> int | None:
 class FilesInUse:
     """A companion that notes which files the measured processes, and what they start, have mapped or open.
 
-    A file that is opened, read and closed between two looks is not seen, nor then dropped by name.
+    A file that is opened, read and closed between two polls is not seen, nor then dropped by name.
     """
 
     name = "files-in-use"
@@ -125,11 +125,11 @@ class FilesInUse:
         self._thread = threading.Thread(target=self._watch, name="perfharness-files", daemon=True)
 
     def start(self, context: CompanionContext) -> None:
-        """Begin to look."""
+        """Begin to poll."""
         self._thread.start()
 
     def measured(self, process: MeasuredProcess) -> None:
-        """One more to look at."""
+        """One more to poll."""
         self._pids.append(process.pid)
 
     def stop(self) -> CompanionReport:

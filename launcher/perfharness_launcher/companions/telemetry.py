@@ -1,4 +1,4 @@
-"""The telemetry sampler beside a launch: started before any process, told of each, stopped after the last."""
+"""The telemetry sampler beside a launch: started before any process, notified of each, stopped after the last."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class TelemetryCompanion:
 
     def measured(self, process: MeasuredProcess) -> None:
         """Follow this process too."""
-        self._say(Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid)))
+        self._send(Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid)))
 
     def stop(self) -> CompanionReport:
         """End the sampler; where it has died, make the file of what it had written."""
         assert self._options is not None
-        self._say(Command(stop=True))
+        self._send(Command(stop=True))
         done = self._wait_until_done()
         code = self._end(END_S)
         findings: list[Finding] = []
@@ -171,8 +171,8 @@ class TelemetryCompanion:
             *lines, self._answers = (self._answers + read).split(b"\n")
             yield from map(_parsed, lines)
 
-    def _say(self, command: Command) -> None:
-        """Tell the sampler something, if it is still there; that it is not, is found at the end."""
+    def _send(self, command: Command) -> None:
+        """Send the sampler a command, if it still runs; that it does not is found at the end."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -210,7 +210,7 @@ class TelemetryCompanion:
             "telemetry-cut-off",
             Severity.WARNING,
             f"the telemetry sampler {how} before the run was over; the readings up to then are kept",
-            "look for what ended it (the system's log tells of a lack of memory), and run again",
+            "look for what ended it (the system's log reports a lack of memory), and run again",
         )
 
 
@@ -218,7 +218,7 @@ def _parsed(line: bytes) -> Answer:
     try:
         return Answer.model_validate_json(line)
     except ValidationError as error:
-        raise LaunchError(f"the telemetry sampler said something that is no answer: {line!r:.200}") from error
+        raise LaunchError(f"the telemetry sampler wrote a line that is no answer: {line!r:.200}") from error
 
 
 def free_cpus(placements: Iterable[Placement]) -> list[int]:
@@ -277,8 +277,8 @@ def manifest_record(done: Done) -> dict[str, Any]:
 def _unread_finding(unread: list[FailureRecord]) -> list[Finding]:
     if not unread:
         return []
-    told = "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in unread)
-    return [Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {told}")]
+    failures = "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in unread)
+    return [Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {failures}")]
 
 
 def _late_finding(meta: TelemetryMeta) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Turn what the tracers left into `trace.sqlite`, and what they said into findings."""
+"""Turn what the tracers left into `trace.sqlite`, and what they logged into findings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OF_IMPORT = re.compile(r"\bimport(ed|er|ing|ation)?\b|qdstrm", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Collected:
-    """The trace of one process, None where there is none, and what is to be said about it."""
+    """The trace of one process, None where there is none, and findings about it."""
 
     trace: str | None
     findings: tuple[Finding, ...]
@@ -57,7 +57,7 @@ class Collected:
 def collect(
     nsys: NsysInstall | None, folders: Sequence[Path], interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
 ) -> list[Collected]:
-    """Collect every folder, several at once. Without nsys the embedded tracer has written its file already."""
+    """Collect every folder, several concurrently. Without nsys the embedded tracer has written its file already."""
     workers = max(1, min(len(folders), len(os.sched_getaffinity(0))))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         return list(pool.map(lambda folder: collect_one(nsys, folder, interrupts, patience_s), folders))
@@ -73,15 +73,15 @@ def collect_one(
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return _complete(folder)
-    said = log_lines(folder / TRACER_LOG)
+    lines = log_lines(folder / TRACER_LOG)
     if not nsys.importer_beside:
-        said = without_import(said)  # nsys could not import by itself: known, and made up for
+        lines = without_import(lines)  # nsys could not import by itself: known, and made up for
     failures: list[Finding] = []
     report = folder / f"{REPORT_STEM}.nsys-rep"
     recording = folder / f"{REPORT_STEM}.qdstrm"
     try:
         if recording.exists():  # nsys leaves it only where its own import did not come to a good end
-            said = [*without_import(said), *_import(nsys, recording, report, folder, interrupts, patience_s)]
+            lines = [*without_import(lines), *_import(nsys, recording, report, folder, interrupts, patience_s)]
     except (LaunchError, OSError) as error:
         if report.exists():
             what = f"the report of {folder.name} is what a failed import left, and another import failed too"
@@ -95,7 +95,7 @@ def collect_one(
         what = f"the report of {folder.name} could not be turned into {TRACE}"
         failures.append(_import_failed(folder, report, f"{what}: {error}"))
     whole = trace.exists() and trace.stat().st_size > 0
-    return Collected(TRACE if whole else None, (*tracer_findings(said, folder.name), *failures))
+    return Collected(TRACE if whole else None, (*tracer_findings(lines, folder.name), *failures))
 
 
 def _complete(folder: Path) -> Collected:
@@ -116,9 +116,9 @@ def _import_failed(folder: Path, kept: Path, message: str) -> Finding:
     return Finding("trace-import-failed", Severity.ERROR, message, cure, folder.name)
 
 
-def tracer_findings(said: Sequence[str], process: str) -> list[Finding]:
-    """What nsys itself complained of, of the lines it said; one finding for all of it, with the first lines."""
-    complaints = _complaints(said)
+def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:
+    """Complaints of nsys among the lines of its log; one finding for all of them, with the first lines."""
+    complaints = _complaints(lines)
     if not complaints:
         return []
     severe = any(SEVERE.search(line) for line in complaints)
@@ -134,11 +134,11 @@ def tracer_findings(said: Sequence[str], process: str) -> list[Finding]:
     ]
 
 
-def without_import(said: Sequence[str]) -> list[str]:
-    """What nsys said of everything but its own import, whose error can be of many lines."""
+def without_import(lines: Sequence[str]) -> list[str]:
+    """Lines of nsys about everything but its own import, whose error can be of many lines."""
     kept = []
     of_import = False
-    for line in said:
+    for line in lines:
         of_import = line.startswith(IMPORT_STATUS) or (of_import and not line.startswith("Generated"))
         if not of_import and not OF_IMPORT.search(line):
             kept.append(line)
@@ -154,13 +154,13 @@ def log_lines(log: Path) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of what a tool said, progress bars (which return to the start of their line) left out."""
+    """The lines that a tool printed, progress bars (which return to the start of their line) left out."""
     lines = (line.strip() for line in re.split(r"[\r\n]+", text))
     return [line for line in lines if line and not re.search(r"\[\s*=*\s*\d+%", line)]
 
 
-def _complaints(said: Sequence[str]) -> list[str]:
-    return [line for line in said if TROUBLE.search(line) and not HARMLESS.search(line)]
+def _complaints(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if TROUBLE.search(line) and not HARMLESS.search(line)]
 
 
 def _import(
@@ -169,7 +169,7 @@ def _import(
     """Make the report from the recording, in place of one that a failed import left; then the recording goes.
 
     Returns:
-        What the importer said.
+        What the importer printed.
 
     Raises:
         LaunchError: it failed each time. A report that was there stays as it was.
@@ -180,7 +180,7 @@ def _import(
     try:
         for left in reversed(range(IMPORTS)):
             try:
-                said = run_tool(command, folder, interrupts, patience_s)
+                lines = run_tool(command, folder, interrupts, patience_s)
                 break
             except ToolStoppedError:
                 raise
@@ -191,7 +191,7 @@ def _import(
     finally:
         made.unlink(missing_ok=True)
     recording.unlink()  # all of it is in the report now
-    return said
+    return lines
 
 
 class ToolStoppedError(LaunchError):
@@ -208,7 +208,7 @@ def run_tool(
     """Run one of nsys's tools, its command and output at the end of the tracer's log; a second Ctrl-C ends it.
 
     Returns:
-        The lines it said.
+        The lines it printed.
 
     Raises:
         ToolNotFoundError: it cannot be started.
@@ -244,8 +244,8 @@ def run_tool(
                             os.killpg(tool.pid, signal.SIGKILL)
     if stopped and tool.returncode:
         raise ToolStoppedError(f"{name} was stopped {stopped}")
-    said = _lines((folder / TRACER_LOG).read_bytes()[start:].decode(errors="replace"))
+    lines = _lines((folder / TRACER_LOG).read_bytes()[start:].decode(errors="replace"))
     if tool.returncode:
-        last = _complaints(said)[:3] or said[-3:]
+        last = _complaints(lines)[:3] or lines[-3:]
         raise LaunchError(f"{name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
-    return said
+    return lines

@@ -32,7 +32,7 @@ class NsysInstall:
         profile_options: the long options of `nsys profile --help`, without dashes.
         cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
         records_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
-        source: where it was looked for, in words.
+        source: where it was found, for messages.
         problems: what keeps it from measuring, one sentence each; empty: usable.
     """
 

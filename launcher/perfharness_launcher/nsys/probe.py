@@ -49,9 +49,9 @@ for _ in range({TRIAL_RANGES}):
 """
 
 NVTX_PINNED = "0.2.11"
-"""Newest nvtx that every nsys records; from 0.2.12 on it speaks through an interface that older ones do not hear."""
+"""Newest nvtx that every nsys records; from 0.2.12 on it uses an interface that older ones do not record."""
 
-NSYS_DEAF = (2023, 4)
+NSYS_WITHOUT = (2023, 4)
 """Newest nsys seen to record no range of a newer nvtx, without a word."""
 
 NSYS_RECORDS = (2025, 3)
@@ -110,10 +110,10 @@ def probe(path: Path, source: str) -> NsysInstall:
 
 
 def find_importer(home: Path | None) -> tuple[Path | None, bool]:
-    """The importer that belongs to a `target-linux-*` folder, and whether nsys itself looks there.
+    """The importer that belongs to a `target-linux-*` folder, and whether nsys itself finds it.
 
     Nsight Systems has `host-linux-*` beside `target-linux-*`. Nsight Compute has the same importer in
-    `host/linux-desktop-*`, where its nsys does not look and leaves the `.qdstrm` as it is.
+    `host/linux-desktop-*`, where its nsys does not find it and leaves the `.qdstrm` as it is.
     """
     if home is None:
         return None, False
@@ -124,7 +124,7 @@ def find_importer(home: Path | None) -> tuple[Path | None, bool]:
 
 
 def missing_libraries(program: Path) -> list[str]:
-    """Shared libraries that the loader does not find for `program`; empty where ldd cannot tell."""
+    """Shared libraries that the loader does not find for `program`; empty where ldd cannot say."""
     listing = _run(["ldd", str(program)]) or ""
     return sorted(set(re.findall(r"^\s*(\S+) => not found", listing, re.MULTILINE)))
 
@@ -134,7 +134,7 @@ def _problems(path: Path, home: Path | None, importer: Path | None, options: fro
     if "trace" not in options:
         problems.append(f"{path} has no `profile --trace`")
     if home is None:
-        return problems  # a wrapper script: where it keeps its importer cannot be seen; the run will tell
+        return problems  # a wrapper script: where it keeps its importer cannot be seen; the run will show
     if importer is None:
         problems.append(
             f"{path} has no importer ({IMPORTER}) in host-linux-* beside {home.name}: it records, but the recording"
@@ -229,7 +229,7 @@ class Pair(Enum):
 def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
     """Judge a pair by a trial on this machine, else by what is known.
 
-    `UNKNOWN`: between the newest nsys that is deaf to it and the oldest that hears it.
+    `UNKNOWN`: between the newest nsys that does not record it and the oldest that does.
     """
     if nsys.records_nvtx is not None:
         return Pair.GOOD if nsys.records_nvtx else Pair.BAD
@@ -237,7 +237,7 @@ def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
         return Pair.GOOD
     if nsys.version is None:
         return Pair.UNKNOWN
-    if nsys.version[:2] <= NSYS_DEAF:
+    if nsys.version[:2] <= NSYS_WITHOUT:
         return Pair.BAD
     return Pair.GOOD if nsys.version[:2] >= NSYS_RECORDS else Pair.UNKNOWN
 
@@ -263,11 +263,11 @@ class Trial:
 
     Args:
         ranges: how many of the `TRIAL_RANGES` stand in the trace; None: there was no trace to read.
-        said: why not all of them; empty where they do.
+        reason: why not all of them; empty where they do.
     """
 
     ranges: int | None
-    said: str = ""
+    reason: str = ""
 
     @property
     def records_nvtx(self) -> bool:

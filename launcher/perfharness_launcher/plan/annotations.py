@@ -1,4 +1,4 @@
-"""An annotation file -> `Annotations`, with every mistake told before anything starts."""
+"""An annotation file -> `Annotations`, with every mistake reported before anything starts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from perfharness.telemetry.nvml import Device, open_nvml
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What NVML tells of the machine.
+    """What NVML reports of the machine.
 
     Args:
         gpus: in NVML's order; a GPU that has MIG on stands as its instances.

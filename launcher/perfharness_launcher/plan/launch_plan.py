@@ -156,7 +156,7 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
 def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
     number, offset = options.num_gpus or 1, options.gpu_offset or 0
     if number < 1 or offset < 0 or (options.gpus and (options.num_gpus or options.gpu_offset)):
-        return ()  # already told
+        return ()  # already reported
     if not facts.gpus:
         if options.gpus or number > 1 or offset > 0:
             asked = f"--gpus {','.join(options.gpus)}" if options.gpus else f"-ng {number} -go {offset}"
@@ -176,7 +176,7 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
 
 
 def _gpu_findings(options: LaunchOptions, facts: MachineFacts) -> Iterator[Finding]:
-    """CUDA numbers GPUs by speed unless told otherwise, NVML by bus; they can only differ where the GPUs do."""
+    """CUDA numbers GPUs by speed unless configured otherwise, NVML by bus; they can only differ where the GPUs do."""
     if options.gpus or not re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or ""):
         return
     if len({gpu.name for gpu in facts.gpus}) > 1:

@@ -160,7 +160,7 @@ def _script_problem(options: LaunchOptions) -> str | None:
 
 
 def _output_problem(output_dir: Path) -> str | None:
-    """Why results could not be put there; looks at the nearest folder that exists, and makes none."""
+    """Why results could not be put there; checks the nearest folder that exists, and makes none."""
     try:
         str(output_dir.absolute()).encode()
     except UnicodeEncodeError:

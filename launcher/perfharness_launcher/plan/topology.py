@@ -41,7 +41,7 @@ class GpuLocality:
 
     Args:
         cpus: the nearest ones; empty where that is not known.
-        source: who said so.
+        source: where that is from.
         problem: why nothing is known.
     """
 
@@ -72,7 +72,7 @@ def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> 
 
 
 def _cores(cpus: Path, usable: Iterable[int]) -> Iterable[tuple[int, ...]]:
-    """The usable CPUs of each physical core; a CPU that does not tell its siblings is a core of its own."""
+    """The usable CPUs of each physical core; a CPU whose siblings are not known is a core of its own."""
     seen: set[int] = set()
     for cpu in sorted(usable):
         if cpu in seen:

@@ -1,4 +1,4 @@
-"""Which tracer to take, and why: nsys where a working one hears this interpreter's nvtx, else the embedded one."""
+"""Which tracer to take, and why: nsys where a working one records this interpreter's nvtx, else the embedded one."""
 
 from __future__ import annotations
 

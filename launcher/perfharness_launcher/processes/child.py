@@ -2,7 +2,7 @@
 
 Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK PLACEMENT COMMAND…`), standard library only:
 
-* tells that it is ready and waits for the word to go, so that all processes of a launch start at once;
+* reports that it is ready and waits for the start signal, so that all processes of a launch start together;
 * starts the command in a session of its own, its output going straight to the two log files, on the CPUs and with the
   memory that PLACEMENT gives it (JSON; empty: as they are);
 * writes a line of JSON to STATUS at each step: `ready`, `started`, `ended` or `not_started`, and `left`;

@@ -29,8 +29,8 @@ TAIL_BYTES = 16_384
 def process_record(ending: Ending, collected: Collected, command: list[str]) -> ProcessRecord:
     """The record of one process."""
     process = ending.process
-    told = process.status.ended or {}
-    number = told.get("signal")
+    report = process.status.ended or {}
+    number = report.get("signal")
     return ProcessRecord(
         index=process.spec.index,
         gpu_index=process.spec.gpu_index,
@@ -38,15 +38,15 @@ def process_record(ending: Ending, collected: Collected, command: list[str]) -> 
         folder=process.spec.folder,
         command=command,
         pid=process.status.pid,
-        exit_code=told.get("exit_code"),
+        exit_code=report.get("exit_code"),
         signal=signal_name(number) if number is not None else None,
         ended=_ended(ending),
         start_unix_ns=process.status.start_unix_ns,
-        duration_s=told["duration_ns"] / 1e9 if told else None,
+        duration_s=report["duration_ns"] / 1e9 if report else None,
         trace=collected.trace,
-        user_s=told.get("user_s"),
-        system_s=told.get("system_s"),
-        max_rss_bytes=told.get("max_rss_bytes"),
+        user_s=report.get("user_s"),
+        system_s=report.get("system_s"),
+        max_rss_bytes=report.get("max_rss_bytes"),
         placement=_placement(ending),
     )
 
@@ -83,7 +83,7 @@ def signal_name(number: int) -> str:
 def process_findings(
     ending: Ending, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
 ) -> Iterator[Finding]:
-    """What is to be said about how a process ended and about a trace that is not there."""
+    """Findings about how a process ended and about a missing trace."""
     if record.ended != "ok":
         yield _ended_badly(ending, record, timeout_s)
     if record.placement is not None and record.placement.problems:
@@ -99,7 +99,7 @@ def process_findings(
             "tracer-restarted",
             Severity.NOTE,
             f"nsys ended before the process began, and was started again ({ending.tracer_restarts} times)",
-            f"nothing was lost; {record.folder}/{TRACER_LOG} has what it said",
+            f"nothing was lost; {record.folder}/{TRACER_LOG} has its output",
             record.folder,
         )
     if tracer.kind == "nsys" and record.pid is not None and (died := _tracer_death(ending)):
@@ -148,7 +148,7 @@ EXCEPTION = re.compile(r"\s*(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit))
 
 
 def failure_hint(record: ProcessRecord, stderr: str, program: str) -> str:
-    """The next step that fits how a process ended; empty where there is none to tell.
+    """The next step that fits how a process ended; empty where there is none.
 
     Args:
         stderr: the end of what it wrote there.
@@ -221,9 +221,9 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
 
 
 def last_said(text: str, lines: int = 5) -> str:
-    """The last lines of what a process said, in one line behind a colon; empty where it said nothing."""
-    said = [line.strip() for line in text.strip().splitlines()[-lines:]]
-    return f": {' | '.join(said)}" if said else ""
+    """The last lines that a process printed, in one line behind a colon; empty where there are none."""
+    printed = [line.strip() for line in text.strip().splitlines()[-lines:]]
+    return f": {' | '.join(printed)}" if printed else ""
 
 
 # ---- what a process reported about its annotations ----
@@ -247,7 +247,7 @@ NEVER_IMPORTED = (
 
 
 def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annotations) -> Iterator[Finding]:
-    """Findings of one process; none of one that was killed before it could tell."""
+    """Findings of one process; none of one that was killed before it could report."""
     notes = read_notes(folder)
     if notes is None:
         if record.ended == "ok":

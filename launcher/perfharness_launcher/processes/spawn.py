@@ -111,7 +111,7 @@ class ProcessGroup:
 
 @dataclass
 class ChildStatus:
-    """What `child.py` has told so far, and what became of it."""
+    """What `child.py` has reported so far, and how it ended."""
 
     ready: bool = False
     helper: psutil.Process | None = None
@@ -171,7 +171,7 @@ class RunningProcess:
             self._take(json.loads(line))
 
     def _is_gone(self) -> bool:
-        """Whether nobody is there any more who could tell of the measured process."""
+        """Whether nobody is there any more who could report on the measured process."""
         if self.status.helper is not None:
             return not is_alive(self.status.helper)
         return self.popen.poll() is not None
@@ -182,7 +182,7 @@ class RunningProcess:
         return "the helper that starts it was killed"
 
     def give_up(self, why: str) -> None:
-        """Have the process and its helper killed, for nothing will be told of it any more."""
+        """Have the process and its helper killed, for nothing more will be reported of it."""
         if self.status.helper is not None and is_alive(self.status.helper):
             with contextlib.suppress(psutil.Error):
                 self.status.helper.kill()
@@ -201,23 +201,23 @@ class RunningProcess:
         self.status = ChildStatus()
         self.popen = _popen(self.argv, self.environment, self.folder / TRACER_LOG)
 
-    def _take(self, told: dict[str, Any]) -> None:
-        state = told["state"]
+    def _take(self, report: dict[str, Any]) -> None:
+        state = report["state"]
         if state == "ready":
             self.status.ready = True
             with contextlib.suppress(psutil.Error):
-                self.status.helper = psutil.Process(told["recorder_pid"])
+                self.status.helper = psutil.Process(report["recorder_pid"])
         elif state == "started":
-            self.status.pid = told["pid"]
-            self.status.start_unix_ns = told["start_unix_ns"]
-            self.status.cpus = told["cpus"]
-            self.status.placement_problems = told["problems"]
+            self.status.pid = report["pid"]
+            self.status.start_unix_ns = report["start_unix_ns"]
+            self.status.cpus = report["cpus"]
+            self.status.placement_problems = report["problems"]
         elif state == "ended":
-            self.status.ended = told
+            self.status.ended = report
         elif state == "not_started":
-            self.status.not_started = told["error"]
+            self.status.not_started = report["error"]
         elif state == "left":
-            self.status.left = told["commands"]
+            self.status.left = report["commands"]
 
     @property
     def is_measured(self) -> bool:
@@ -229,8 +229,8 @@ class RunningProcess:
         """Whether the measured process has ended or will never start; the tracer may still be at work."""
         return self.status.ended is not None or self.status.not_started is not None or self.status.lost
 
-    def say(self, word: bytes) -> None:
-        """Tell `child.py` something."""
+    def send(self, word: bytes) -> None:
+        """Send `child.py` a signal."""
         os.write(self.control, word)
 
     def signal_measured(self, number: signal.Signals) -> None:

@@ -111,7 +111,7 @@ class _Watch:
     next_signal_at: float = 0.0
     tracer_killed: bool = False
     started_at: float | None = None
-    told: bool = False
+    is_announced: bool = False
     released: bool = False
 
 
@@ -122,7 +122,7 @@ class Supervisor:
     Args:
         run_dir: where their folders are made.
         run_id: what marks every process of this launch.
-        companions: those already started; told of the processes, and stopped when the last has ended.
+        companions: those already started; notified of the processes, and stopped when the last has ended.
     """
 
     group: ProcessGroup
@@ -218,7 +218,7 @@ class Supervisor:
         return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s, self.clock)
 
     def _poll(self, watches: list[_Watch]) -> Iterator[None]:
-        """One poll a turn: read the states, tell the observer, rest a little."""
+        """One poll a turn: read the states, notify the observer, rest a little."""
         while True:
             for watch in watches:
                 watch.process.refresh()
@@ -233,8 +233,8 @@ class Supervisor:
     def _tell_companions(self, watch: _Watch) -> None:
         process = watch.process
         pid, start = process.status.pid, process.status.start_unix_ns
-        if not watch.told and pid is not None and start is not None:
-            watch.told = True
+        if not watch.is_announced and pid is not None and start is not None:
+            watch.is_announced = True
             gpu = process.spec.gpu
             self.companions.measured(
                 MeasuredProcess(process.spec.folder, pid, start, None if gpu is None else gpu.uuid)
@@ -270,7 +270,7 @@ class Supervisor:
             if watch.process.is_over:
                 continue
             if watch.process.status.ready:
-                watch.process.say(word)
+                watch.process.send(word)
                 watch.started_at = self.clock()
             else:
                 watch.stopped = "interrupted"
@@ -306,7 +306,7 @@ class Supervisor:
         asked_twice = self.interrupts.count > 1
         if asked_twice and watch.signals_sent < len(ESCALATION):  # no more patience
             watch.signals_sent, watch.next_signal_at = len(ESCALATION) - 1, now
-        if not watch.process.is_measured:  # about to start; its helper says so at once, or never
+        if not watch.process.is_measured:  # about to start; its helper reports so immediately, or never
             if asked_twice or now > watch.stopped_at + self.patience.signal:
                 watch.process.give_up("the helper that starts it did not answer")
         elif now < watch.next_signal_at:
@@ -321,7 +321,7 @@ class Supervisor:
     def _wait_for_tracers(self, watches: list[_Watch]) -> None:
         """Let the tracers write their reports, all measured processes being over."""
         for watch in watches:
-            watch.process.say(child.RELEASE)
+            watch.process.send(child.RELEASE)
             watch.released = True
         deadline = self.clock() + self.patience.tracer
         killed_at: float | None = None
