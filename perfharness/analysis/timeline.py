@@ -14,6 +14,8 @@ class BusyLine:
     def __init__(self, start: Int64, end: Int64) -> None:
         self.start, self.end = merge(start, end)
         self._before = np.r_[0, np.cumsum(self.end - self.start)]
+        self._end_before = np.r_[np.iinfo(np.int64).min, self.end]
+        self.end = self._end_before[1:]
 
     @property
     def length(self) -> int:
@@ -22,11 +24,9 @@ class BusyLine:
 
     def until(self, time: Int64) -> Int64:
         """Length of the union before each moment."""
-        if not len(self.start):
-            return np.zeros(len(time), dtype=np.int64)
         at = np.searchsorted(self.start, time, side="right")
-        last = np.maximum(at - 1, 0)
-        over = np.where(at > 0, np.maximum(self.end[last] - time, 0), 0)
+        over = np.maximum(self._end_before[at], time)
+        over -= time  # how far the last one that has begun reaches beyond the moment
         return np.asarray(self._before[at] - over, dtype=np.int64)
 
     def within(self, start: Int64, end: Int64) -> Int64:
@@ -78,12 +78,14 @@ def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     return start[keep][order], end[keep][order]
 
 
-def expand(first: Int64, last: Int64) -> tuple[Int64, Integers]:
+def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
     """Members of slices `first[k]:last[k]`, one behind the other, and which slice each belongs to."""
     sizes = last - first
     question = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
     offsets = np.cumsum(sizes) - sizes
-    return np.arange(len(question)) - np.repeat(offsets - first, sizes), question
+    members = np.arange(len(question), dtype=np.int32)
+    members += np.repeat((first - offsets).astype(np.int32), sizes)
+    return members, question
 
 
 def order_within(group: Int64, first: Int64, second: Int64) -> Int64:
@@ -117,7 +119,9 @@ class ThreadOrder:
         self.order = order_within(np.searchsorted(self._threads, thread[groups.first])[groups.code], time, -tie)
         self._origin = int(time.min()) if len(time) else 0
         self._span = (int(time.max()) if len(time) else 0) - self._origin + 2
-        self._line = self._place(thread[self.order], time[self.order])
+        self._line = time[self.order] - (self._origin - 1)
+        if len(self._threads) > 1:
+            self._line += np.searchsorted(self._threads, thread[self.order]) * self._span
 
     def _place(self, thread: Int64, time: Int64) -> Int64:
         rank = np.searchsorted(self._threads, thread)

@@ -110,15 +110,15 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     if not len(start):
         return parent
     # Threads one behind the other on one line, so that one running maximum serves them all.
-    rank = np.r_[0, np.cumsum(thread[1:] != thread[:-1])]  # calls are ordered by thread
-    shift = rank * (int(end.max()) - int(start.min()) + 1)
-    s, e = start + shift, end + shift
-    reached = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(e)[:-1]]
-    inner = np.flatnonzero(e <= reached)
+    e = end
+    if thread[0] != thread[-1]:  # calls are ordered by thread
+        e = end + np.r_[0, np.cumsum(thread[1:] != thread[:-1])] * (int(end.max()) - int(start.min()) + 1)
+    is_inner = np.r_[False, e[1:] <= np.maximum.accumulate(e)[:-1]]
+    inner = np.flatnonzero(is_inner)
     if not len(inner):
         return parent
-    outermost = np.maximum.accumulate(np.where(e > reached, np.arange(len(s)), 0))
-    members = np.union1d(inner, outermost[inner])
+    outer = np.flatnonzero(~is_inner)
+    members = np.union1d(inner, outer[np.searchsorted(outer, inner) - 1])
     found = nest(start[members], end[members], thread[members]).parent
     parent[members] = np.where(found >= 0, members[found], -1)
     return parent
@@ -154,7 +154,7 @@ def _scopes(
     return np.where(matches, stream[row], scope), np.where(matches, place[row], gpu)
 
 
-def previous_end_on_stream(operations: GpuOperations, stream: Int64) -> Int64:
+def previous_end_on_stream(operations: GpuOperations, stream: Integers) -> Int64:
     """When the operations before each one on its stream had all ended; the smallest int64 for the first.
 
     Args:
@@ -166,7 +166,7 @@ def previous_end_on_stream(operations: GpuOperations, stream: Int64) -> Int64:
     if not count:
         return np.empty(0, dtype=np.int64)
     order = order_within(stream, operations.start_ns, operations.end_ns)
-    in_order = stream[order]
+    in_order = stream[order].astype(np.int64)
     origin = int(operations.start_ns.min())
     span = int(operations.end_ns.max()) - origin + 1
     shift = in_order * span - origin

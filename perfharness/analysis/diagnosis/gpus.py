@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.keys import group_rows
-from perfharness.model.trace import GpuDevice, GpuOperations, Int64, TraceMeta, pid_of
+from perfharness.model.trace import GpuDevice, GpuOperations, Int64, Integers, TraceMeta, pid_of
 
 NO_STREAM = -2
 """Stands for a stream on which nothing ran."""
@@ -19,9 +19,9 @@ class Gpus:
     for every stream of every process and GPU.
     """
 
-    of: Int64
+    of: Integers
     facts: list[GpuDevice]
-    stream_of: Int64
+    stream_of: Integers
     streams: dict[tuple[int, int, int], int]
     """Process, device and stream as the trace numbers them -> number of the stream."""
     places: dict[tuple[int, int], int]
@@ -64,9 +64,9 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     streams = group_rows(operations.process, operations.device, operations.stream)
     columns = (column[streams.first].tolist() for column in (operations.process, operations.device, operations.stream))
     return Gpus(
-        of=place[groups.code],
+        of=place.astype(np.int32)[groups.code],
         facts=facts,
-        stream_of=streams.code,
+        stream_of=streams.code.astype(np.int32),
         streams={key: number for number, key in enumerate(zip(*columns, strict=True))},
         places=places,
     )

@@ -51,7 +51,7 @@ class KernelGroups:
     `kind` a place in `KINDS_OF_KERNELS`.
     """
 
-    of: Int64
+    of: Integers
     example: Int64
     kind: Int64
     residency: Residency
@@ -74,7 +74,7 @@ def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
     shapes = [shape[at, axis] for shape in (details.grid, details.block) for axis in range(3)]
     columns = [details.name[at], details.full_name[at], gpus.of[at], details.registers[at], details.shared_bytes[at]]
     groups = group_rows(*columns, *shapes)
-    of = np.full(len(trace.operations), -1, dtype=np.int64)
+    of = np.full(len(trace.operations), -1, dtype=np.int32)
     of[at] = groups.code
     example = at[groups.first]
     residency = find_residency(

@@ -113,8 +113,10 @@ def _by_group(groups: KernelGroups, group: Int64, values: npt.NDArray[Any]) -> F
 
 def _work(workload: Workload, operation: Int64) -> Int64:
     """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
-    is_copy = workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY
-    return np.asarray(operation[~is_copy | stays_inside(workload.details, operation)], dtype=np.int64)
+    copies = np.flatnonzero(workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY)
+    return (
+        np.delete(operation, copies[~stays_inside(workload.details, operation[copies])]) if len(copies) else operation
+    )
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
