@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
 from perfharness.render.charts.drawing import require_charts
-from perfharness.report.console import Console, say
+from perfharness.render.terminal.plan import headline, print_plan
+from perfharness.report.console import say
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
@@ -41,7 +41,6 @@ from perfharness_launcher.plan.options import (
     launch_options,
 )
 from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.spawn import cpu_list, planned_command
 from perfharness_launcher.processes.supervise import Observer
 
 SERIES = "Several launches"
@@ -324,41 +323,3 @@ def check_plots(telemetry: bool) -> None:
     if not telemetry:
         raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")
     require_charts()
-
-
-def headline(plan: LaunchPlan) -> str:
-    """What is about to run, in one or two lines."""
-    count = len(plan.processes)
-    where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
-    tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
-    return (
-        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}\n"
-        f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
-    )
-
-
-def print_plan(plan: LaunchPlan, console: Console) -> None:
-    """The plan, as a shell would take it."""
-    run_dir = plan.options.output_dir.absolute()
-    lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_line(plan)}"]
-    lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
-    if plan.options.cool_down_c is not None:
-        lines.append(f"begins at {plan.options.cool_down_c:g} °C, or after {plan.options.cool_down_limit_s:g} s")
-    if plan.options.maximize_clocks:
-        lines.append("GPU clocks: at their maximum while it runs, then as before")
-    for spec in plan.processes:
-        lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
-        lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
-        if spec.placement.cpus:
-            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}: {spec.placement.how}")
-        lines.append(f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}")
-    for line in lines:
-        say(console, line)
-
-
-def _barrier_line(plan: LaunchPlan) -> str:
-    if len(plan.processes) < 2:
-        return "none, there is one process"
-    if not plan.options.barrier:
-        return "none (--no-barrier)"
-    return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"

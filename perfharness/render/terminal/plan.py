@@ -1,0 +1,49 @@
+"""What a launch is about to start: the headline of each, and the plan of a dry run."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+
+from perfharness.report.console import say
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.processes.spawn import cpu_list, planned_command
+
+
+def headline(plan: LaunchPlan) -> str:
+    """What is about to run, in one or two lines."""
+    count = len(plan.processes)
+    where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
+    tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
+    return (
+        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}\n"
+        f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
+    )
+
+
+def print_plan(plan: LaunchPlan, console: Console) -> None:
+    """The plan, as a shell would take it."""
+    run_dir = plan.options.output_dir.absolute()
+    lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_line(plan)}"]
+    lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")
+    if plan.options.cool_down_c is not None:
+        lines.append(f"begins at {plan.options.cool_down_c:g} °C, or after {plan.options.cool_down_limit_s:g} s")
+    if plan.options.maximize_clocks:
+        lines.append("GPU clocks: at their maximum while it runs, then as before")
+    for spec in plan.processes:
+        lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
+        lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
+        if spec.placement.cpus:
+            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}: {spec.placement.how}")
+        lines.append(f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}")
+    for line in lines:
+        say(console, line)
+
+
+def _barrier_line(plan: LaunchPlan) -> str:
+    if len(plan.processes) < 2:
+        return "none, there is one process"
+    if not plan.options.barrier:
+        return "none (--no-barrier)"
+    return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"
