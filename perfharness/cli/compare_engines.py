@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from perfharness.cli.bench_options import OutputDir, check_utf8, command_line, exit_code, say
+from perfharness.cli.bench_options import (
+    MEASURING,
+    RESULTS,
+    OutputDir,
+    RareHidden,
+    check_utf8,
+    command_line,
+    exit_code,
+    say,
+)
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.report.console import Console
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison
 
 OUTPUT_DIR = "compare_engines"
+ENGINES, DATA = "Engines", "Images and ground truth"
 
 
 class DeviceOption(str, Enum):
@@ -52,9 +61,15 @@ class PrecisionOption(str, Enum):
     INT8 = "int8"
 
 
-class ManyValues(TyperCommand):
+class ManyValues(RareHidden):
     """Options that take all that follows up to the next option: `--engines a b c`."""
 
+    rare = frozenset(
+        {
+            "gpu_id", "output", "threads", "min_depth", "max_depth", "preprocess", "mean", "std", "warmup",
+            "max_seconds", "gpu_sample_interval", "sample_seconds", "timeout", "keep_maps",
+        }
+    )  # fmt: skip
     many = ("--engines", "--backends", "--metric")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -91,6 +106,7 @@ def compare_engines_verb(
         list[str],
         typer.Option(
             "--engines",
+            rich_help_panel=ENGINES,
             metavar="ENGINE…",
             help="Files (.onnx, .engine, .plan, .pt2, …) or module:function.",
             show_default=False,
@@ -98,68 +114,139 @@ def compare_engines_verb(
     ],
     image: Annotated[
         Path,
-        typer.Option("--image", help="Image or .npy; its map is drawn, and it is what is timed.", show_default=False),
+        typer.Option(
+            "--image",
+            rich_help_panel=DATA,
+            help="Image or .npy; its map is drawn, and it is what is timed.",
+            show_default=False,
+        ),
     ],
     gt: Annotated[
-        Path | None, typer.Option("--gt", help="Ground truth of the image: .npy, .npz, or a 16-bit image.")
+        Path | None,
+        typer.Option("--gt", rich_help_panel=DATA, help="Ground truth of the image: .npy, .npz, or a 16-bit image."),
     ] = None,
     metric_images_dir: Annotated[
-        Path | None, typer.Option("--metric-images-dir", help="Images over which metrics are computed.")
+        Path | None,
+        typer.Option("--metric-images-dir", rich_help_panel=DATA, help="Images over which metrics are computed."),
     ] = None,
     metric_gt_dir: Annotated[
-        Path | None, typer.Option("--metric-gt-dir", help="Their ground truth, matched by the names of the files.")
+        Path | None,
+        typer.Option(
+            "--metric-gt-dir", rich_help_panel=DATA, help="Their ground truth, matched by the names of the files."
+        ),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="FUNCTION…", help="Metrics of your own, module:function.")
+        list[str] | None,
+        typer.Option(
+            "--metric", rich_help_panel=DATA, metavar="FUNCTION…", help="Metrics of your own, module:function."
+        ),
     ] = None,
     backends: Annotated[
         list[str] | None,
         typer.Option(
-            "--backends", metavar="NAME…", help="One for all engines or one for each. [default: by file kind]"
+            "--backends",
+            rich_help_panel=ENGINES,
+            metavar="NAME…",
+            help="One for all engines or one for each. [default: by file kind]",
         ),
     ] = None,
     precision: Annotated[
-        PrecisionOption | None, typer.Option("--precision", help="Of all. [default: that of the ONNX file, else fp32]")
+        PrecisionOption | None,
+        typer.Option(
+            "--precision", rich_help_panel=ENGINES, help="Of all. [default: that of the ONNX file, else fp32]"
+        ),
     ] = None,
-    device: Annotated[DeviceOption, typer.Option("--device", help="auto: the GPU where there is one.")] = (
-        DeviceOption.AUTO
-    ),
-    gpu_id: Annotated[int | None, typer.Option("--gpu-id", help="NVML's index of the GPU. [default: 0]")] = None,
+    device: Annotated[
+        DeviceOption, typer.Option("--device", rich_help_panel=ENGINES, help="auto: the GPU where there is one.")
+    ] = (DeviceOption.AUTO),
+    gpu_id: Annotated[
+        int | None, typer.Option("--gpu-id", rich_help_panel=ENGINES, help="NVML's index of the GPU. [default: 0]")
+    ] = None,
     input_size: Annotated[
-        str, typer.Option("--input-size", metavar="N|HxW", help="Where a model leaves its height and width open.")
+        str,
+        typer.Option(
+            "--input-size",
+            rich_help_panel=ENGINES,
+            metavar="N|HxW",
+            help="Where a model leaves its height and width open.",
+        ),
     ] = "518",
     preprocess: Annotated[
         str | None,
-        typer.Option("--preprocess", metavar="FUNCTION", help="module:function that makes the input of a path."),
+        typer.Option(
+            "--preprocess",
+            rich_help_panel=DATA,
+            metavar="FUNCTION",
+            help="module:function that makes the input of a path.",
+        ),
     ] = None,
-    mean: Annotated[str, typer.Option("--mean", help="Of the channels, 0 to 1.")] = "0.485,0.456,0.406",
-    std: Annotated[str, typer.Option("--std", help="Of the channels, 0 to 1.")] = "0.229,0.224,0.225",
-    output: Annotated[str | None, typer.Option("--output", help="Name of the map. [default: the first output]")] = None,
-    scaling: Annotated[ScalingOption, typer.Option("--scaling", help="Of the map to its ground truth.")] = (
-        ScalingOption.MEDIAN
-    ),
+    mean: Annotated[
+        str, typer.Option("--mean", rich_help_panel=DATA, help="Of the channels, 0 to 1.")
+    ] = "0.485,0.456,0.406",
+    std: Annotated[
+        str, typer.Option("--std", rich_help_panel=DATA, help="Of the channels, 0 to 1.")
+    ] = "0.229,0.224,0.225",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", rich_help_panel=ENGINES, help="Name of the map. [default: the first output]"),
+    ] = None,
+    scaling: Annotated[
+        ScalingOption, typer.Option("--scaling", rich_help_panel=DATA, help="Of the map to its ground truth.")
+    ] = (ScalingOption.MEDIAN),
     prediction: Annotated[
-        PredictionOption, typer.Option("--prediction", help="disparity: larger is nearer, and its inverse is compared.")
+        PredictionOption,
+        typer.Option(
+            "--prediction", rich_help_panel=DATA, help="disparity: larger is nearer, and its inverse is compared."
+        ),
     ] = PredictionOption.DEPTH,
-    min_depth: Annotated[float, typer.Option("--min-depth", help="Ground truth below is not valid.")] = 1e-3,
-    max_depth: Annotated[float, typer.Option("--max-depth", help="Ground truth above is not valid.")] = 80.0,
+    min_depth: Annotated[
+        float, typer.Option("--min-depth", rich_help_panel=DATA, help="Ground truth below is not valid.")
+    ] = 1e-3,
+    max_depth: Annotated[
+        float, typer.Option("--max-depth", rich_help_panel=DATA, help="Ground truth above is not valid.")
+    ] = 80.0,
     gt_scale: Annotated[
-        float, typer.Option("--gt-scale", help="Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
+        float,
+        typer.Option(
+            "--gt-scale",
+            rich_help_panel=DATA,
+            help="Pixels of ground truth images are divided by it: KITTI 256, mm 1000.",
+        ),
     ] = 1.0,
-    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Iterations before the timed ones.")] = 50,
-    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Timed ones.")] = 1000,
-    max_seconds: Annotated[float, typer.Option("--max-seconds", help="Of the timed iterations, at most.")] = 600.0,
+    warmup: Annotated[
+        int, typer.Option("--warmup", rich_help_panel=MEASURING, min=0, help="Iterations before the timed ones.")
+    ] = 50,
+    iterations: Annotated[
+        int, typer.Option("--iterations", rich_help_panel=MEASURING, min=1, help="Timed ones.")
+    ] = 1000,
+    max_seconds: Annotated[
+        float, typer.Option("--max-seconds", rich_help_panel=MEASURING, help="Of the timed iterations, at most.")
+    ] = 600.0,
     gpu_sample_interval: Annotated[
-        float, typer.Option("--gpu-sample-interval", metavar="SECONDS", help="Of the sampler in the second pass.")
+        float,
+        typer.Option(
+            "--gpu-sample-interval",
+            rich_help_panel=MEASURING,
+            metavar="SECONDS",
+            help="Of the sampler in the second pass.",
+        ),
     ] = 0.1,
-    sample_seconds: Annotated[float, typer.Option("--sample-seconds", help="Length of the second pass.")] = 5.0,
+    sample_seconds: Annotated[
+        float, typer.Option("--sample-seconds", rich_help_panel=MEASURING, help="Length of the second pass.")
+    ] = 5.0,
     threads: Annotated[
-        int | None, typer.Option("--threads", help="On the CPU. [default: the backend's choice]")
+        int | None,
+        typer.Option("--threads", rich_help_panel=ENGINES, help="On the CPU. [default: the backend's choice]"),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="End an engine that takes longer.")
+        float | None,
+        typer.Option(
+            "--timeout", rich_help_panel=MEASURING, metavar="SECONDS", help="End an engine that takes longer."
+        ),
     ] = None,
-    keep_maps: Annotated[bool, typer.Option("--keep-maps", help="Keep every engine's maps of the data set.")] = False,
+    keep_maps: Annotated[
+        bool, typer.Option("--keep-maps", rich_help_panel=RESULTS, help="Keep every engine's maps of the data set.")
+    ] = False,
     output_dir: OutputDir = Path(OUTPUT_DIR),
 ) -> None:
     """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and the GPU beside them.
