@@ -14,12 +14,11 @@ from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.accuracy_step import AccuracyStep
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, CaseRunner, why_again
 from perfharness.bench.suite.check import in_words, load_suite
-from perfharness.bench.suite.equality_step import EqualityStep
 from perfharness.bench.suite.machine import gpu_of, machine_of
 from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_cases, shuffled
+from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
 from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, update_result, write_suite
 from perfharness.bench.suite.suite import ConstraintsTable, Suite
 from perfharness.errors import UsageError
