@@ -322,13 +322,14 @@ def analyze_trace(
     journals = journals_beside(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents), machine)
     analysis = Analysis(trace, options)
-    result = tabulate(analysis, throttling)
     beside = others(trace) if callable(others) else others
+    diagnosis = None if beside is None else diagnose(analysis, beside)  # first: it takes the most memory
+    result = tabulate(analysis, throttling)
     result = replace(
         result,
         findings=[*result.findings, *journals.findings(trace), *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
-        diagnosis=None if beside is None else diagnose(analysis, beside),
+        diagnosis=diagnosis,
         gpu_work=gpu_work(analysis) if with_gpu_work else None,
     )
     return result, trace.meta
