@@ -24,6 +24,7 @@ from perfharness.bench.spec import (
     CaseSpec,
     CaseState,
 )
+from perfharness.model import environment
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
@@ -174,15 +175,47 @@ def run_process(
         poll: called about 20 times a second.
         entry: the module that measures.
     """
+    (end,) = run_processes([spec], [folder], interrupts, timeout_s=timeout_s, poll=poll, patience=patience, entry=entry)
+    return end
+
+
+def run_processes(
+    specs: Sequence[CaseSpec],
+    folders: Sequence[Path],
+    interrupts: Interrupts,
+    *,
+    timeout_s: float | None = None,
+    barrier_timeout_s: float | None = None,
+    poll: Callable[[], None] = lambda: None,
+    patience: Patience | None = None,
+    entry: str = CASE_ENTRY,
+) -> list[CaseEnd]:
+    """The same for several concurrently, in folders of one parent.
+
+    Args:
+        barrier_timeout_s: how long the first that comes to its timed rounds waits for the others; None: not at all.
+    """
+    group = ProcessGroup(
+        tuple(
+            _process(number, spec, folder, entry)
+            for number, (spec, folder) in enumerate(zip(specs, folders, strict=True))
+        ),
+        timeout_s=timeout_s,
+        barrier_timeout_s=barrier_timeout_s,
+    )
+    observer = _SpecWriter(specs, folders, poll)
+    supervisor = Supervisor(group, folders[0].parent, new_run_id(), interrupts, observer, patience or Patience())
+    endings = supervisor.run()
+    for folder in folders:
+        (folder / TRACER_LOG).unlink(missing_ok=True)
+    return [_end(ending, supervisor.leftovers) for ending in endings]
+
+
+def _process(number: int, spec: CaseSpec, folder: Path, entry: str) -> ProcessSpec:
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
     command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
-    process = ProcessSpec(0, 0, None, folder.name, command, {"CUDA_VISIBLE_DEVICES": gpus})
-    group = ProcessGroup((process,), timeout_s=timeout_s)
-    observer = _SpecWriter(spec, folder, poll)
-    supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, observer, patience or Patience())
-    (ending,) = supervisor.run()
-    (folder / TRACER_LOG).unlink(missing_ok=True)
-    return _end(ending, supervisor.leftovers)
+    variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: str(number)}
+    return ProcessSpec(number, 0, None, folder.name, command, variables)
 
 
 def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
@@ -208,24 +241,24 @@ def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
 
 @dataclass
 class _SpecWriter(Observer):
-    """Writes the spec in the moment in which the process is started, for its start-up is counted from there."""
+    """Writes a spec in the moment in which its process is started, for its start-up is counted from there."""
 
-    spec: CaseSpec
-    folder: Path
+    specs: Sequence[CaseSpec]
+    folders: Sequence[Path]
     on_poll: Callable[[], None]
     clock_ns: Callable[[], int] = time.time_ns
-    _process: RunningProcess | None = field(default=None, init=False)
-    _is_written: bool = field(default=False, init=False)
+    _waiting: list[tuple[RunningProcess, CaseSpec, Path]] = field(default_factory=list, init=False)
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """One is there, and waits."""
-        (self._process,) = processes
+        """They are there, and wait."""
+        self._waiting = list(zip(processes, self.specs, self.folders, strict=True))
 
     def poll(self, phases: Sequence[Phase]) -> None:
-        """Write once it is ready."""
+        """Write where one is ready."""
         del phases
-        if not self._is_written and self._process is not None and self._process.status.ready:
-            self._is_written = True
-            spec = self.spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
-            (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        for one in [one for one in self._waiting if one[0].status.ready]:
+            self._waiting.remove(one)
+            _, spec, folder = one
+            spec = spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
+            (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
         self.on_poll()

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +10,12 @@ import numpy as np
 
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.throughput import throughput
-from perfharness.bench.process import case_outcome, read_arrays
-from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
+from perfharness.bench.process import read_arrays, result_of, run_process, run_processes
+from perfharness.bench.spec import CaseSpec
 from perfharness.bench.worker.latency import Timed
-from perfharness.boot import without_current_folder
-from perfharness.model import environment
 from perfharness.model.bench import CaseResult, InstancesRecord, StreamsRecord
 from perfharness.model.result import BatchLoop
-from perfharness_launcher.processes.barrier import start_barrier
-from perfharness_launcher.processes.spawn import STDERR_LOG
+from perfharness_launcher.interrupts import Interrupts
 
 MIN_SECONDS = 2.0
 """Of the timed rounds: whoever is let go wakes milliseconds after the others, which must be little of the window."""
@@ -32,11 +23,8 @@ MIN_SECONDS = 2.0
 MOST_ITERATIONS = 1_000_000
 """Rounds in that time, of a model of two microseconds; a smaller limit would cut the time, and the window, short."""
 
-POLL_S = 0.01
 BARRIER_TIMEOUT_S = 600.0
 STREAMS_ENTRY = "perfharness.bench.worker.streams"
-
-Process = subprocess.Popen[bytes]
 
 
 def concurrent_spec(spec: CaseSpec, **changes: Any) -> CaseSpec:
@@ -51,7 +39,7 @@ def concurrent_spec(spec: CaseSpec, **changes: Any) -> CaseSpec:
         }
     )
     told = {"passes": ("latency",), "instances": 1, "streams": 1, "latency": latency, **changes}
-    return spec.model_copy(update={**told, "spawned_unix_ns": time.time_ns()})
+    return spec.model_copy(update=told)
 
 
 def concurrent_figures(timed: Sequence[Timed], batch_size: int, warmup_iterations: int, who: str) -> dict[str, Any]:
@@ -92,37 +80,12 @@ def _loop(timed: Timed, batch_size: int) -> BatchLoop:
     )
 
 
-@contextmanager
-def started(module: str, spec: CaseSpec, folder: Path, variables: Mapping[str, str]) -> Iterator[Process]:
-    """A process of `module` that is told `spec`, and that is not there any more afterwards.
-
-    Args:
-        folder: of its own, which is made; its `stderr.log` has all that it writes.
-        variables: of its environment, over this process's own.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SPEC_NAME).write_text(spec.model_dump_json())
-    with (folder / STDERR_LOG).open("wb") as log:
-        process = subprocess.Popen(
-            without_current_folder([sys.executable, "-m", module, str(folder / SPEC_NAME)]),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **variables},
-        )
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-
 def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
     """Start `spec.instances` processes, hold them before their timed rounds until all are there, and let them go."""
     folders = [folder / "instances" / str(number) for number in range(spec.instances)]
-    codes = _run(concurrent_spec(spec), folders)
-    results = [case_outcome(one, spec.case, code) for one, code in zip(folders, codes, strict=True)]
+    specs = [concurrent_spec(spec)] * spec.instances
+    ends = run_processes(specs, folders, Interrupts(), barrier_timeout_s=BARRIER_TIMEOUT_S)
+    results = [result_of(end, spec.case, one, None) for one, end in zip(folders, ends, strict=True)]
     return summarize_instances(folders, results, spec.case.batch_size)
 
 
@@ -139,31 +102,13 @@ def summarize_instances(folders: Sequence[Path], results: Sequence[CaseResult], 
     return InstancesRecord(instances=len(results), **concurrent_figures(timed, batch_size, warmup, "instances"))
 
 
-def _run(spec: CaseSpec, folders: Sequence[Path]) -> list[int]:
-    """Exit codes of the processes, in order; none is left when this returns."""
-    with ExitStack() as stack:
-        control = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfharness-")))
-        names = {number: str(number) for number in range(len(folders))}
-        barrier = stack.enter_context(start_barrier(control, names, BARRIER_TIMEOUT_S))
-        processes: list[Process] = []
-        for number, folder in enumerate(folders):
-            own = {environment.START_BARRIER: str(barrier.folder), environment.PROCESS_INDEX: str(number)}
-            told = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
-            processes.append(stack.enter_context(started(CASE_ENTRY, told, folder, own)))
-        while any(process.poll() is None for process in processes):
-            barrier.poll({number for number, process in enumerate(processes) if process.poll() is not None})
-            if barrier.is_open:
-                break
-            time.sleep(POLL_S)
-        return [process.wait() for process in processes]
-
-
 def measure_streams(spec: CaseSpec, folder: Path) -> StreamsRecord:
     """Let a process of its own do it: its memory and its end are not the case's."""
     place = folder / "streams"
-    with started(STREAMS_ENTRY, concurrent_spec(spec, streams=spec.streams), place, {}) as process:
-        code = process.wait()
-    result = case_outcome(place, spec.case, code)
+    told = concurrent_spec(spec, streams=spec.streams)
+    result = result_of(
+        run_process(told, place, Interrupts(), timeout_s=None, entry=STREAMS_ENTRY), spec.case, place, None
+    )
     if result.streams is None:
         why = f"the process with {spec.streams} streams is {result.status}: {result.reason}"
         return StreamsRecord(streams=spec.streams, memory=result.memory, reason=why)
