@@ -37,7 +37,7 @@ from perfharness.bench.worker.case import keep_latency
 from perfharness.bench.worker.frame import gpu_view, loaded, main
 from perfharness.bench.worker.latency import quiet_collector, warm_up, work_for
 from perfharness.bench.worker.record import CaseRecord
-from perfharness.bench.worker.telemetry import measure_beside
+from perfharness.bench.worker.telemetry import measure_telemetry
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 
@@ -182,7 +182,7 @@ class _Work:
 def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
     """The same rounds with the sampler."""
     work = _Work(session, spec.telemetry.seconds)
-    seen = measure_beside(record.folder, spec.telemetry, 1, work)
+    seen = measure_telemetry(record.folder, spec.telemetry, 1, work)
     use = GpuUse(
         utilization_percent=seen.utilization_percent,
         power_mean_w=seen.power_mean_w,

@@ -166,7 +166,7 @@ def largest_batch(
     search = _Search(measure, target_ms, figure, most)
     with suppress(SweepInterruptedError):  # what is known by then is concluded
         _look_for_it(search, doubling_sizes(largest, smallest), largest)
-    return _concluded(search, largest)
+    return _summarized(search, largest)
 
 
 def _look_for_it(search: _Search, sizes: list[int], largest: int) -> None:
@@ -207,7 +207,7 @@ def _neighbours(search: _Search, found: int, largest: int) -> Iterator[int]:
             yield size
 
 
-def _concluded(search: _Search, largest: int) -> LatencyTarget:
+def _summarized(search: _Search, largest: int) -> LatencyTarget:
     best, points = search.best, list(search.points.values())
     above = None if best is None else search.points.get(best + 1)
     undecided = sorted(

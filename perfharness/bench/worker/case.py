@@ -159,7 +159,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     from perfharness.analysis.bench_figures import (
         unsteady_speed,
     )
-    from perfharness.bench.worker.telemetry import measure_beside
+    from perfharness.bench.worker.telemetry import measure_telemetry
 
     record.doing("telemetry")
 
@@ -167,7 +167,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
         with quiet_collector():
             return work_for(session, spec.telemetry.seconds)
 
-    found = measure_beside(record.folder, spec.telemetry, spec.case.batch_size, work)
+    found = measure_telemetry(record.folder, spec.telemetry, spec.case.batch_size, work)
     memory = record.result.memory
     drop = record.result.clock_drop_percent
     record.keep(

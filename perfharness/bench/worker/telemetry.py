@@ -1,4 +1,4 @@
-"""The second pass: the same rounds with the telemetry sampler beside them, for utilisation, power, energy, memory."""
+"""The telemetry pass: the same rounds with the sampler running, for utilisation, power, energy, memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUBJECT = "case"
 
 
 @dataclass(frozen=True)
-class Beside:
+class TelemetryFigures:
     """What the sampler saw; None with a reason by the name of the field in `CaseResult`."""
 
     telemetry_items_per_second: float | None = None
@@ -43,18 +43,20 @@ class Beside:
 NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
 
 
-def without_gpu(reason: str, *, rate: float | None = None) -> Beside:
+def without_gpu(reason: str, *, rate: float | None = None) -> TelemetryFigures:
     """No readings of a GPU, and why.
 
     Args:
         rate: of the pass, items/s; None: it was not run, for the same reason.
     """
     missing = NEEDS_GPU if rate is not None else (*NEEDS_GPU, "telemetry_items_per_second")
-    return Beside(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
+    return TelemetryFigures(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
 
 
-def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], list[int]]) -> Beside:
-    """Run the work with the sampler beside it.
+def measure_telemetry(
+    folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], list[int]]
+) -> TelemetryFigures:
+    """Run the work with the sampler running.
 
     Args:
         folder: of the case; `telemetry.parquet` comes to lie there.
@@ -79,12 +81,12 @@ def measure_beside(folder: Path, settings: TelemetrySettings, batch_size: int, w
         log = read_sample_log(folder / TELEMETRY_NAME)
     except PerfHarnessError as error:
         return without_gpu(str(error), rate=_rate(len(ends) * batch_size, (begin, end)))
-    return conclude(log, settings.gpu_uuids, (begin, end), len(ends) * batch_size, ends)
+    return summarize(log, settings.gpu_uuids, (begin, end), len(ends) * batch_size, ends)
 
 
-def conclude(
+def summarize(
     log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: int, round_ends_ns: Sequence[int]
-) -> Beside:
+) -> TelemetryFigures:
     """What the readings say of a stretch of work, UTC ns.
 
     Energy is that of the whole GPU, its idle power included, over all that was done in the window. Where the rounds
@@ -118,7 +120,7 @@ def conclude(
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
     memory = log.get(process_subject(SUBJECT), "process_memory_bytes")
     taken = None if memory is None else memory.select(memory.is_read)
-    return Beside(
+    return TelemetryFigures(
         telemetry_items_per_second=_rate(items, window),
         utilization_percent=used.mean,
         power_mean_w=energy.mean_power_w,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.bench.spec import TelemetrySettings
-from perfharness.bench.worker.telemetry import conclude, measure_beside
+from perfharness.bench.worker.telemetry import measure_telemetry, summarize
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
@@ -42,7 +42,7 @@ def readings() -> SampleBuilder:
 
 
 def test_energy_is_the_counters_over_the_window_per_item() -> None:
-    found = conclude(readings().build(), (GPU,), WINDOW, 600, ENDS)
+    found = summarize(readings().build(), (GPU,), WINDOW, 600, ENDS)
     assert found.energy_per_item_j is not None
     assert found.energy_per_item_j.value == pytest.approx(300 * 4 / 600, rel=0.06), "1200 J of 600 items"
     assert found.energy_per_item_j.low is not None
@@ -59,11 +59,11 @@ def test_energy_is_the_counters_over_the_window_per_item() -> None:
 
 
 def test_what_was_not_read_has_a_reason() -> None:
-    found = conclude(SampleBuilder().subject(GPU).build(), (GPU,), WINDOW, 10, ENDS)
+    found = summarize(SampleBuilder().subject(GPU).build(), (GPU,), WINDOW, 10, ENDS)
     for name in ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent"):
         assert getattr(found, name) is None
         assert "it was not sampled" in found.reasons[name] or "not sampled" in found.reasons[name]
-    without = conclude(readings().build(), (), WINDOW, 10, ENDS)
+    without = summarize(readings().build(), (), WINDOW, 10, ENDS)
     assert without.energy_per_item_j is None
     assert without.telemetry_items_per_second == 2.5, "it ran all the same"
     assert set(without.reasons.values()) == {"the case has no GPU"}
@@ -85,7 +85,7 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
         return [begin + (number + 1) * round_ms * MS for number in range(rounds)]
 
     settings = TelemetrySettings(gpu_uuids=(gpu_uuid(0),), idle_seconds=2.2)  # the load of the record begins at 2 s
-    found = measure_beside(folder, settings, 4, work)
+    found = measure_telemetry(folder, settings, 4, work)
     log = read_sample_log(folder / TELEMETRY_NAME)
     assert "sm_clock_mhz" in log.metrics(gpu_uuid(0))
     assert found.energy_per_item_j is not None
@@ -95,7 +95,7 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_sampler_that_does_not_start_costs_its_figures_only(tmp_path: Path) -> None:
-    found = measure_beside(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: [1])
+    found = measure_telemetry(tmp_path / "nowhere", TelemetrySettings(gpu_uuids=("GPU-x",)), 1, lambda: [1])
     assert found.energy_per_item_j is None
     assert found.telemetry_items_per_second is None
     assert found.reasons["telemetry_items_per_second"]
