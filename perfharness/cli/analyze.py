@@ -26,9 +26,9 @@ from perfharness.errors import ResultError, UsageError
 
 if TYPE_CHECKING:
     from perfharness.model.result import Tree
-    from perfharness.report.locate import Located
-    from perfharness.report.run_folder import RunSummary
     from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
+    from perfharness.runs.locate import Located
+    from perfharness.runs.run_folder import RunSummary
 
 
 def register(app: typer.Typer) -> None:
@@ -66,9 +66,9 @@ def analyze(
     results in a run folder were made of more than is there now, and stay; with 1 where they cannot be written, after
     they were printed.
     """
-    from perfharness.inputs import locate_readable
     from perfharness.render.charts.drawing import require_charts
     from perfharness.runs.analyze import ReadAs, analyze_runs, analyze_traces
+    from perfharness.runs.inputs import locate_readable
 
     located = [locate_readable(run, nsys) for run in runs]
     traces = [one for one in located if one.trace is not None]
@@ -126,9 +126,9 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
 def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, documents: dict[str, Tree]) -> None:
     from perfharness.analysis.combine import combine
     from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
-    from perfharness.report.console import say
-    from perfharness.report.run_folder import benchmark_tree
-    from perfharness.report.terminal import print_result
+    from perfharness.render.terminal.console import say
+    from perfharness.render.terminal.results import print_result
+    from perfharness.runs.run_folder import benchmark_tree
 
     process, results = analyzed.located.process, analyzed.results_of(summary)
     tree, written = summary.mean, summary.folder / BENCHMARK_MEAN_NAME
@@ -150,7 +150,7 @@ def show_traces(
     traces: Sequence[Located], analyzed: AnalyzedTraces, output: Output, documents: dict[str, Tree]
 ) -> None:
     """Print what bare traces have in common; as JSON, add it to the documents."""
-    from perfharness.report.terminal import print_result
+    from perfharness.render.terminal.results import print_result
 
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean

@@ -49,7 +49,7 @@ from perfharness.cli.bench_options import (
 from perfharness.cli.help import FullSummaries, GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 from perfharness.errors import UsageError
-from perfharness.report.console import Console
+from perfharness.render.terminal.console import Console
 
 if TYPE_CHECKING:
     from perfharness.model.bench_search import TargetFigure

@@ -15,7 +15,7 @@ from typer.core import TyperOption
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.report.console import Console
+from perfharness.render.terminal.console import Console
 
 if TYPE_CHECKING:
     from perfharness.render.charts.drawing import Picture

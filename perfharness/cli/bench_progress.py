@@ -19,7 +19,7 @@ from perfharness.render.terminal.bench_format import (
     first_line,
     status_line,
 )
-from perfharness.report.console import Console
+from perfharness.render.terminal.console import Console
 
 SHOWN_AGAIN = 5
 

@@ -20,7 +20,7 @@ from perfharness.cli.bench_options import (
 )
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.report.console import Console
+from perfharness.render.terminal.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison

@@ -48,8 +48,8 @@ def compare_layers_verb(
     from perfharness.bench.accuracy.onnx_graph import graph_inputs, load_graph
     from perfharness.bench.accuracy.samples import read_arrays
     from perfharness.files import write_text
+    from perfharness.render.terminal.console import Console
     from perfharness.render.terminal.layers import print_layers
-    from perfharness.report.console import Console
 
     for path in (first, second, *((input_file,) if input_file else ())):
         if not path.is_file():

@@ -65,8 +65,8 @@ def diagnose(
     """
     from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.analysis.diagnosis import ALONE
-    from perfharness.inputs import locate_readable
-    from perfharness.report.run_folder import analyze_trace
+    from perfharness.runs.inputs import locate_readable
+    from perfharness.runs.run_folder import analyze_trace
 
     located = locate_readable(run, nsys)
     if located.trace is not None:
@@ -95,7 +95,7 @@ def diagnose(
 
 
 def _check_stage(name: str | None, diagnoses: list[Diagnosis]) -> None:
-    from perfharness.report.diagnosis import matching_stages
+    from perfharness.render.terminal.diagnosis import matching_stages
 
     if name is None or any(matching_stages(diagnosis, name) for diagnosis in diagnoses):
         return
@@ -106,8 +106,8 @@ def _check_stage(name: str | None, diagnoses: list[Diagnosis]) -> None:
 def _print(run: _Run, stage: str | None, output: Output) -> None:
     """One process with all its stages; several pooled, and each of them where more was asked for."""
     from perfharness.analysis.diagnosis import pool
-    from perfharness.report.console import say, styled
-    from perfharness.report.diagnosis import print_diagnosis, print_pooled
+    from perfharness.render.terminal.console import say, styled
+    from perfharness.render.terminal.diagnosis import print_diagnosis, print_pooled
 
     several = len(run.processes) > 1
     if not several or stage is not None or output.verbose:
@@ -131,8 +131,8 @@ def _diagnose_run(
     """Every process of a run, or only the one named; `before` is put before their names."""
     from perfharness.analysis.analysis import AnalysisOptions
     from perfharness.analysis.judgement import without_consequences
-    from perfharness.report.gpu_sharing import GpuSharing
-    from perfharness.report.run_folder import analyze_trace, read_manifest
+    from perfharness.runs.gpu_sharing import GpuSharing
+    from perfharness.runs.run_folder import analyze_trace, read_manifest
 
     manifest = read_manifest(folder)
     options = AnalysisOptions(
@@ -165,7 +165,7 @@ def _diagnose_run(
 
 
 def _json(diagnosis: Diagnosis, stage: str | None) -> object:
-    from perfharness.report.diagnosis import matching_stages
+    from perfharness.render.terminal.diagnosis import matching_stages
 
     tree = diagnosis.to_json()
     wanted = {stage.path for stage in matching_stages(diagnosis, stage)}

@@ -14,7 +14,7 @@ from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
-    from perfharness.report.console import Console
+    from perfharness.render.terminal.console import Console
     from perfharness_launcher.doctor import Check
 
 MARKS = {"good": ("ok", "green"), "absent": ("--", "dim"), "warning": ("!", "yellow"), "bad": ("X", "red")}
@@ -45,7 +45,7 @@ def doctor(
     """
     import json
 
-    from perfharness.report.console import Console
+    from perfharness.render.terminal.console import Console
     from perfharness_launcher.doctor import check_up
     from perfharness_launcher.nsys.probe import install_nsys
 
@@ -62,7 +62,7 @@ def doctor(
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
     """One check a line, its hint below it."""
-    from perfharness.report.console import say, styled
+    from perfharness.render.terminal.console import say, styled
 
     topic = ""
     for check in checks:

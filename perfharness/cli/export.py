@@ -19,7 +19,7 @@ from perfharness.cli.options import (
     exit_with,
 )
 from perfharness.errors import UsageError
-from perfharness.inputs import open_run
+from perfharness.runs.inputs import open_run
 
 
 class ExportFormat(str, Enum):
@@ -32,7 +32,7 @@ class ExportFormat(str, Enum):
 
 
 class TableName(str, Enum):
-    """Words of --table: `perfharness.report.run.TABLES`."""
+    """Words of --table: `perfharness.runs.run.TABLES`."""
 
     RANGES = "ranges"
     BATCHES = "batches"
@@ -75,9 +75,9 @@ def export(
     """
     from perfharness.cli.output import Output
     from perfharness.files import is_stdout
-    from perfharness.report.console import say
-    from perfharness.report.export.chrome import write_chrome_trace
-    from perfharness.report.export.tables import write_tables
+    from perfharness.render.terminal.console import say
+    from perfharness.render.timeline.chrome import write_chrome_trace
+    from perfharness.runs.tables.files import write_tables
 
     run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
     streams = Output.of()

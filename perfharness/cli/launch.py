@@ -28,8 +28,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
 from perfharness.render.charts.drawing import require_charts
+from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
-from perfharness.report.console import say
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
@@ -236,7 +236,7 @@ def command_line() -> list[str]:
 
 def show_launch(plan: LaunchPlan, shown: Shown) -> int:
     """Run a plan and print its results, then what was found; returns the exit code."""
-    from perfharness.report.terminal import print_result
+    from perfharness.render.terminal.results import print_result
 
     output = shown.output
     with shown.watching(plan) as observer:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from perfharness.report.console import say
+from perfharness.render.terminal.console import say
 from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
 from perfharness_launcher.processes.supervise import Observer, Phase
 

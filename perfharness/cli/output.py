@@ -12,9 +12,9 @@ import typer
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.text import AsciiJson
-from perfharness.report.console import Console, say
-from perfharness.report.files import json_bytes
-from perfharness.report.terminal import print_findings
+from perfharness.render.terminal.console import Console, say
+from perfharness.render.terminal.results import print_findings
+from perfharness.runs.json_files import json_bytes
 
 
 class Format(str, Enum):

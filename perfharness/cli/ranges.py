@@ -16,7 +16,7 @@ from perfharness.errors import TraceError, UsageError
 from perfharness.model.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from perfharness.report.locate import Located
+    from perfharness.runs.locate import Located
 
 
 class RangeFormat(str, Enum):
@@ -54,9 +54,10 @@ def ranges(
     """
     from perfharness.cli.output import Output
     from perfharness.files import write_text
-    from perfharness.inputs import locate_readable
     from perfharness.model.text import AsciiJson, SafeOnTerminal
-    from perfharness.report.range_rows import write_csv, write_json_rows, write_parquet, write_table
+    from perfharness.render.terminal.ranges import write_table
+    from perfharness.runs.inputs import locate_readable
+    from perfharness.runs.tables.ranges import write_csv, write_json_rows, write_parquet
 
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
@@ -81,8 +82,8 @@ def ranges(
 def _parts(located: Located, findings: list[Finding]) -> Iterator[Any]:
     """Tables of rows, of one trace after the other; adds what is found to `findings`. Raises `TraceError`."""
     from perfharness.errors import ResultError
-    from perfharness.report.range_rows import of_process
-    from perfharness.report.run_folder import read_manifest
+    from perfharness.runs.run_folder import read_manifest
+    from perfharness.runs.tables.ranges import of_process
 
     if located.trace is not None:
         yield from _parts_of_trace(located.trace, None, findings)
@@ -111,8 +112,8 @@ def _parts_of_trace(path: Path, process: str | None, findings: list[Finding]) ->
     from dataclasses import replace
 
     from perfharness.analysis.analysis import Analysis
-    from perfharness.report.journals import journals_beside
-    from perfharness.report.range_rows import range_parts
+    from perfharness.runs.journals import journals_beside
+    from perfharness.runs.tables.ranges import range_parts
     from perfharness.trace import open_trace
 
     journals = journals_beside(path)

@@ -12,16 +12,16 @@ from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import locked
-from perfharness.inputs import complete_cut_off, locate_readable
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.report.files import write_json
-from perfharness.report.locate import Located
-from perfharness.report.meta import trace_only_meta
-from perfharness.report.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
 from perfharness.run_swap import settle
 from perfharness.runs.cold_start import cold_starts_again
+from perfharness.runs.inputs import complete_cut_off, locate_readable
+from perfharness.runs.json_files import write_json
+from perfharness.runs.locate import Located
+from perfharness.runs.meta import trace_only_meta
+from perfharness.runs.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
 from perfharness.runs.scaling import Scaling
 from perfharness.runs.sweep import scaling_again
 

@@ -19,8 +19,8 @@ from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, Col
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import BENCHMARK_NAME
-from perfharness.report.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.series import read_series, write_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan

@@ -20,8 +20,8 @@ from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_
 from perfharness_launcher.processes.supervise import Observer
 
 if TYPE_CHECKING:
-    from perfharness.report.run import Run
-    from perfharness.report.run_folder import RunSummary
+    from perfharness.runs.run import Run
+    from perfharness.runs.run_folder import RunSummary
 
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
@@ -75,7 +75,7 @@ class LaunchResult:
 
     def open(self) -> Run:
         """The run, its tables included. Raises what `open_run` raises."""
-        from perfharness.inputs import open_run
+        from perfharness.runs.inputs import open_run
 
         return open_run(self.folder)
 
@@ -134,7 +134,7 @@ def run_plan(
     beside = [*companions_for(plan, observer.stage), *companions]
     with measure(plan, command, observer, companions=beside) as run:
         # Imported now, for the numeric libraries are of no use while the processes run.
-        from perfharness.report.run_folder import analyze_run
+        from perfharness.runs.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
         place = run.put_in_place(whole=summary.not_written is None)

@@ -14,8 +14,8 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
-from perfharness.report.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow, find_knee, scaling_points
 from perfharness.runs.series import read_series, write_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan

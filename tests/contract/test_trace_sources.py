@@ -12,7 +12,7 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run as run_cli
-from perfharness.report.run import TABLES
+from perfharness.runs.run import TABLES
 from perfharness.testing.parquet_export import ROWS_A_GROUP, export_parquet
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace

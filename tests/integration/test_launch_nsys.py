@@ -357,7 +357,10 @@ def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(nsys: Pa
     script = tmp_path / "queue_script.py"
     script.write_text(QUEUE_SCRIPT)
     out = tmp_path / "out"
-    done = launch("--nsys", nsys, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
+    for _ in range(4):  # nsys 2023.4 with --trace-os ends one process in ten by a segmentation fault
+        done = launch("--nsys", nsys, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
+        if json.loads((out / "manifest.json").read_text())["processes"][0]["signal"] != "SIGSEGV":
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     diagnosis = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["diagnosis"]
     fetch = next(stage for stage in diagnosis["stages"] if stage["path"][-1] == "fetch")

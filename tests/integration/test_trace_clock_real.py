@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.report.clocks import machine_clock, on_utc
-from perfharness.report.run_folder import read_manifest
+from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.run_folder import read_manifest
 from perfharness.trace import open_trace
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from perfharness.model.text import safe
-from perfharness.report.console import Column, Console, print_table, say
+from perfharness.render.terminal.console import Column, Console, print_table, say
 
 HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
 

@@ -18,7 +18,7 @@ from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
 from perfharness.analysis.stages import MAX_LEVELS
 from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
 from perfharness.cli.main import run
-from perfharness.report.run import open_run
+from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded

@@ -23,7 +23,7 @@ from perfharness.model.diagnosis import (
     WarmupDiagnosis,
     WarmupState,
 )
-from perfharness.report.diagnosis import print_pooled
+from perfharness.render.terminal.diagnosis import print_pooled
 from perfharness.testing.diagnosis_builder import gpu_work, host_work
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from perfharness.model.diagnosis import (
     Wait,
 )
 from perfharness.model.trace import GpuDevice
-from perfharness.report.diagnosis import print_diagnosis
+from perfharness.render.terminal.diagnosis import print_diagnosis
 from perfharness.testing.diagnosis_builder import gpu_work, host_work
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "benchmark.schema.json"

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
-from perfharness.report.export import chrome
-from perfharness.report.export.chrome import write_chrome_trace
-from perfharness.report.export.tracks import rows_that_nest
-from perfharness.report.run import open_run
+from perfharness.render.timeline import chrome
+from perfharness.render.timeline.chrome import write_chrome_trace
+from perfharness.render.timeline.tracks import rows_that_nest
+from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace, run_folder, two_processes

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from perfharness.cli.main import run
-from perfharness.report.run import TABLES, open_run
+from perfharness.runs.run import TABLES, open_run
 from tests.unit.export_runs import recorded_trace, two_processes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"

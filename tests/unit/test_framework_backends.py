@@ -19,6 +19,8 @@ from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, where another framework forks later
+
 X = (TensorSpec(name="x", shape=(None, 2), dtype="float32"),)
 HERE = f"{Path(__file__)}"
 

@@ -9,8 +9,8 @@ import pytest
 
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.trace import Trace
-from perfharness.report import gpu_sharing, run_folder
-from perfharness.report.gpu_sharing import GpuSharing
+from perfharness.runs import gpu_sharing, run_folder
+from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 

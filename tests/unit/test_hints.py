@@ -9,8 +9,8 @@ import pytest
 from perfharness.analysis.judgement import CONSEQUENCES, without_consequences
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord
-from perfharness.report.console import Console
-from perfharness.report.terminal import print_findings
+from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.results import print_findings
 from perfharness_launcher.processes.outcome import failure_hint
 
 SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'

@@ -18,7 +18,7 @@ from perfharness.analysis.measures import loops as find_loops
 from perfharness.analysis.stages import StageTable, name_paths
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.throughput import throughput
-from perfharness.report.meta import trace_only_meta
+from perfharness.runs.meta import trace_only_meta
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded
 

@@ -15,9 +15,9 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.paths import unique_keys
 from perfharness.model.result import RESERVED_KEYS, Tree, last_key, path_text
-from perfharness.report.run import open_run
-from perfharness.report.stage_names import row_names
-from perfharness.report.terminal import stage_rows
+from perfharness.render.terminal.results import stage_rows
+from perfharness.render.terminal.stage_names import row_names
+from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded
 from tests.unit.test_tabulate import result_of

@@ -13,7 +13,7 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.cli.main import run
-from perfharness.report import range_rows
+from perfharness.runs.tables import ranges as range_rows
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 

@@ -28,10 +28,10 @@ from perfharness.model.manifest import (
     TracerRecord,
 )
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
-from perfharness.report import files
-from perfharness.report.run import open_run
-from perfharness.report.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.run_swap import has_numbers
+from perfharness.runs import json_files as files
+from perfharness.runs.run import open_run
+from perfharness.runs.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
 

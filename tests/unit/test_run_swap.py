@@ -13,9 +13,9 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError, ResultError
-from perfharness.report import run_folder
-from perfharness.report.run_folder import analyze_run, read_manifest
 from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
+from perfharness.runs import run_folder
+from perfharness.runs.run_folder import analyze_run, read_manifest
 from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, left_behind, staging
 from tests.unit.file_faults import Killed, count_operations, fault

@@ -15,8 +15,8 @@ from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
-from perfharness.report.machine_lines import print_stage_energy
-from perfharness.report.run_folder import RunSummary, analyze_run
+from perfharness.render.terminal.machine import print_stage_energy
+from perfharness.runs.run_folder import RunSummary, analyze_run
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor

@@ -25,7 +25,7 @@ from perfharness.errors import ToolNotFoundError
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.render.charts.drawing import Picture, draw, require_charts
 from perfharness.render.charts.telemetry import HEIGHT, WIDTH, telemetry_pictures
-from perfharness.report.activity import RunTelemetry
+from perfharness.runs.activity import RunTelemetry
 from perfharness.testing.sample_builder import MS, SampleBuilder
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 

@@ -43,7 +43,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.report.activity import RunTelemetry, read_telemetry
+from perfharness.runs.activity import RunTelemetry, read_telemetry
 
 PAGE = "telemetry"
 WIDTH, HEIGHT = 900, 105

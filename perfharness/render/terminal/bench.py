@@ -46,7 +46,7 @@ from perfharness.render.terminal.bench_format import (
     speedup_in_words,
     status_line,
 )
-from perfharness.report.console import Console as SafeConsole
+from perfharness.render.terminal.console import Console as SafeConsole
 
 LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
 """Columns, where a terminal is too narrow for all."""

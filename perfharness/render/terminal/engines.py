@@ -8,7 +8,7 @@ from rich.console import Console
 
 from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.model.bench import AccuracyRecord
-from perfharness.report.console import Column, print_table, say
+from perfharness.render.terminal.console import Column, print_table, say
 
 DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
 SPEED_COLUMNS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfharness.bench.accuracy.layers import LayerComparison, LayerRow
-from perfharness.report.console import Column, Console, print_table, say
+from perfharness.render.terminal.console import Column, Console, print_table, say
 
 MAX_ROWS = 40
 BEFORE, AFTER = 5, 15

@@ -6,7 +6,7 @@ import shlex
 
 from rich.console import Console
 
-from perfharness.report.console import say
+from perfharness.render.terminal.console import say
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.spawn import cpu_list, planned_command
 

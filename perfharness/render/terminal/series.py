@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 
 from perfharness.model.cold_start import ColdStart, Spread
-from perfharness.report.console import Column, print_table, say
-from perfharness.report.terminal import NOT_MEASURED
+from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.terminal.results import NOT_MEASURED
 from perfharness.runs.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 
 COLD_START_LABELS = {

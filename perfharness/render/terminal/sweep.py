@@ -20,7 +20,7 @@ from perfharness.render.terminal.bench_format import (
     WIDTH,
     bytes_in_words,
 )
-from perfharness.report.console import Console as SafeConsole
+from perfharness.render.terminal.console import Console as SafeConsole
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding
-from perfharness.report.run import Run, join
+from perfharness.runs.run import Run, join
 
 
 def _write_csv(table: pa.Table, path: Path) -> None:

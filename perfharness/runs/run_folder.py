@@ -32,13 +32,13 @@ from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessReco
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
-from perfharness.report.clocks import machine_clock, on_utc
-from perfharness.report.gpu_sharing import GpuSharing
-from perfharness.report.journals import TRACE_NAME, Journals, journals_beside
-from perfharness.report.meta import mean_meta, process_meta
-from perfharness.report.result_files import ResultFiles, size_of
-from perfharness.report.telemetry import RunTelemetry
 from perfharness.run_swap import settle
+from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.journals import TRACE_NAME, Journals, journals_beside
+from perfharness.runs.meta import mean_meta, process_meta
+from perfharness.runs.result_files import ResultFiles, size_of
+from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.tracer.output import complete_trace, log_paths
 

@@ -20,8 +20,8 @@ from perfharness_launcher.nsys.export import REPORT_SUFFIX, sqlite_of
 from perfharness_launcher.nsys.probe import find_nsys
 
 if TYPE_CHECKING:
-    from perfharness.report.locate import Located
-    from perfharness.report.run import Run
+    from perfharness.runs.locate import Located
+    from perfharness.runs.run import Run
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
@@ -43,7 +43,7 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
 
     What cannot be made is left out: the analysis says of which process there is no trace.
     """
-    from perfharness.report.run_folder import read_manifest
+    from perfharness.runs.run_folder import read_manifest
 
     manifest = read_manifest(folder)
     if manifest.complete:
@@ -64,7 +64,7 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
 
 def locate_readable(path: Path, nsys: Path | None = None) -> Located:
     """What the path names, a trace as one that can be read. Raises what `locate` and `trace_file` raise."""
-    from perfharness.report.locate import locate
+    from perfharness.runs.locate import locate
 
     located = locate(path)
     return located if located.trace is None else replace(located, trace=trace_file(located.trace, nsys))
@@ -93,10 +93,10 @@ def open_run(
     exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
     """
     # Imported here: verbs that read one trace need nothing of it, and it takes a third of a second.
-    from perfharness.report import run as report_run
+    from perfharness.runs.run import open_located
 
     located = locate_readable(Path(path), None if nsys is None else Path(nsys))
-    return report_run.open_located(located, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+    return open_located(located, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
 
 
 def _is_report(path: Path) -> bool:

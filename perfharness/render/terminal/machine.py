@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfharness.model.result import Tree, last_key
-from perfharness.report.console import Column, print_table, say
+from perfharness.render.terminal.console import Column, print_table, say
 
 METHODS = {
     "regression": "",

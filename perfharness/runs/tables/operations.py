@@ -20,8 +20,8 @@ from perfharness.model.trace import (
     pid_of,
     tid_of,
 )
-from perfharness.report.batch_rows import StagePaths
-from perfharness.report.columns import constant, names_of, nullable, unix_times, unknown_is_null
+from perfharness.runs.tables.batches import StagePaths
+from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, unknown_is_null
 
 Columns = dict[str, pa.Array]
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Tree
-from perfharness.report.console import Column, print_table, say, styled
-from perfharness.report.machine_lines import print_machine
-from perfharness.report.stage_names import row_names
+from perfharness.render.terminal.console import Column, print_table, say, styled
+from perfharness.render.terminal.machine import print_machine
+from perfharness.render.terminal.stage_names import row_names
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from perfharness.errors import ResultError
 from perfharness.model.manifest import MANIFEST_NAME
-from perfharness.report.journals import TRACE_NAME
-from perfharness.report.run_folder import read_manifest, trace_name
 from perfharness.run_swap import settle
+from perfharness.runs.journals import TRACE_NAME
+from perfharness.runs.run_folder import read_manifest, trace_name
 from perfharness.trace.parquet_folder import is_parquet_trace
 
 RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d+)|first")

@@ -12,7 +12,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages import StageTable
 from perfharness.model.result import path_text
 from perfharness.model.trace import Bool, Int64, pid_of, tid_of
-from perfharness.report.columns import constant, names_of, nullable, unix_times, whole
+from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, whole
 
 TIME_COLUMNS = ("duration_ns", "gpu_duration_ns", "gpu_busy_ns")
 

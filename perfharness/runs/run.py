@@ -28,13 +28,13 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
-from perfharness.report.batch_rows import batch_rows, stage_rows
-from perfharness.report.columns import constant, unix_times
-from perfharness.report.journals import journals_beside
-from perfharness.report.locate import Located, locate
-from perfharness.report.operation_rows import copy_rows, graph_rows, kernel_rows, memset_rows
-from perfharness.report.range_rows import range_rows
-from perfharness.report.run_folder import read_manifest
+from perfharness.runs.journals import journals_beside
+from perfharness.runs.locate import Located, locate
+from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.tables.batches import batch_rows, stage_rows
+from perfharness.runs.tables.columns import constant, unix_times
+from perfharness.runs.tables.operations import copy_rows, graph_rows, kernel_rows, memset_rows
+from perfharness.runs.tables.ranges import range_rows
 from perfharness.trace import open_trace
 
 
@@ -236,7 +236,7 @@ def open_run(
 ) -> Run:
     """Open whatever `locate` finds at a path that can be read as it is.
 
-    `perfharness.inputs.open_run` says what the arguments mean, and takes an `.nsys-rep` too.
+    `perfharness.runs.inputs.open_run` says what the arguments mean, and takes an `.nsys-rep` too.
 
     Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
     read.

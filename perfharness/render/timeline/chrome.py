@@ -15,9 +15,9 @@ from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.version import VERSION
-from perfharness.report.export.events import ProcessEvents, process_events
-from perfharness.report.export.tracks import Ids
-from perfharness.report.run import Process, Run
+from perfharness.render.timeline.events import ProcessEvents, process_events
+from perfharness.render.timeline.tracks import Ids
+from perfharness.runs.run import Process, Run
 
 EVENTS_AT_A_TIME = 1 << 15
 COMPRESSION_LEVEL = 4

@@ -9,8 +9,8 @@ from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
-from perfharness.report.clocks import machine_clock
-from perfharness.report.run import open_run
+from perfharness.runs.clocks import machine_clock
+from perfharness.runs.run import open_run
 from perfharness.telemetry.store import read_sample_log
 
 

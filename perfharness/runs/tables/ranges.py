@@ -18,9 +18,7 @@ import pyarrow.parquet
 from perfharness.analysis.range_table import RangeTable
 from perfharness.files import replacing
 from perfharness.model.trace import Integers, Style, Trace, pid_of, tid_of
-from perfharness.report.columns import constant, whole
-from perfharness.report.console import Column, Console, print_table
-from perfharness.report.terminal import NOT_MEASURED
+from perfharness.runs.tables.columns import constant, whole
 
 ROWS_AT_A_TIME = 1 << 17
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
@@ -132,34 +130,3 @@ def _json_texts(column: pa.Array) -> pa.Array:
         column = column.dictionary_encode()
     escaped = [json.dumps(text, ensure_ascii=False) for text in column.dictionary.to_pylist()]
     return pc.fill_null(pa.array(escaped, pa.string()).take(column.indices), "null")
-
-
-TABLE_COLUMNS = [
-    Column("range", is_text=True), Column("pid", drop=5), Column("tid", drop=6), Column("start ms", drop=4),
-    Column("CPU ms"), Column("GPU ms", drop=1), Column("busy ms", drop=2), Column("GPU ops", drop=3),
-    Column("payload", drop=7),
-]  # fmt: skip
-
-MAX_INDENT = 40
-"""Levels that are indented; what is deeper stands below each other."""
-
-
-def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
-    """A table for people: times in ms, names indented by level."""
-    rows = []
-    several = False
-    for row in itertools.chain.from_iterable(part.to_pylist() for part in parts):
-        domain = f"{row['domain']}:" if row["domain"] else ""
-        times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
-        cells = [
-            "  " * min(row["level"], MAX_INDENT) + domain + row["name"],
-            str(row["pid"]),
-            str(row["tid"]),
-            *(NOT_MEASURED if time is None else f"{time / 1e6:.3f}" for time in times),
-            NOT_MEASURED if row["gpu_op_count"] is None else str(row["gpu_op_count"]),
-            "" if row["payload"] is None else str(row["payload"]),
-        ]
-        several = "process" in row
-        rows.append([row["process"], *cells] if several else cells)
-    columns = [Column("process", is_text=True), *TABLE_COLUMNS] if several else TABLE_COLUMNS
-    print_table(Console(file=file), columns, rows)

@@ -13,7 +13,7 @@ from perfharness.analysis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
-from perfharness.report.clocks import machine_clock, on_utc
+from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.trace import open_trace
 
 

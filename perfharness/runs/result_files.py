@@ -12,8 +12,8 @@ from typing import Any
 from perfharness.errors import ResultError
 from perfharness.files import is_plain_folder, reason_of
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, RANGES_NAME
-from perfharness.report.files import write_json
 from perfharness.run_swap import RESULTS_PREFIX, has_numbers, mapped, replace_names
+from perfharness.runs.json_files import write_json
 
 _META = b'\n  "meta": '
 """Where this part of a result file begins, as `write_json` writes it."""

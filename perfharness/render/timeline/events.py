@@ -17,7 +17,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.stages import NOT_COUNTED
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
-from perfharness.report.export.tracks import Ids, Tracks, make_tracks, name_process, rows_that_nest
+from perfharness.render.timeline.tracks import Ids, Tracks, make_tracks, name_process, rows_that_nest
 
 SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
 ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'

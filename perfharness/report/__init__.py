@@ -1,1 +1,0 @@
-"""Results to files and to the terminal."""

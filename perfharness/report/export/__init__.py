@@ -1,1 +1,0 @@
-"""Results in other programs' formats: a timeline for trace viewers, tables for notebooks."""
