@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -48,19 +48,25 @@ class Check:
 
     Args:
         topic: a group, e.g. `nsys`.
-        cure: the next step; empty where none is needed.
+        hint: the next step; empty where none is needed.
         measures: whether this alone makes measuring possible.
     """
 
     topic: str
     health: Health
     text: str
-    cure: str = ""
+    hint: str = ""
     measures: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The check as it stands in `doctor --json`."""
-        return {**asdict(self), "health": self.health.value}
+        return {
+            "topic": self.topic,
+            "health": self.health.value,
+            "text": self.text,
+            "cure": self.hint,
+            "measures": self.measures,
+        }
 
 
 def check_up(
@@ -112,7 +118,7 @@ def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts,
     for install in installs:
         name = f"nsys {install.version_text or '?'} at {install.path} ({install.source})"
         if not install.usable:
-            yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_cure(install))
+            yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_hint(install))
             continue
         yield _tried(name, install, interpreter)
         yield _details(install)
@@ -120,7 +126,7 @@ def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts,
             yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or take --tracer embedded")
 
 
-def _nsys_cure(install: NsysInstall) -> str:
+def _nsys_hint(install: NsysInstall) -> str:
     text = " ".join(install.problems)
     if "not found" in text:
         return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them beside the importer"
@@ -196,8 +202,8 @@ def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Ch
     try:
         yield Check("cupti", Health.GOOD, f"{found[0]}, version {Cupti(found[0]).version}, matches the driver")
     except (OSError, CuptiError, AttributeError) as error:
-        cure = f'pip install "cupti-python~={major}.0"'
-        yield Check("cupti", Health.WARNING, f"{found[0]} cannot be used: {error}", cure)
+        hint = f'pip install "cupti-python~={major}.0"'
+        yield Check("cupti", Health.WARNING, f"{found[0]} cannot be used: {error}", hint)
 
 
 def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:

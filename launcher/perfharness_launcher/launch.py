@@ -289,7 +289,7 @@ def _refuse(findings: Sequence[Finding]) -> NoReturn:
 
 def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> PerfHarnessError:
     """The same error; there is no manifest to take what the companions found, and it may matter more than the error."""
-    return type(error)("\n".join([str(error), *(f"{finding.message}; {finding.cure}" for finding in findings)]))
+    return type(error)("\n".join([str(error), *(f"{finding.message}; {finding.hint}" for finding in findings)]))
 
 
 def _full_disk(folder: Path) -> list[Finding]:

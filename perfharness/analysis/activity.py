@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.work import Batches
-from perfharness.analysis.measures import Measures
+from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
@@ -43,9 +43,9 @@ class Shares:
     share: Float64
 
 
-def process_activity(stages: StageTable, measures: Measures, clock: TraceClock) -> ProcessActivity | None:
+def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceClock) -> ProcessActivity | None:
     """What a process did, of a trace whose clock is tied to UTC; None where it had no batch."""
-    batches = np.flatnonzero(stages.is_batch & (measures.outer_batch == np.arange(len(stages))))
+    batches = np.flatnonzero(stages.is_batch & (stage_times.outer_batch == np.arange(len(stages))))
     if not len(batches):
         return None
     batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
@@ -56,9 +56,13 @@ def process_activity(stages: StageTable, measures: Measures, clock: TraceClock) 
     end = clock.to_unix(stages.end_ns)
     loops = [
         BatchLoop(
-            stages.paths.of_row(int(rows[0])), start[rows], end[rows], measures.items[rows], measures.only_warmup[rows]
+            stages.paths.of_row(int(rows[0])),
+            start[rows],
+            end[rows],
+            stage_times.items[rows],
+            stage_times.only_warmup[rows],
         )
-        for rows in measures.rows_of_loops
+        for rows in stage_times.rows_of_loops
     ]
     measured = list(Batches.of(loops).windows)
     return ProcessActivity(

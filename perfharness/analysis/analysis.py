@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from perfharness.analysis.judgement import judge_stages
-from perfharness.analysis.measures import Measures, measure
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable, build_range_table
+from perfharness.analysis.stage_times import StageTimes, stage_times
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.model.findings import Finding
 from perfharness.model.trace import Trace
@@ -49,12 +49,12 @@ class Analysis:
         return find_stages(self.trace, self.table.nesting, self.options.domain, self.options.batch_pattern)
 
     @cached_property
-    def measures(self) -> Measures:
+    def stage_times(self) -> StageTimes:
         """Times, batches and loops of the stages."""
-        return measure(self.stages, self.table, self.options.warmup_batches)
+        return stage_times(self.stages, self.table, self.options.warmup_batches)
 
     @property
     def findings(self) -> list[Finding]:
         """What there is to say against the numbers."""
-        judged = judge_stages(self.stages, self.measures, self.options.warmup_batches)
+        judged = judge_stages(self.stages, self.stage_times, self.options.warmup_batches)
         return [*self.table.findings, *self.stages.findings, *judged]

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfharness.analysis import cuda_calls
 from perfharness.analysis.cuda_calls import CudaCalls
-from perfharness.analysis.keys import distinct, group_rows
+from perfharness.analysis.grouping import distinct, group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import ThreadOrder
 from perfharness.model.findings import Finding, Severity

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from perfharness.analysis.grouping import count_by_code, group_rows, sum_by_code, unique
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code, unique
-from perfharness.analysis.measures import NS_PER_MS, Measures
+from perfharness.analysis.stage_times import NS_PER_MS, StageTimes
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
 from perfharness.model.trace import Bool, Int64, Integers
@@ -55,23 +55,23 @@ class Columns:
     values: Mapping[str, Float64]
 
 
-def names_of_negative(stages: StageTable, measures: Measures) -> list[str]:
+def names_of_negative(stages: StageTable, stage_times: StageTimes) -> list[str]:
     """Names of entries whose time without warm-up comes out below zero; it is NaN there.
 
     Only entries around batches have such a time, and they are few: no others are made for it.
     """
-    rows = _rows_like_holders(stages, measures)
+    rows = _rows_like_holders(stages, stage_times)
     node, first, _ = _group(stages, rows)
     at = np.concatenate([np.empty(0, dtype=np.int32), *rows])
-    sums = {time: sum_by_code(node[at], measures.times[time][at], len(first)) for time in TIMES}
-    _, negative = _around_batches(stages, measures, node, sums)
+    sums = {time: sum_by_code(node[at], stage_times.times[time][at], len(first)) for time in TIMES}
+    _, negative = _around_batches(stages, stage_times, node, sums)
     return [stages.names[stages.name[row]] for row in first[negative]]
 
 
-def _rows_like_holders(stages: StageTable, measures: Measures) -> list[Integers]:
+def _rows_like_holders(stages: StageTable, stage_times: StageTimes) -> list[Integers]:
     """Of each level, the outermost first, stages around batches, and those that may be of one entry with them."""
     holds = np.zeros(len(stages), dtype=np.bool_)
-    above = stages.parent[measures.outermost_batches()]
+    above = stages.parent[stage_times.outermost_batches()]
     while len(above := np.unique(above[above >= 0])):
         holds[above] = True
         above = stages.parent[above]
@@ -88,17 +88,17 @@ def _rows_like_holders(stages: StageTable, measures: Measures) -> list[Integers]
     return found
 
 
-def make_entries(stages: StageTable, measures: Measures) -> EntryTable:
+def make_entries(stages: StageTable, stage_times: StageTimes) -> EntryTable:
     """Group stages into entries and compute the numbers of each."""
     node, first, parent = _group(stages, stages.rows_of_levels)
     count = len(first)
-    sums = {time: sum_by_code(node, measures.times[time], count) for time in TIMES}
-    items, is_inside = _items(measures, node, count)
+    sums = {time: sum_by_code(node, stage_times.times[time], count) for time in TIMES}
+    items, is_inside = _items(stage_times, node, count)
     is_batch = np.zeros(count, dtype=np.bool_)
     is_batch[node[stages.is_batch]] = True
     warm = np.ones(count)
-    warm[node[~measures.only_warmup]] = 0
-    around, _ = _around_batches(stages, measures, node, sums)
+    warm[node[~stage_times.only_warmup]] = 0
+    around, _ = _around_batches(stages, stage_times, node, sums)
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, stages.start_ns)
     occurrences = count_by_code(node, count)
@@ -114,13 +114,13 @@ def make_entries(stages: StageTable, measures: Measures) -> EntryTable:
         Columns(is_batch, {"warmup": warm}),
     ]
     words: tuple[str, ...] = ()
-    if measures.throttled is not None:
-        words = tuple(sorted(measures.throttled))
-        reasons = _reasons([measures.throttled[word] for word in words], node, count)
+    if stage_times.throttled is not None:
+        words = tuple(sorted(stage_times.throttled))
+        reasons = _reasons([stage_times.throttled[word] for word in words], node, count)
         groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
         groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
     per_item = np.where(is_inside, items, np.where(around.applies, around.values["total_items"], np.nan))
-    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, measures), per_item)
+    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, stage_times), per_item)
 
 
 def _table(
@@ -252,21 +252,21 @@ def _group(stages: StageTable, levels: list[Integers]) -> tuple[Integers, Int64,
     return node, np.concatenate(firsts), np.concatenate(parents)
 
 
-def _items(measures: Measures, node: Integers, count: int) -> tuple[Float64, Bool]:
+def _items(stage_times: StageTimes, node: Integers, count: int) -> tuple[Float64, Bool]:
     """Items of the batches around each entry, each batch once; and whether there are such batches."""
-    inside = np.flatnonzero(measures.batch >= 0).astype(np.int32)
+    inside = np.flatnonzero(stage_times.batch >= 0).astype(np.int32)
     is_inside = np.zeros(count, dtype=np.bool_)
     is_inside[node[inside]] = True
-    pairs = unique(node[inside].astype(np.int64) * len(node) + measures.batch[inside])
-    return sum_by_code(pairs // len(node), measures.items[pairs % len(node)], count), is_inside
+    pairs = unique(node[inside].astype(np.int64) * len(node) + stage_times.batch[inside])
+    return sum_by_code(pairs // len(node), stage_times.items[pairs % len(node)], count), is_inside
 
 
 def _around_batches(
-    stages: StageTable, measures: Measures, node: Integers, sums: dict[str, Float64]
+    stages: StageTable, stage_times: StageTimes, node: Integers, sums: dict[str, Float64]
 ) -> tuple[Columns, Int64]:
     """What entries around batches add: items, and their own times less those of the warm-up batches inside."""
     count = len(next(iter(sums.values())))
-    totals = _sums_over_batches_below(stages, measures, node, count)
+    totals = _sums_over_batches_below(stages, stage_times, node, count)
     items, items_left = totals["items"], totals["items_left"]
     values: dict[str, Float64] = {"total_items": items}
     negative = np.zeros(count, dtype=np.bool_)
@@ -284,33 +284,35 @@ def _around_batches(
     return Columns(applies, values), np.flatnonzero(negative & applies)
 
 
-def _sums_over_batches_below(stages: StageTable, measures: Measures, node: Integers, count: int) -> dict[str, Float64]:
+def _sums_over_batches_below(
+    stages: StageTable, stage_times: StageTimes, node: Integers, count: int
+) -> dict[str, Float64]:
     """Per entry, sums over the outermost batches anywhere below it; times are those of warm-up batches."""
     totals = {name: np.zeros(count) for name in ("batches", "batches_left", "items", "items_left", *TIMES)}
-    batch = measures.outermost_batches()
+    batch = stage_times.outermost_batches()
     above = stages.parent[batch]
     while (some := above >= 0).any():
         batch, above = batch[some], above[some]
-        at, warm = node[above], measures.warmup[batch]
+        at, warm = node[above], stage_times.warmup[batch]
 
         totals["batches"] += count_by_code(at, count)
         totals["batches_left"] += count_by_code(at[~warm], count)
-        totals["items"] += sum_by_code(at, measures.items[batch], count)
-        totals["items_left"] += sum_by_code(at[~warm], measures.items[batch[~warm]], count)
+        totals["items"] += sum_by_code(at, stage_times.items[batch], count)
+        totals["items_left"] += sum_by_code(at[~warm], stage_times.items[batch[~warm]], count)
         for time in TIMES:
-            totals[time] += sum_by_code(at[warm], measures.times[time][batch[warm]], count)
+            totals[time] += sum_by_code(at[warm], stage_times.times[time][batch[warm]], count)
         above = stages.parent[above]
     return totals
 
 
-def _rootless_totals(stages: StageTable, measures: Measures) -> dict[str, tuple[Int64, Float64]]:
+def _rootless_totals(stages: StageTable, stage_times: StageTimes) -> dict[str, tuple[Int64, Float64]]:
     """Batches without a range around them are counted at their recorder, which has no time of its own.
 
     By key, owners and what they have.
     """
     rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
     owners, code = np.unique(stages.owner[rootless], return_inverse=True)
-    items, left = measures.items[rootless], ~measures.warmup[rootless]
+    items, left = stage_times.items[rootless], ~stage_times.warmup[rootless]
     return {
         "total_items": (owners, sum_by_code(code, items, len(owners))),
         "total_items_minus_warmup": (owners, sum_by_code(code[left], items[left], len(owners))),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.grouping import rows_of_levels
 from perfharness.analysis.intervals import (
     NO_PARENT,
     Nesting,
@@ -18,7 +19,6 @@ from perfharness.analysis.intervals import (
     outer_first,
     running_maximum_before,
 )
-from perfharness.analysis.keys import rows_of_levels
 from perfharness.model.trace import Int64, Integers, NvtxRanges
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.stages import Recorders, find_recorders
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -88,7 +88,7 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
         f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
         "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
         if lost_workers
-        else _cure_of_missing_ranges(journal, trace),
+        else _hint_for_missing_ranges(journal, trace),
     )
 
 
@@ -147,7 +147,7 @@ def _sums(
     }
 
 
-def _cure_of_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
+def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfharness.analysis.keys import group_rows
-from perfharness.analysis.measures import Measures
+from perfharness.analysis.grouping import group_rows
+from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.findings import Finding, Severity
@@ -18,7 +18,7 @@ MUCH_OF_A_RANGE = 0.01
 """A wait of other threads that is less of a range does not change what its time says."""
 
 
-def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
+def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
     """Findings about ranges, batches, items and the warm-up cut."""
     findings = []
     batches = np.flatnonzero(stages.is_batch)
@@ -46,7 +46,7 @@ def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) ->
             )
         )
     else:
-        findings += _without_a_measured_batch(stages, measures, warmup_batches)
+        findings += _without_a_measured_batch(stages, stage_times, warmup_batches)
     uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
     if uncounted:
         findings.append(
@@ -65,18 +65,18 @@ def judge_stages(stages: StageTable, measures: Measures, warmup_batches: int) ->
     return findings
 
 
-def _without_a_measured_batch(stages: StageTable, measures: Measures, warmup_batches: int) -> list[Finding]:
+def _without_a_measured_batch(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
     """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
     batches = np.flatnonzero(stages.is_batch)
-    warmup = measures.only_warmup[batches]
-    groups = group_rows(measures.path[batches])
+    warmup = stage_times.only_warmup[batches]
+    groups = group_rows(stage_times.path[batches])
     left = np.bincount(groups.code, weights=~warmup, minlength=len(groups))
     if left.all():
         return []
     nothing_left = batches[groups.first[left == 0]]
     shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[stages.name[row]] for row in nothing_left))
     theirs = batches[left[groups.code] == 0]
-    count, loops = len(theirs), len(np.unique(measures.loop[theirs]))
+    count, loops = len(theirs), len(np.unique(stage_times.loop[theirs]))
     return [
         Finding(
             "warmup-leaves-nothing",
@@ -101,7 +101,7 @@ def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> li
     if ended_well:
         return list(findings)
     return [
-        replace(finding, cure="") if finding.code == "range-never-closed" else finding
+        replace(finding, hint="") if finding.code == "range-never-closed" else finding
         for finding in findings
         if finding.code not in CONSEQUENCES
     ]
@@ -138,18 +138,18 @@ def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
     )
 
 
-def judge_waits_of_other_threads(stages: StageTable, measures: Measures) -> list[Finding]:
+def judge_waits_of_other_threads(stages: StageTable, stage_times: StageTimes) -> list[Finding]:
     """A warning about ranges around no batch of their own that were open while other threads waited at the barrier.
 
     Whether such a range waited for those threads (`join`) or worked meanwhile is not in a trace, so that the wait stays
     in its time.
 
     Args:
-        stages, measures: the ranges that results are made of.
+        stages, stage_times: the ranges that results are made of.
     """
     waits = stages.barrier_waits
     longest: dict[str, int] = {}
-    around = np.flatnonzero((measures.batch < 0) & (stages.barrier_wait_ns == 0))
+    around = np.flatnonzero((stage_times.batch < 0) & (stages.barrier_wait_ns == 0))
     for thread in np.unique(stages.thread[around]).tolist() if len(waits) else []:
         others = (waits.thread != thread) & (pid_of(waits.thread) == pid_of(np.asarray([thread])))
         rows = around[stages.thread[around] == thread]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.entries import PER_ITEM, divide, preorder, rounded
-from perfharness.analysis.keys import count_by_code, group_rows, sum_by_code
+from perfharness.analysis.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.result import EntryTable, Float64, NumberColumn
 from perfharness.model.trace import Int64
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfharness.analysis.keys import group_rows, rows_by_code
-from perfharness.analysis.measures import Measures
+from perfharness.analysis.grouping import group_rows, rows_by_code
+from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline import BusyLine
@@ -21,17 +21,17 @@ WHERE = ("other_task", "other_thread", "other_process", "no_batch_open")
 """Where a batch of the same recorder was open when a stage began; the nearest counts."""
 
 
-def stages_outside(stages: StageTable, measures: Measures) -> list[OutsideStage]:
+def stages_outside(stages: StageTable, stage_times: StageTimes) -> list[OutsideStage]:
     """Stages in no batch and around none, by path, where there are batches."""
     batches = np.flatnonzero(stages.is_batch)
     if not len(batches):
         return []
     holds = np.zeros(len(stages), dtype=np.bool_)
-    above = stages.parent[measures.outermost_batches()]
+    above = stages.parent[stage_times.outermost_batches()]
     while len(above := np.unique(above[above >= 0])):
         holds[above] = True
         above = stages.parent[above]
-    rows, counts = rows_by_code(measures.path, (measures.batch < 0) & ~holds)
+    rows, counts = rows_by_code(stage_times.path, (stage_times.batch < 0) & ~holds)
     where = _where(stages, batches, rows)
     found, begin = [], 0
     for path, count in enumerate(counts.tolist()):
@@ -42,7 +42,7 @@ def stages_outside(stages: StageTable, measures: Measures) -> list[OutsideStage]
             found.append(
                 OutsideStage(
                     path=stages.paths.names(path),
-                    times={time: measures.times[time][mine] for time in TIMES},
+                    times={time: stage_times.times[time][mine] for time in TIMES},
                     where={name: number for name, number in zip(WHERE, places, strict=True) if number},
                 )
             )

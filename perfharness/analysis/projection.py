@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.forest import Forest
+from perfharness.analysis.grouping import distinct
 from perfharness.analysis.intervals import running_maximum_before
-from perfharness.analysis.keys import distinct
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, GpuOperations, Int64, Integers, Trace
 
 NEVER = np.iinfo(np.int64)

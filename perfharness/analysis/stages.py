@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.grouping import distinct, group_rows, rows_of_levels
 from perfharness.analysis.intervals import NO_PARENT, Nesting, nest
-from perfharness.analysis.keys import distinct, group_rows, rows_of_levels
 from perfharness.analysis.paths import StagePaths, unique_keys
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfharness.analysis.entries import PER_ITEM, divide, make_entries, names_of_negative, number
+from perfharness.analysis.grouping import count_by_code, distinct, group_rows, rows_by_code, sum_by_code
 from perfharness.analysis.judgement import (
     judge_rejected,
     judge_stages,
     judge_waits_of_other_threads,
     negative_without_warmup,
 )
-from perfharness.analysis.keys import count_by_code, distinct, group_rows, rows_by_code, sum_by_code
-from perfharness.analysis.measures import Measures, with_throttled
 from perfharness.analysis.outside import stages_outside
+from perfharness.analysis.stage_times import StageTimes, with_throttled
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import ratio_of_totals, summarise
 from perfharness.model.result import TIMES, BatchLoop, BatchValues, Float64, Path, ProcessResult, Tree
@@ -42,51 +42,51 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
         analysis: of the trace.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
     """
-    stages, measures = analysis.stages, analysis.measures
+    stages, stage_times = analysis.stages, analysis.stage_times
     utc = analysis.trace.meta.session_start_unix_ns
     if throttling is not None and utc is not None:
         touched = throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
-        measures = with_throttled(stages, measures, touched, reject=analysis.options.reject_throttled)
-    values = _values_per_batch(stages, measures)
-    negative = names_of_negative(stages, measures)
-    judged = judge_stages(stages, measures, analysis.options.warmup_batches)
+        stage_times = with_throttled(stages, stage_times, touched, reject=analysis.options.reject_throttled)
+    values = _values_per_batch(stages, stage_times)
+    negative = names_of_negative(stages, stage_times)
+    judged = judge_stages(stages, stage_times, analysis.options.warmup_batches)
     findings = [*analysis.table.findings, *stages.findings, *judged]
-    findings += judge_waits_of_other_threads(stages, measures)
-    findings += judge_rejected(stages, measures.warmup, measures.rejected)
+    findings += judge_waits_of_other_threads(stages, stage_times)
+    findings += judge_rejected(stages, stage_times.warmup, stage_times.rejected)
     if negative:
         findings.append(negative_without_warmup(negative))
     mean_data, stats_minus_warmup, items = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
-        make_entries=lambda: make_entries(stages, measures),
+        make_entries=lambda: make_entries(stages, stage_times),
         mean_data=mean_data,
         stats_minus_warmup=stats_minus_warmup,
         values_minus_warmup={path: entry.without_warmup() for path, entry in values.items()},
         items=items,
-        loops=_loops(stages, measures, utc or 0),
+        loops=_loops(stages, stage_times, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
-        outside=stages_outside(stages, measures),
+        outside=stages_outside(stages, stage_times),
     )
 
 
-def _values_per_batch(stages: StageTable, measures: Measures) -> dict[Path, BatchValues]:
+def _values_per_batch(stages: StageTable, stage_times: StageTimes) -> dict[Path, BatchValues]:
     """One value per batch in which a path occurs, by path; a batch's own path before those inside it."""
-    all_rows, counts = rows_by_code(measures.path, measures.batch >= 0)
+    all_rows, counts = rows_by_code(stage_times.path, stage_times.batch >= 0)
     stops = np.cumsum(counts)
     found: dict[Path, BatchValues] = {}
     for code in np.flatnonzero(counts).tolist():
         rows = all_rows[stops[code] - counts[code] : stops[code]]
-        groups = group_rows(measures.batch[rows])
+        groups = group_rows(stage_times.batch[rows])
         first = rows[groups.first]
-        items = measures.items[first]
-        columns = {time: sum_by_code(groups.code, measures.times[time][rows], len(groups)) for time in TIMES}
+        items = stage_times.items[first]
+        columns = {time: sum_by_code(groups.code, stage_times.times[time][rows], len(groups)) for time in TIMES}
         per_item = {f"{time}{PER_ITEM}": divide(columns[time], items) for time in TIMES}
         columns["count"] = count_by_code(groups.code, len(groups))
         if stages.is_batch[rows[0]]:
             columns["total_items"] = items
         columns |= {**per_item, ITEMS: items}
-        found[stages.paths.names(code)] = BatchValues(columns, measures.warmup[measures.batch[first]])
+        found[stages.paths.names(code)] = BatchValues(columns, stage_times.warmup[stage_times.batch[first]])
     return found
 
 
@@ -135,39 +135,39 @@ def _mean(columns: Mapping[str, Float64], key: str, kept: Bool | slice) -> float
     return float(columns[key][kept].mean())
 
 
-def _loops(stages: StageTable, measures: Measures, origin_ns: int) -> list[BatchLoop]:
+def _loops(stages: StageTable, stage_times: StageTimes, origin_ns: int) -> list[BatchLoop]:
     touched = None
-    if measures.throttled is not None:
-        touched = np.logical_or.reduce([*measures.throttled.values(), np.zeros_like(measures.warmup)])
+    if stage_times.throttled is not None:
+        touched = np.logical_or.reduce([*stage_times.throttled.values(), np.zeros_like(stage_times.warmup)])
     waits = stages.barrier_waits
     opened_ns = origin_ns + int(waits.end_ns.min()) if len(waits) else None  # who comes later hardly waits
-    waited = _waits_by_loop(stages, measures)
+    waited = _waits_by_loop(stages, stage_times)
     return [
         BatchLoop(
             path=stages.paths.of_row(int(rows[0])),
             start_ns=origin_ns + stages.start_ns[rows],
             end_ns=origin_ns + stages.end_ns[rows],
-            items=measures.items[rows],
-            warmup=measures.warmup[rows],
+            items=stage_times.items[rows],
+            warmup=stage_times.warmup[rows],
             throttled=None if touched is None else touched[rows],
-            rejected=None if measures.rejected is None else measures.rejected[rows],
+            rejected=None if stage_times.rejected is None else stage_times.rejected[rows],
             barrier_opened_ns=opened_ns,
-            barrier_wait_ns=waited.get(int(measures.loop[rows[0]]), (0, False))[0],
-            barrier_has_workers=waited.get(int(measures.loop[rows[0]]), (0, False))[1],
+            barrier_wait_ns=waited.get(int(stage_times.loop[rows[0]]), (0, False))[0],
+            barrier_has_workers=waited.get(int(stage_times.loop[rows[0]]), (0, False))[1],
             traced_from_ns=origin_ns,
         )
-        for rows in measures.rows_of_loops
+        for rows in stage_times.rows_of_loops
     ]
 
 
-def _waits_by_loop(stages: StageTable, measures: Measures) -> dict[int, tuple[int, bool]]:
+def _waits_by_loop(stages: StageTable, stage_times: StageTimes) -> dict[int, tuple[int, bool]]:
     """How long a thread waited at the start barrier, and whether others may have worked, by the loop that came next."""
     waits, found, start_ns = stages.barrier_waits, {}, stages.start_ns
-    rows = measures.outermost_batches() if len(waits) else np.empty(0, dtype=np.int64)
+    rows = stage_times.outermost_batches() if len(waits) else np.empty(0, dtype=np.int64)
     for thread, begin, end, with_workers in zip(
         waits.thread, waits.start_ns, waits.end_ns, waits.with_workers, strict=True
     ):
         after = rows[(stages.thread[rows] == thread) & (start_ns[rows] >= end)]
         if len(after):
-            found[int(measures.loop[after[np.argmin(start_ns[after])]])] = (int(end - begin), bool(with_workers))
+            found[int(stage_times.loop[after[np.argmin(start_ns[after])]])] = (int(end - begin), bool(with_workers))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.model.trace import Int64, Integers
 
 

@@ -70,7 +70,7 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
         shown = check.topic if check.topic != topic else ""
         topic = check.topic
         say(console, f"{shown:<12}", styled(f"{mark:<3}", style), check.text)
-        if check.cure:
-            say(console, f"{'':<15}hint: {check.cure}")
+        if check.hint:
+            say(console, f"{'':<15}hint: {check.hint}")
     if not any(check.measures for check in checks):
         say(console, "Nothing here can measure; see the hints above.")

@@ -137,7 +137,7 @@ def launch_verb(
     if behind:
         finding = _behind_finding(behind, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
-        print(f"perfharness: {safe(finding.message)}; {safe(finding.cure)}", file=sys.stderr)
+        print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     if dry_run:
         for plan in plans:
             print_plan(plan, output.results)

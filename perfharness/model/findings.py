@@ -1,8 +1,8 @@
-"""A finding: something a reader of the numbers has to know, with its cause and its cure."""
+"""A finding: what a reader of the numbers must know, its cause and a hint."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -23,16 +23,22 @@ class Finding:
         code: stable kebab-case identifier, e.g. `trace-missing-ranges`.
         severity: see `Severity`.
         message: one sentence that names the thing and the cause, with the figures.
-        cure: the next step to try; empty where there is none.
+        hint: the next step to try; empty where there is none.
         process: folder name of the process (`proc_0_gpu_0`), or None for the whole run.
     """
 
     code: str
     severity: Severity
     message: str
-    cure: str = ""
+    hint: str = ""
     process: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as it stands in JSON files."""
-        return {**asdict(self), "severity": self.severity.value}
+        """The finding as it stands in JSON files, where the key of the hint is `cure`."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "message": self.message,
+            "cure": self.hint,
+            "process": self.process,
+        }

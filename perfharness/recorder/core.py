@@ -385,5 +385,5 @@ def _end(node: Node, channel: Channel, items: int | None, delete_range: bool) ->
 
 def _items_outside_batch(stack: RangeStack, total_items: object) -> str:
     batch = next((outer.label for outer in stack.open_nodes() if outer.is_batch), None)
-    cure = f"give it where {batch!r} is popped" if batch else "push a batch first, by giving push_range a batch_idx"
-    return f"total_items={total_items!r} was given for range {stack.node.label!r}, which is not a batch; {cure}"
+    hint = f"give it where {batch!r} is popped" if batch else "push a batch first, by giving push_range a batch_idx"
+    return f"total_items={total_items!r} was given for range {stack.node.label!r}, which is not a batch; {hint}"

@@ -35,7 +35,7 @@ def read_telemetry(folder: Path) -> RunTelemetry:
         if process.problem() is None and (analysis := process.analysis) is not None:
             tied = tie_trace_clock(analysis.trace, clock)
             if tied is not None:
-                found = process_activity(analysis.stages, analysis.measures, tied)
+                found = process_activity(analysis.stages, analysis.stage_times, tied)
                 if found is not None:
                     activities[process.name] = found
         process.release()

@@ -90,7 +90,7 @@ def test_what_is_measured_of_two_calls_is_not_the_pause(tmp_path: Path) -> None:
     stages = Analysis(trace).stages
     clock = tie_trace_clock(trace, None)
     assert clock is not None
-    found = process_activity(stages, Analysis(trace, AnalysisOptions(1)).measures, clock)
+    found = process_activity(stages, Analysis(trace, AnalysisOptions(1)).stage_times, clock)
     assert found is not None
     zero = int(found.batch_start_ns[0])
     assert [(begin - zero, end - zero) for begin, end in found.measured] == [

@@ -59,7 +59,7 @@ def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
         assert (running.health, "running launch" in running.text) == (Health.GOOD, True)
         owner._locks.close()  # as the kernel does for a process that was killed
         [left] = check_clocks(GpuFacts(), [tmp_path])
-        assert (left.health, left.cure) == (Health.WARNING, "perfharness clocks restore")
+        assert (left.health, left.hint) == (Health.WARNING, "perfharness clocks restore")
         again = ClockOwner(nvml, tmp_path)
         again.maximize([gpu_uuid(0)])
         again.hold()

@@ -207,7 +207,7 @@ def test_first_use_leaks_only_past_a_cut_that_is_too_short(tmp_path: Path) -> No
     leaked, cut = diagnosed(builder, tmp_path, warmup=1), diagnosed(builder, tmp_path, warmup=2)
     assert stage_of(leaked).verdict.verdict is Verdict.FIRST_USE
     assert [finding.code for finding in leaked.findings] == ["warmup-too-short"]
-    assert "-w 2" in leaked.findings[0].cure
+    assert "-w 2" in leaked.findings[0].hint
     assert stage_of(cut).verdict.verdict is Verdict.GPU_BOUND
     assert cut.findings == []
     host = stage_of(leaked).host

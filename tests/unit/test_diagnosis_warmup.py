@@ -20,7 +20,7 @@ def test_a_slow_beginning_is_found_to_the_batch() -> None:
     assert (enough.state, enough.steady_from) == ("enough", 7)
     (finding,) = warmup_findings([short, enough])
     assert finding.code == "warmup-too-short"
-    assert "-w 7" in finding.cure
+    assert "-w 7" in finding.hint
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -52,7 +52,7 @@ def test_what_a_failure_leaves_behind_is_no_finding_of_its_own() -> None:
     assert without_consequences([*findings, other], ended_well=False) == [other]
     assert without_consequences([*findings, other], ended_well=True) == [*findings, other]
     (cut_off,) = without_consequences([Finding("range-never-closed", Severity.WARNING, "m", "h")], ended_well=False)
-    assert cut_off.cure == ""
+    assert cut_off.hint == ""
 
 
 def test_equal_findings_of_several_processes_are_one_line() -> None:

@@ -43,7 +43,7 @@ def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severi
     (finding,) = tracer_findings(log_lines(log(tmp_path, WELL + line + "\n")), "proc_0_gpu_0")
     assert (finding.code, finding.severity, finding.process) == ("tracer-complained", severity, "proc_0_gpu_0")
     assert finding.message == f"nsys said: {line}"
-    assert finding.cure == "all of it is in proc_0_gpu_0/tracer.log"
+    assert finding.hint == "all of it is in proc_0_gpu_0/tracer.log"
 
 
 def test_many_complaints_are_one_finding() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.keys import rows_of_levels
-from perfharness.analysis.measures import Measures
-from perfharness.analysis.measures import loops as find_loops
+from perfharness.analysis.grouping import rows_of_levels
+from perfharness.analysis.stage_times import StageTimes
+from perfharness.analysis.stage_times import loops as find_loops
 from perfharness.analysis.stages import StageTable, name_paths
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.throughput import throughput
@@ -23,17 +23,17 @@ from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded
 
 
-def measured(builder: Recorded, tmp_path: Path, warmup: int) -> tuple[StageTable, Measures]:
+def measured(builder: Recorded, tmp_path: Path, warmup: int) -> tuple[StageTable, StageTimes]:
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
     analysis = Analysis(trace, AnalysisOptions(warmup))
-    return analysis.stages, analysis.measures
+    return analysis.stages, analysis.stage_times
 
 
 def kept(builder: Recorded, tmp_path: Path, warmup: int = 1) -> dict[str, list[int]]:
     """Indices of the batches that are not warm-up, in order of rows, by name."""
-    stages, measures = measured(builder, tmp_path, warmup)
+    stages, stage_times = measured(builder, tmp_path, warmup)
     found: dict[str, list[int]] = {}
-    for row in np.flatnonzero(stages.is_batch & ~measures.warmup).tolist():
+    for row in np.flatnonzero(stages.is_batch & ~stage_times.warmup).tolist():
         found.setdefault(stages.names[stages.name[row]], []).append(int(stages.batch_index[row]))
     return found
 
@@ -221,9 +221,9 @@ def test_few_batches(count: int, tmp_path: Path) -> None:
     builder.stage("main", 0, 100)
     for index in range(count):
         builder.batch(index, 10, 20)
-    stages, measures = measured(builder, tmp_path, 0)
-    assert (measures.loop[stages.is_batch] == 0).all()
-    assert len(measures.rows_of_loops) == count
+    stages, stage_times = measured(builder, tmp_path, 0)
+    assert (stage_times.loop[stages.is_batch] == 0).all()
+    assert len(stage_times.rows_of_loops) == count
 
 
 @settings(max_examples=25)

@@ -91,11 +91,11 @@ def test_a_program_does_not_care_about_the_nvtx_of_python() -> None:
     assert decide(OLD, interpreter=NEW_NVTX, script="ffmpeg").record.kind == "nsys"
 
 
-def test_asked_for_by_name_a_deaf_nsys_runs_with_a_warning_and_the_cure() -> None:
+def test_asked_for_by_name_a_deaf_nsys_runs_with_a_warning_and_a_hint() -> None:
     decision = decide(OLD, interpreter=NEW_NVTX, cuda=(13, 0), tracer="nsys")
     assert decision.record.kind == "nsys"
     assert [finding.code for finding in decision.findings] == ["nvtx-too-new-for-nsys", "nsys-too-old-for-driver"]
-    assert "pip install nvtx==0.2.11" in decision.findings[0].cure
+    assert "pip install nvtx==0.2.11" in decision.findings[0].hint
 
 
 def test_asked_for_by_name_without_one_is_a_missing_tool() -> None:

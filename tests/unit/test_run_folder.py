@@ -233,7 +233,7 @@ def test_a_trace_without_any_range_names_the_pair_of_versions(tmp_path: Path) ->
     summary = analyze_run(tmp_path, manifest_of(process(0)))
     missing = next(finding for finding in summary.findings if finding.code == "trace-missing-ranges")
     assert "10" in missing.message
-    assert "nvtx 0.2.17 is too new for nsys 2023.4.4.54" in missing.cure
+    assert "nvtx 0.2.17 is too new for nsys 2023.4.4.54" in missing.hint
 
 
 def write_journals_of_workers(folder: Path, **ranges: int) -> None:

@@ -226,7 +226,7 @@ def test_a_batch_without_items(tmp_path: Path) -> None:
     assert pipeline["batch_1"]["cpu_time_per_item"] is None
     assert pipeline["total_items"] is None
     (finding,) = (finding for finding in result.findings if finding.code == "batch-without-items")
-    assert "items=len" in finding.cure
+    assert "items=len" in finding.hint
 
 
 def test_a_recorder_without_ranges(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_recorder_without_ranges(tmp_path: Path) -> None:
     assert result.data == {}
     (finding,) = result.findings
     assert (finding.code, finding.severity.value) == ("no-ranges", "error")
-    assert "--annotate" in finding.cure
+    assert "--annotate" in finding.hint
 
 
 def test_an_item_count_outside_of_any_batch_is_nobody_s(tmp_path: Path) -> None:

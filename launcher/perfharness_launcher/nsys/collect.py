@@ -105,15 +105,15 @@ def _complete(folder: Path) -> Collected:
         complete_trace(folder)
     except (OSError, sqlite3.Error) as error:
         message = f"the ranges that processes left in {folder.name} could not be put into {TRACE}: {error}"
-        cure = f"make room on the disk; `perfharness analyze` takes {LOG_PREFIX}*{LOG_SUFFIX} in then"
-        finding = Finding("trace-import-failed", Severity.ERROR, message, cure, folder.name)
+        hint = f"make room on the disk; `perfharness analyze` takes {LOG_PREFIX}*{LOG_SUFFIX} in then"
+        finding = Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)
         return Collected(TRACE if trace.exists() else None, (finding,))
     return Collected(TRACE if trace.exists() else None, ())
 
 
 def _import_failed(folder: Path, kept: Path, message: str) -> Finding:
-    cure = f"perfharness doctor says what this nsys lacks; {kept.name} is kept and can be read elsewhere"
-    return Finding("trace-import-failed", Severity.ERROR, message, cure, folder.name)
+    hint = f"perfharness doctor says what this nsys lacks; {kept.name} is kept and can be read elsewhere"
+    return Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)
 
 
 def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:

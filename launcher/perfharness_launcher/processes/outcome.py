@@ -261,7 +261,7 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
         return
     for note in notes:
         for finding in without_consequences(list(_findings_of(note, annotations)), ended_well=record.ended == "ok"):
-            yield Finding(finding.code, finding.severity, finding.message, finding.cure, record.folder)
+            yield Finding(finding.code, finding.severity, finding.message, finding.hint, record.folder)
 
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
@@ -295,8 +295,8 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
         )
     elif not note.called:
         never_called = NO_MODULE_CALLED if is_torch else NEVER_CALLED
-        why, cure = NEVER_IMPORTED if not note.imported else never_called if note.found else NEVER_DEFINED
-        yield Finding("annotation-never-called", _severity(note, annotations), f"{what} {has} no ranges: {why}.", cure)
+        why, hint = NEVER_IMPORTED if not note.imported else never_called if note.found else NEVER_DEFINED
+        yield Finding("annotation-never-called", _severity(note, annotations), f"{what} {has} no ranges: {why}.", hint)
     elif not note.recorded:
         yield Finding(
             "annotation-never-called",

@@ -84,11 +84,11 @@ def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[Stag
 
 
 def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
-    stages, measures = workload.stages, workload.measures
+    stages, stage_times = workload.stages, workload.stage_times
     found = []
-    for rows in measures.rows_of_loops:
-        warmup = judge_warmup(stages.paths.of_row(int(rows[0])), measures.times["cpu_time"][rows], warmup_batches)
-        kept = rows[~measures.warmup[rows]]
+    for rows in stage_times.rows_of_loops:
+        warmup = judge_warmup(stages.paths.of_row(int(rows[0])), stage_times.times["cpu_time"][rows], warmup_batches)
+        kept = rows[~stage_times.warmup[rows]]
         found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))
     return found
 
@@ -182,9 +182,9 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
     """What batches kept before the steady state took more than the median of the steady ones, ns."""
-    stages, measures = workload.stages, workload.measures
+    stages, stage_times = workload.stages, workload.stage_times
     length = (stages.end_ns - stages.start_ns)[stage.rows]
-    outer = measures.outer_batch[stage.rows]
+    outer = stage_times.outer_batch[stage.rows]
     spent = np.bincount(outer[outer >= 0], weights=length[outer >= 0], minlength=len(stages))
     present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0
     extra = 0.0
@@ -199,7 +199,7 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
 
 
 def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64, end: Int64) -> StageCost:
-    outer = workload.measures.outer_batch[stage.rows]
+    outer = workload.stage_times.outer_batch[stage.rows]
     holds = np.zeros(len(workload.stages), dtype=np.bool_)
     holds[outer[outer >= 0]] = True
     mine = [loop for loop in loops if holds[loop.rows].any()]

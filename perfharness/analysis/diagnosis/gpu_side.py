@@ -10,7 +10,7 @@ from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents, shared
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.model.trace import GpuDevice, GpuOperations, Int64, Integers, TraceMeta, pid_of
 
 NO_STREAM = -2

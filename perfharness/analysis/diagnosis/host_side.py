@@ -68,7 +68,7 @@ def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) ->
 def _wait(workload: Workload, stage: StageRows, call: int, occurrence: int) -> Wait:
     calls, operations, names = workload.calls, workload.trace.operations, workload.trace.names
     row = int(stage.rows[occurrence])
-    batch = int(workload.measures.batch[row])
+    batch = int(workload.stage_times.batch[row])
     awaited = awaited_operation(workload, call)
     name = int(workload.trace.api.name[calls.index[call]])
     return Wait(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.diagnosis.calls import CallTable
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.trace import PROCESS_MASK, Int64, OsWaitKind, Trace

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.diagnosis.kernel_names import kind_of_name
-from perfharness.analysis.keys import group_rows
+from perfharness.analysis.grouping import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
 from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
 

@@ -11,10 +11,10 @@ from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
-from perfharness.analysis.keys import group_rows, unique
-from perfharness.analysis.measures import Measures
+from perfharness.analysis.grouping import group_rows, unique
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import Path
@@ -47,7 +47,7 @@ class Workload:
     details: OperationDetails
     table: RangeTable
     stages: StageTable
-    measures: Measures
+    stage_times: StageTimes
     paths: Int64
     launches: Launches
     launch_lines: ThreadOrder
@@ -94,7 +94,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
-        measures=analysis.measures, paths=analysis.stages.paths.code, launches=launches,
+        stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
         latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
         calls=calls, busy=busy,
@@ -142,18 +142,18 @@ def on_gpus(workload: Workload, places: tuple[int, ...]) -> Workload:
 
 def stage_rows(workload: Workload) -> list[StageRows]:
     """The stages of a trace in order of their paths: ranges in batches, less the warm-up; without batches, all."""
-    stages, measures = workload.stages, workload.measures
+    stages, stage_times = workload.stages, workload.stage_times
     has_batches = bool(stages.is_batch.any())
-    eligible = measures.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
-    kept = eligible & ~measures.warmup
+    eligible = stage_times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
+    kept = eligible & ~stage_times.warmup
     found = []
     rows_of = np.argsort(workload.paths, kind="stable")
     bounds = np.r_[0, np.cumsum(np.bincount(workload.paths))]
     for number, first in _in_order(workload.paths, eligible):
         rows = rows_of[bounds[number] : bounds[number + 1]]
         rows = rows[kept[rows]]
-        batches = unique(measures.batch[rows]) if has_batches else rows
-        items = measures.items[batches] if has_batches else np.full(len(rows), np.nan)
+        batches = unique(stage_times.batch[rows]) if has_batches else rows
+        items = stage_times.items[batches] if has_batches else np.full(len(rows), np.nan)
         total = float(items.sum())
         counted = None if np.isnan(total) else int(total)
         found.append(StageRows(stages.paths.of_row(first), number, rows, len(batches), counted))

@@ -107,12 +107,12 @@ def _sentence(finding: Finding, processes: list[str]) -> str:
     """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
     where = listed_processes(processes)
     text = (f"{where}: " if where else "") + finding.message
-    if not finding.cure:
+    if not finding.hint:
         return text
     if "\n" in text:
-        return f"{text}\n  {finding.cure}"
-    end = "" if text.endswith(".") else "." if finding.cure[0].isupper() else ";"
-    return f"{text}{end} {finding.cure}"
+        return f"{text}\n  {finding.hint}"
+    end = "" if text.endswith(".") else "." if finding.hint[0].isupper() else ";"
+    return f"{text}{end} {finding.hint}"
 
 
 def listed_processes(processes: Iterable[str]) -> str:

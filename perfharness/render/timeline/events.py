@@ -224,18 +224,19 @@ def _range_kinds(analysis: Analysis) -> tuple[npt.NDArray[np.object_], Int64]:
 
 
 def _range_args(analysis: Analysis, stage_of: Int64) -> Lines:
-    ranges, stages, measures, order = analysis.trace.ranges, analysis.stages, analysis.measures, analysis.table.order
+    ranges, order = analysis.trace.ranges, analysis.table.order
+    stages, stage_times = analysis.stages, analysis.stage_times
     owners = [json.dumps(owner) for owner in stages.owners]
     domains = _escaped(analysis.trace.names, ranges.domain)
     projection, known = analysis.table.projection, analysis.table.gpu_known
 
     def of_stage(stage: int) -> str:
-        batch = int(measures.batch[stage])
+        batch = int(stage_times.batch[stage])
         text = f',"recorder":{owners[stages.owner[stage]]}'
         if batch >= 0:
             items = int(stages.items[batch])
             text += f',"batch_index":{stages.batch_index[batch]},"items":{"null" if items == NOT_COUNTED else items}'
-            text += f',"warmup":{"true" if measures.warmup[stage] else "false"}'
+            text += f',"warmup":{"true" if stage_times.warmup[stage] else "false"}'
         return text
 
     def args(at: Int64) -> list[str]:

@@ -105,24 +105,24 @@ def stage_rows(analysis: Analysis, process: str) -> pa.Table:
     A stage that occurs more than once in a batch is one row: `count` says how often, the times are sums, as in
     benchmark.json. Items are those of the batch.
     """
-    stages, measures, ranges = analysis.stages, analysis.measures, analysis.table.ranges
-    inside = np.flatnonzero((measures.batch >= 0) & ~stages.is_batch)
+    stages, stage_times, ranges = analysis.stages, analysis.stage_times, analysis.table.ranges
+    inside = np.flatnonzero((stage_times.batch >= 0) & ~stages.is_batch)
     inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
-    key = np.stack([StagePaths.of(stages).code[inside], measures.batch[inside]])
+    key = np.stack([StagePaths.of(stages).code[inside], stage_times.batch[inside]])
     _, first, owner = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    batch_start = stages.start_ns[measures.batch[inside[first]]]
-    order = np.lexsort((first, measures.batch[inside[first]], batch_start))
+    batch_start = stages.start_ns[stage_times.batch[inside[first]]]
+    order = np.lexsort((first, stage_times.batch[inside[first]], batch_start))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     owner, rows = place[owner.ravel()], inside[first[order]]
     times = _Times.of(analysis).summed(inside, owner, len(rows))
     paths = StagePaths.of(stages)
-    common = _common(analysis, process, rows, measures.batch[rows])
+    common = _common(analysis, process, rows, stage_times.batch[rows])
     columns = {
         **{name: common[name] for name in ("process", "recorder", "path")},
         "stage": names_of(paths.code[rows], paths.last_names),
         **{name: column for name, column in common.items() if name not in ("process", "recorder", "path", "range_id")},
-        "batch_range_id": whole(ranges.row[stages.index[measures.batch[rows]]]),
+        "batch_range_id": whole(ranges.row[stages.index[stage_times.batch[rows]]]),
         "count": np.bincount(owner, minlength=len(rows)),
         **_numbers(analysis, rows, times),
     }
@@ -146,11 +146,11 @@ def _common(analysis: Analysis, process: str, rows: Int64, batch: Int64) -> dict
 
 
 def _numbers(analysis: Analysis, rows: Int64, times: _Times) -> dict[str, pa.Array]:
-    items = analysis.measures.items[rows]
+    items = analysis.stage_times.items[rows]
     uncounted = np.isnan(items)
     return {
         **times.columns(),
         "items": nullable(np.where(uncounted, 0, items).astype(np.int64), uncounted),
         **times.per_item(np.where(uncounted, 0, items)),
-        "warmup": pa.array(analysis.measures.warmup[rows]),
+        "warmup": pa.array(analysis.stage_times.warmup[rows]),
     }

@@ -127,7 +127,7 @@ def _call_columns(analysis: Analysis, at: Int64) -> Columns:
     stage = np.full(len(at), NO_PARENT, dtype=np.int64)
     stage[has_call] = stage_of_calls(stages, trace.api, call[has_call])
     has_stage = stage >= 0
-    batch = np.where(has_stage, _append(analysis.measures.batch)[stage], NO_PARENT)
+    batch = np.where(has_stage, _append(analysis.stage_times.batch)[stage], NO_PARENT)
     paths = StagePaths.of(stages)
     call_start, call_end = _append(trace.api.start_ns)[call], _append(trace.api.end_ns)[call]
     return {
@@ -140,7 +140,7 @@ def _call_columns(analysis: Analysis, at: Int64) -> Columns:
         "path": names_of(_append(paths.code)[stage], paths.texts),
         "range_id": nullable(_append(analysis.table.ranges.row[stages.index])[stage], ~has_stage),
         "batch_index": nullable(_append(stages.batch_index)[batch], batch < 0),
-        "warmup": nullable(np.append(analysis.measures.warmup, False)[stage], ~has_stage),
+        "warmup": nullable(np.append(analysis.stage_times.warmup, False)[stage], ~has_stage),
     }
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.keys import group_rows
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stages import NOT_COUNTED, StageTable
 from perfharness.model.result import Float64
@@ -19,7 +19,7 @@ NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
-class Measures:
+class StageTimes:
     """Columns aligned with a `StageTable`.
 
     `times` holds one column for each of `TIMES`, ms, NaN where not measured; `batch` is the nearest enclosing batch
@@ -40,7 +40,7 @@ class Measures:
     """Codes of `StageTable.paths`."""
 
     throttled: Mapping[str, Bool] | None = None
-    """By reason, batches during which the GPU's clocks were kept down; None where that is not known."""
+    """By reason, batches during which the GPU was throttled; None where that is not known."""
 
     rejected: Bool | None = None
     """What is in `warmup` only because its batch was throttled."""
@@ -66,7 +66,7 @@ class Measures:
         return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
 
-def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measures:
+def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> StageTimes:
     """Times of each stage, its batch, and whether it belongs to the warm-up.
 
     Args:
@@ -84,7 +84,7 @@ def measure(stages: StageTable, table: RangeTable, warmup_batches: int) -> Measu
     gpu_busy_time = projection.busy_ns[at] / NS_PER_MS
     for column in (gpu_time, gpu_busy_time):
         column[~table.gpu_known[at]] = np.nan
-    return Measures(
+    return StageTimes(
         start_ns=stages.start_ns,
         times={
             "cpu_time": (stages.end_ns - stages.start_ns - stages.barrier_wait_ns) / NS_PER_MS,
@@ -276,17 +276,20 @@ def _warmup(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
     return warm
 
 
-def with_throttled(stages: StageTable, measures: Measures, throttled: Mapping[str, Bool], *, reject: bool) -> Measures:
+def with_throttled(
+    stages: StageTable, stage_times: StageTimes, throttled: Mapping[str, Bool], *, reject: bool
+) -> StageTimes:
     """The same with the batches marked that were throttled.
 
     Args:
-        stages, measures: the ranges that results are made of, and their numbers.
+        stages, stage_times: the ranges that results are made of, and their numbers.
         throttled: by reason, which stages' times it touched.
         reject: exclude the batches that it touched, with all that is inside them, like warm-up.
     """
-    marked = {reason: touched & (measures.loop >= 0) for reason, touched in throttled.items()}
+    marked = {reason: touched & (stage_times.loop >= 0) for reason, touched in throttled.items()}
     if not reject:
-        return replace(measures, throttled=marked)
-    any_reason = np.logical_or.reduce([*marked.values(), np.zeros_like(measures.warmup)])
-    apart = _with_all_inside(any_reason, stages.parent, measures.batch)
-    return replace(measures, throttled=marked, warmup=measures.warmup | apart, rejected=apart & ~measures.warmup)
+        return replace(stage_times, throttled=marked)
+    any_reason = np.logical_or.reduce([*marked.values(), np.zeros_like(stage_times.warmup)])
+    excluded = _with_all_inside(any_reason, stages.parent, stage_times.batch)
+    warmup = stage_times.warmup
+    return replace(stage_times, throttled=marked, warmup=warmup | excluded, rejected=excluded & ~warmup)
