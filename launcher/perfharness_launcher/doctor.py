@@ -34,7 +34,7 @@ OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})
 
 
 class Health(str, Enum):
-    """What a check says."""
+    """The result of a check."""
 
     GOOD = "good"
     ABSENT = "absent"  # not there, and not needed on this machine
@@ -120,7 +120,7 @@ def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts,
         if not install.usable:
             yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_hint(install))
             continue
-        yield _tried(name, install, interpreter)
+        yield _trial_check(name, install, interpreter)
         yield _details(install)
         if reason := too_old_for_driver(install, gpus.cuda_driver):
             yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or take --tracer embedded")
@@ -129,13 +129,13 @@ def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts,
 def _nsys_hint(install: NsysInstall) -> str:
     text = " ".join(install.problems)
     if "not found" in text:
-        return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them beside the importer"
+        return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them next to the importer"
     if "importer" in text:
         return f"install the whole of Nsight Systems (its host-linux-* folder), or `{INSTALL_NSYS}`"
     return "name another with --nsys"
 
 
-def _tried(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Check:
+def _trial_check(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Check:
     if interpreter.nvtx is None:
         return Check("nsys", Health.WARNING, f"{name}: not tried, for there is no nvtx to try it with")
     trial = try_nsys(install, interpreter.executable)
@@ -153,7 +153,7 @@ def _tried(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Ch
 
 def _details(install: NsysInstall) -> Check:
     importer = f"importer {install.importer}" if install.importer else "importer not visible from here"
-    if install.importer and not install.importer_beside:
+    if install.importer and not install.finds_importer:
         importer += " (nsys does not look there, so the launcher calls it)"
     cupti = f", CUPTI up to {'.'.join(map(str, install.cupti))}" if install.cupti else ""
     return Check("nsys", Health.GOOD, f"  {importer}{cupti}, {len(install.profile_options)} options of `profile`")
@@ -237,7 +237,7 @@ def check_clocks(gpus: GpuFacts, folders: Sequence[Path], root: Path = Path("/")
             yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
     for clocks in changed_gpus(folders):
         try:
-            state, line = clocks.read(), clocks.left_behind()
+            state, line = clocks.read(), clocks.unrestored()
         except ClockError as error:
             yield Check("clocks", Health.WARNING, str(error))
             continue

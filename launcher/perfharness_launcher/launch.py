@@ -32,10 +32,10 @@ from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.outcome import annotation_findings, process_findings, process_record
 from perfharness_launcher.processes.spawn import ProcessSpec, planned_command
 from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
-from perfharness_launcher.staging import Staging, left_behind, staging
+from perfharness_launcher.staging import Staging, staging, unfinished_runs
 
 ALMOST_FULL_BYTES = 1 << 20
-"""Less space than this at the end of a run, and something was perhaps not written."""
+"""With less space than this at the end of a run, something was perhaps not written."""
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
@@ -46,11 +46,11 @@ LAUNCHED_WITH = {
 
 @dataclass
 class FinishedRun:
-    """A measured run, complete but for its results, in a folder beside the one it is meant for.
+    """A measured run, complete but for its results, in a staging folder.
 
     Attributes:
-        folder: where it lies.
-        placed: where it was put; None: not yet.
+        folder: its staging folder.
+        placed: its final folder; None: not moved yet.
     """
 
     manifest: RunManifest
@@ -60,13 +60,13 @@ class FinishedRun:
     placed: Path | None = None
 
     def put_in_place(self, *, whole: bool) -> Path:
-        """Put it into the output folder, or beside an earlier run there that has numbers where this one has none.
+        """Put it into the output folder, or next to an earlier run there that has numbers where this one has none.
 
         Args:
             whole: all that was measured was read and written.
 
         Returns:
-            Where it lies now.
+            The folder that it is in now.
 
         Raises:
             LaunchError: it could not be moved.
@@ -77,7 +77,7 @@ class FinishedRun:
 
 
 def new_run_id() -> str:
-    """Sorts by time, and no two are the same."""
+    """Unique; sorts by time."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
@@ -85,7 +85,7 @@ def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Compani
     """The companions that the options ask for, in the order of their start.
 
     Args:
-        say: is given a line for what a companion waits for before the run begins.
+        say: called with a line for what a companion waits for before the run begins.
     """
     options = plan.options
     companions: list[Companion] = [ExclusiveGpus(required=options.require_exclusive)]
@@ -111,11 +111,11 @@ def launch(
     """Run a plan; what stands in the `with` block reads the run, writes its results and puts it in place.
 
     While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
-    raises, what was measured is kept: in place of the earlier run, or beside it where that has numbers.
+    raises, what was measured is kept: in place of the earlier run, or next to it where that has numbers.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        companions: what runs beside the processes, in the order of their start.
+        companions: that run alongside the processes, in the order of their start.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
@@ -132,7 +132,7 @@ def launch(
         except BaseException as error:
             if run.placed is not None:
                 raise
-            raise _kept(error, stage.finish(whole=False), observer) from error
+            raise _with_location(error, stage.finish(whole=False), observer) from error
         if run.placed is None:
             run.put_in_place(whole=False)
 
@@ -151,12 +151,12 @@ def _measure(
     output_dir = stage.output_dir
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     keeper = _ManifestKeeper(stage, make_manifest(plan, command, run_id, created))
-    beside = Companions([*companions, keeper])
-    supervisor = Supervisor(plan.group, stage.path, run_id, interrupts, observer, patience, beside)
-    killed = _left_behind(output_dir, stage.path)
+    running = Companions([*companions, keeper])
+    supervisor = Supervisor(plan.group, stage.path, run_id, interrupts, observer, patience, running)
+    unfinished = _unfinished_findings(output_dir, stage.path)
     try:
         keeper.write()
-        beside.start(CompanionContext(stage.path, run_id, plan.gpus, lambda: bool(interrupts)))
+        running.start(CompanionContext(stage.path, run_id, plan.gpus, lambda: bool(interrupts)))
         endings = supervisor.run()
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
@@ -165,8 +165,8 @@ def _measure(
             process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir))
             for ending, found in zip(endings, collected, strict=True)
         ]
-        findings = [*plan.findings, *killed, *_leftovers(supervisor.leftovers)]
-        findings += beside.findings
+        findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
+        findings += running.findings
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
@@ -175,21 +175,21 @@ def _measure(
         findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
         findings += _full_disk(stage.path)
         if not supervisor.has_measured:
-            _refuse(findings)
+            _raise_not_started(findings)
         manifest = make_manifest(plan, command, run_id, created, records, findings).model_copy(
             update={
-                "companions": beside.records,
+                "companions": running.records,
                 "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
             }
         )
         stage.write_manifest(manifest)
     except BaseException as error:
-        beside.stop()
+        running.stop()
         if supervisor.has_measured:
-            raise _kept(error, stage.finish(whole=False), observer) from error
+            raise _with_location(error, stage.finish(whole=False), observer) from error
         stage.discard()
-        if isinstance(error, PerfHarnessError) and beside.findings:
-            raise _with_findings(error, beside.findings) from error
+        if isinstance(error, PerfHarnessError) and running.findings:
+            raise _with_findings(error, running.findings) from error
         raise
     observer.stage("reading the traces")
     return manifest
@@ -197,7 +197,7 @@ def _measure(
 
 @dataclass
 class _ManifestKeeper:
-    """The manifest from the start, so that a run whose launcher is killed can be read: who runs is added as it starts.
+    """The manifest from the start of a run, so that one whose launcher is killed can be read; adds each process.
 
     A companion, for those are notified of each process.
     """
@@ -233,8 +233,8 @@ class _ManifestKeeper:
         return CompanionReport()
 
 
-def _kept(error: BaseException, place: Path, observer: Observer) -> BaseException:
-    """The error, which says where what was measured lies."""
+def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:
+    """The error, with the folder of what was measured."""
     where = f"what was measured lies in {place}; `perfharness analyze {place}` reads it"
     if isinstance(error, KeyboardInterrupt):
         return LaunchError(f"interrupted before all was read; {where}")
@@ -282,7 +282,7 @@ def _planned_record(spec: ProcessSpec, plan: LaunchPlan) -> ProcessRecord:
     )
 
 
-def _refuse(findings: Sequence[Finding]) -> NoReturn:
+def _raise_not_started(findings: Sequence[Finding]) -> NoReturn:
     reasons = [f"{finding.process}: {finding.message}" for finding in findings if finding.code.startswith("process-")]
     raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
 
@@ -293,7 +293,7 @@ def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> Perf
 
 
 def _full_disk(folder: Path) -> list[Finding]:
-    """A tracer that cannot write any more may not be able to say so."""
+    """A tracer that cannot write any more may not be able to report it."""
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes >= ALMOST_FULL_BYTES:
         return []
@@ -320,7 +320,7 @@ def _leftovers(command_lines: Sequence[str]) -> list[Finding]:
     ]
 
 
-def _left_behind(output_dir: Path, own: Path) -> list[Finding]:
+def _unfinished_findings(output_dir: Path, own: Path) -> list[Finding]:
     return [
         Finding(
             "unfinished-run",
@@ -328,6 +328,6 @@ def _left_behind(output_dir: Path, own: Path) -> list[Finding]:
             f"{path} holds a run whose launcher was killed",
             f"`perfharness analyze {path}` reads what it measured, `rm -r {path}` removes it",
         )
-        for path in left_behind(output_dir)
+        for path in unfinished_runs(output_dir)
         if path != own
     ]

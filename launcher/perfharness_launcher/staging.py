@@ -74,7 +74,7 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def left_behind(output_dir: Path) -> list[Path]:
+def unfinished_runs(output_dir: Path) -> list[Path]:
     """Folders of launches that were killed before they could put their results in place."""
     return sorted(filter(is_plain_folder, output_dir.glob(f"{STAGING_PREFIX}*")))
 
@@ -100,7 +100,7 @@ def staging(output_dir: Path, run_id: str) -> Iterator[Staging]:
         try:
             settle_locked(output_dir)
             made.path.mkdir()
-            stack.enter_context(locked(made.path))  # nobody reads it as a run that was cut off
+            stack.enter_context(locked(made.path))  # so that it is not read as a run that was cut off
         except OSError as error:
             raise LaunchError(f"-o {output_dir} cannot be written to: {reason_of(error)}") from error
         yield made

@@ -51,15 +51,15 @@ def time_left_s(order: Sequence[BenchCase], done: Sequence[CaseResult], running_
 
 
 class _Lines(BenchObserver):
-    """What a suite and a sweep print in the same words."""
+    """Progress lines that a suite and a sweep share."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._told_interrupts = console, 0
+        self._console, self._interrupts_reported = console, 0
 
     def poll(self, interrupts: int) -> None:
-        """Tell that an interrupt came in."""
-        if interrupts > self._told_interrupts:
-            self._told_interrupts = interrupts
+        """Report an interrupt."""
+        if interrupts > self._interrupts_reported:
+            self._interrupts_reported = interrupts
             self.say("ending this case; what is done is kept")
 
     def say(self, line: str) -> None:
@@ -68,14 +68,14 @@ class _Lines(BenchObserver):
 
 
 class SweepProgress(_Lines):
-    """A line a case, in the words of the sweep's table."""
+    """A line per case, with the terms of the sweep's table."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._names = CaseNames()
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
-        """Names as short as these cells can be told apart."""
+        """The shortest names that distinguish these cells."""
         del kept, again
         self._names = CaseNames.of(cell.case for cell in order)
 
@@ -144,7 +144,7 @@ class SuiteProgress(_Lines):
         left = self._left()
         self.say(
             f"[{self._count}/{len(self._order)}] {_in_a_line(result)}"
-            + ("" if left is None or self._console.is_terminal or not left else f" ({duration_in_words(left)} left)")
+            + ("" if left is None or self._console.is_terminal or not left else f" ({format_duration(left)} left)")
         )
         self._bar.update(self._task, completed=self._count)
 
@@ -163,7 +163,7 @@ class _Left(ProgressColumn):
     def render(self, _task: Task) -> Text:
         """`12 min left`."""
         left = self._of()
-        return Text("" if left is None else f"{duration_in_words(left)} left")
+        return Text("" if left is None else f"{format_duration(left)} left")
 
 
 def _in_a_line(result: CaseResult) -> str:
@@ -176,7 +176,7 @@ def _in_a_line(result: CaseResult) -> str:
     )
 
 
-def duration_in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `3 min`, `2 h 5 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

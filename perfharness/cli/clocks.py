@@ -199,13 +199,13 @@ def _print_state(clocks: GpuClocks, state: ClockState) -> None:
         _echo(f"changed: {what}, set to {value_text(change.setting, change.wanted)}")
     who = {"hold": "`clocks max`", "launch": f"a launch (pid {state.pid})"}
     _echo(f"for: {who.get(_owner(clocks, state) or '', 'a run that was killed')}, since {state.since}")
-    if line := clocks.left_behind():
+    if line := clocks.unrestored():
         _echo(line)
 
 
 def notice() -> str | None:
     """What a killed run has left behind, in one line, for every other verb to print; None where there is nothing."""
     try:
-        return next((line for clocks in changed_gpus(state_dirs()) if (line := clocks.left_behind())), None)
+        return next((line for clocks in changed_gpus(state_dirs()) if (line := clocks.unrestored())), None)
     except ClockError as error:
         return str(error)

@@ -249,7 +249,7 @@ def compare_engines_verb(
     ] = False,
     output_dir: OutputDir = Path(OUTPUT_DIR),
 ) -> None:
-    """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and the GPU beside them.
+    """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and GPU metrics.
 
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
     clocks in a second pass. Writes three PNG, a page of them and compare_engines.json.

@@ -159,8 +159,8 @@ def _diagnose_run(
             continue
         assert result.diagnosis is not None
         run.processes[name] = result.diagnosis
-        told = without_consequences(result.findings, ended_well=record.ended == "ok")
-        run.findings.extend(replace(finding, process=name) for finding in told)
+        own = without_consequences(result.findings, ended_well=record.ended == "ok")
+        run.findings.extend(replace(finding, process=name) for finding in own)
     return run
 
 

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 EPILOG = (
-    f"`perfharness launch --help-all` shows all options. Settings can stand in {SETTINGS_NAME} beside SCRIPT, in a"
+    f"`perfharness launch --help-all` shows all options. Settings can stand in {SETTINGS_NAME} next to SCRIPT, in a"
     f" table [{TABLE}]."
 )
 
@@ -108,7 +108,7 @@ def launch_verb(
         typer.Option(
             "--config",
             metavar="FILE.toml",
-            help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} beside SCRIPT]",
+            help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
         ),
     ] = None,
     help_all: HelpAll = False,
@@ -133,9 +133,9 @@ def launch_verb(
         if options.settings is None or not options.settings.names:
             raise
         raise UsageError(f"{error} ({', '.join(options.settings.names)}: from {options.settings.file})") from error
-    behind = options_behind_script(options.script_arguments, context)
-    if behind:
-        finding = _behind_finding(behind, options.script)
+    misplaced = options_after_script(options.script_arguments, context)
+    if misplaced:
+        finding = _after_script_finding(misplaced, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
         print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     if dry_run:
@@ -170,7 +170,7 @@ def launches_of(
     return [options]
 
 
-def options_behind_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
+def options_after_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
     """Arguments of the script that have the name of an option of ours; `--` in front of them says that it is meant."""
     own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
     unescaped = list(itertools.takewhile(lambda argument: argument != "--", arguments))
@@ -178,8 +178,8 @@ def options_behind_script(arguments: Sequence[str], context: typer.Context) -> l
     return [name for name in names if (name.replace("_", "-") if name.startswith("--") else name) in own]
 
 
-def _behind_finding(behind: Sequence[str], script: str) -> Finding:
-    what = ", ".join(dict.fromkeys(behind))
+def _after_script_finding(names: Sequence[str], script: str) -> Finding:
+    what = ", ".join(dict.fromkeys(names))
     return Finding(
         "options-behind-script",
         Severity.NOTE,

@@ -22,7 +22,7 @@ from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
 
 MEASURING = frozenset({"launch", "bench", "compare-engines", "compare-layers"})
-"""They go on when nobody reads what they print; the others end, as `perfharness ranges … | head` should."""
+"""They continue when their output is closed; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
@@ -58,13 +58,13 @@ def build_app() -> typer.Typer:
             bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
         ] = False,
     ) -> None:
-        if context.invoked_subcommand != "clocks" and (line := _clocks_left_behind()):
+        if context.invoked_subcommand != "clocks" and (line := _clocks_not_restored()):
             _say(line)
 
     return app
 
 
-def _clocks_left_behind() -> str | None:
+def _clocks_not_restored() -> str | None:
     from perfharness.cli.clocks import notice
 
     return notice()

@@ -112,11 +112,11 @@ def _parts_of_trace(path: Path, process: str | None, findings: list[Finding]) ->
     from dataclasses import replace
 
     from perfharness.analysis.analysis import Analysis
-    from perfharness.runs.journals import journals_beside
+    from perfharness.runs.journals import journals_of
     from perfharness.runs.tables.ranges import range_parts
     from perfharness.trace import open_trace
 
-    journals = journals_beside(path)
+    journals = journals_of(path)
     trace = open_trace(path, parents=journals.parents)
     table = Analysis(trace).table
     findings += [replace(one, process=process) for one in [*table.findings, *journals.findings(trace)]]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
-"""Nobody reads any more, and nobody wants to be told."""
+"""The reader has closed the stream; that is no error."""
 
 
 class LastingStream:

@@ -16,14 +16,14 @@ from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.run_swap import settle
-from perfharness.runs.cold_start import cold_starts_again
+from perfharness.runs.cold_start import update_cold_start
 from perfharness.runs.inputs import complete_cut_off, locate_readable
 from perfharness.runs.json_files import write_json
 from perfharness.runs.locate import Located
 from perfharness.runs.meta import trace_only_meta
 from perfharness.runs.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
 from perfharness.runs.scaling import Scaling
-from perfharness.runs.sweep import scaling_again
+from perfharness.runs.sweep import update_scaling
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
             )
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
-    scaling, cold_start = scaling_again(located.path, summaries), cold_starts_again(located.path, summaries)
+    scaling, cold_start = update_scaling(located.path, summaries), update_cold_start(located.path, summaries)
     return AnalyzedRuns(located, summaries, scaling, cold_start)
 
 

@@ -1,4 +1,4 @@
-"""Traces put on UTC by the clock that was sampled beside the run."""
+"""Traces put on UTC by the clock that was sampled during the run."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def summarized(
     )
 
 
-def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStart | None:
+def update_cold_start(folder: Path, summaries: Sequence[RunSummary]) -> ColdStart | None:
     """`cold_start.json` with the runs' new numbers, written; None where the folder has none.
 
     What the launches noted of themselves stays. Raises `ResultError` where the file is damaged.
@@ -197,18 +197,18 @@ def cold_starts_again(folder: Path, summaries: Sequence[RunSummary]) -> ColdStar
     noted = read_series(folder / COLD_START_NAME, ColdStart)
     if noted is None:
         return None
-    of = {summary.folder.name: summary.folder for summary in summaries}
+    run_dirs = {summary.folder.name: summary.folder for summary in summaries}
     rows = [
-        row.model_copy(update={"startup": startup_of(of[row.folder], read_manifest(of[row.folder]).processes[0])})
-        if row.status == "ok" and row.folder in of
+        row.model_copy(update={"startup": startup_of(run_dir, read_manifest(run_dir).processes[0])})
+        if row.status == "ok" and (run_dir := run_dirs.get(row.folder)) is not None
         else row
         for row in noted.rows
     ]
-    again = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
+    updated = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_cold_start(again, folder)
-    return again
+            write_cold_start(updated, folder)
+    return updated
 
 
 def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:

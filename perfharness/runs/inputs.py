@@ -29,7 +29,7 @@ REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 
 
 def trace_file(path: Path, nsys: Path | None = None) -> Path:
-    """The sqlite file or Parquet folder to read for this path; of an `.nsys-rep` nsys makes one, kept beside it.
+    """The sqlite file or Parquet folder to read for this path; an `.nsys-rep` is exported by nsys, next to it.
 
     Raises what `sqlite_of` raises; whether the trace can be read is seen when it is read.
     """
@@ -83,7 +83,7 @@ def open_run(
     Args:
         path: what `perfharness launch -o` wrote, of one run or of a sweep or cold starts, a `proc_X_gpu_Y` in it, or a
             trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports first; the
-            sqlite file is kept beside it.
+            sqlite file is kept next to it.
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.

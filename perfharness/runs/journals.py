@@ -1,4 +1,4 @@
-"""What the recorders of all processes of one trace counted: the journals that lie beside it."""
+"""What the recorders of all processes of one trace counted: the journals next to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, Record
 from perfharness.model.trace import Trace
 
 TRACE_NAME = "trace.sqlite"
-"""What a launch calls the trace of a process; journals beside a file of another name may be of something else."""
+"""What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_journals(folder: Path) -> Journals:
     return Journals(main, tuple(found.values()), [one for one in read.values() if isinstance(one, Finding)])
 
 
-def journals_beside(trace: Path) -> Journals:
+def journals_of(trace: Path) -> Journals:
     """The journals that belong to a trace file: those in the folder of a process of a run."""
     return read_journals(trace.parent) if trace.name == TRACE_NAME else Journals()
 

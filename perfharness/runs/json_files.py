@@ -1,4 +1,4 @@
-"""JSON results as files; a table of entries that is too long for JSON stands in a Parquet file beside it."""
+"""JSON results as files; a table of entries that is too long for JSON is in a Parquet file next to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, EntryTa
 def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -> list[Path]:
     """Write a JSON object, in which a value may be a table of entries; returns the files that were written.
 
-    A table with more than `MAX_ENTRIES` is left out; it is written as `ranges.parquet` beside the file, and
+    A table with more than `MAX_ENTRIES` is left out; it is written as `ranges.parquet` next to the file, and
     `meta.data_file` names it. Raises `ResultError`, as `replacing` does.
     """
     written = [path]
@@ -43,7 +43,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     }
     try:
         return orjson.dumps(trees, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, or text that is no UTF-8, in what a script handed over
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, or text that is no UTF-8, in what a script passed
         return json.dumps(trees, indent=2).encode() + b"\n"
 
 

@@ -39,7 +39,7 @@ class LaunchResult:
     """A run that was launched and analysed.
 
     Attributes:
-        folder: where it lies: the output folder, or a folder in that, beside an earlier run that has numbers.
+        folder: where it lies: the output folder, or a folder in that, next to an earlier run that has numbers.
         summary: the mean tree, each process's result, and what the analysis found.
         is_aside: whether an earlier run kept its place.
     """
@@ -94,7 +94,7 @@ def launch(
     Args:
         script: a `.py` file, or any program.
         script_arguments: its own arguments.
-        config: a TOML file with a `[launch]` table; None: `perfharness.toml` or `pyproject.toml` beside the script.
+        config: a TOML file with a `[launch]` table; None: `perfharness.toml` or `pyproject.toml` next to the script.
         observer: is notified of what goes on.
         settings: fields of `LaunchOptions`, as `num_processes=2, gpus="0,1", output_dir="out"`.
 
@@ -125,14 +125,14 @@ def run_plan(
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        companions: what runs beside it, those that its options ask for left out.
+        companions: that run in addition to those that the options ask for.
 
     Raises:
         LaunchError: no process could be started, or results could not be written; the message says where what was
             measured lies.
     """
-    beside = [*companions_for(plan, observer.stage), *companions]
-    with measure(plan, command, observer, companions=beside) as run:
+    all_companions = [*companions_for(plan, observer.stage), *companions]
+    with measure(plan, command, observer, companions=all_companions) as run:
         # Imported now, for the numeric libraries are of no use while the processes run.
         from perfharness.runs.run_folder import analyze_run
 

@@ -1,4 +1,4 @@
-"""Result files of a run: written beside the ones that are there, and put in place together."""
+"""Result files of a run: written next to the existing ones, then swapped in together."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ResultFiles:
             self._written += [str(path.relative_to(self._new)) for path in written]
 
     def losses(self, trace_bytes: Mapping[str, int]) -> list[str]:
-        """What the results that are there were made of and these are not, in words; empty: these may replace them.
+        """Sources of the existing results that the new ones lack, as text; empty: the new ones may replace them.
 
         Args:
             trace_bytes: sizes of the traces that were read, by folder.
@@ -76,7 +76,7 @@ class ResultFiles:
             yield "no trace can be read"
 
     def put_in_place(self) -> None:
-        """Replace the files that are there; where that fails, they stay, and `problem` says why."""
+        """Replace the existing files; where that fails, they stay, and `problem` has the reason."""
         if self.problem is not None:
             return
         names = [BENCHMARK_MEAN_NAME, *(f"{folder}/{BENCHMARK_NAME}" for folder in self._folders)]
@@ -90,7 +90,7 @@ class ResultFiles:
             self._fail(f"the results could not be put in place in {self._run_dir} ({reason_of(error)})")
 
     def discard(self) -> None:
-        """Forget them; what is there stays."""
+        """Remove the new files; the existing ones stay."""
         shutil.rmtree(self._new, ignore_errors=True)
 
     def _fail(self, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""A run, a process of it or a bare trace, opened for Python: tables in Arrow (docs/guides/python-api.md)."""
+"""A run, a process of it or a bare trace, loaded for Python: tables in Arrow (docs/guides/python-api.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
-from perfharness.runs.journals import journals_beside
+from perfharness.runs.journals import journals_of
 from perfharness.runs.locate import Located, locate
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
@@ -91,7 +91,7 @@ class Process:
         name: `proc_X_gpu_Y`, or the file name of a bare trace without its ending.
         folder: where its files lie.
         trace_path: its trace, or None where none was written.
-        record: what the manifest says of it, or None without a manifest.
+        record: its entry in the manifest, or None without a manifest.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Process:
 
     @cached_property
     def analysis(self) -> Analysis | None:
-        """The trace and what is worked out of it; None where there is no trace. Raises `TraceError`."""
+        """The analysis of the trace; None where there is no trace. Raises `TraceError`."""
         if self.trace_path is None:
             return None
-        return Analysis(open_trace(self.trace_path, parents=journals_beside(self.trace_path).parents), self._options)
+        return Analysis(open_trace(self.trace_path, parents=journals_of(self.trace_path).parents), self._options)
 
     def release(self) -> None:
-        """Forget what was read of the trace; the next question reads it again. Tables that were made stay valid."""
+        """Drop the loaded trace; the next query reads it again. Existing tables stay valid."""
         self.__dict__.pop("analysis", None)
 
     def problem(self) -> Finding | None:
@@ -134,7 +134,7 @@ class Process:
 
     @property
     def session_start_unix_ns(self) -> int | None:
-        """UTC time of the trace's time 0, or None where the trace does not tell."""
+        """UTC time of the trace's time 0, or None where the trace does not have it."""
         return None if self.analysis is None else self.analysis.trace.meta.session_start_unix_ns
 
     @property
@@ -144,19 +144,19 @@ class Process:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the trace says against its own numbers, and where it does not hold what the recorders counted."""
+        """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
         if self.analysis is None or self.trace_path is None:
             return []
-        found = [*self.analysis.findings, *journals_beside(self.trace_path).findings(self.analysis.trace)]
+        found = [*self.analysis.findings, *journals_of(self.trace_path).findings(self.analysis.trace)]
         return [replace(finding, process=self.name) for finding in found]
 
 
 class Run:
-    """What `open_run` analysis.
+    """What `open_run` returns.
 
     Attributes:
-        path: what was analysis.
-        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were analysis.
+        path: what was opened.
+        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
         processes: in the order of the manifest, those without a trace included; of several runs, their names begin
             with the name of the run.
     """
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the launcher found and what the traces say now."""
+        """Findings of the launcher and of the traces."""
         return self.launch_findings + [finding for process in self.processes for finding in process.findings]
 
     @property
@@ -236,7 +236,7 @@ def open_run(
 ) -> Run:
     """Open whatever `locate` finds at a path that can be read as it is.
 
-    `perfharness.runs.inputs.open_run` says what the arguments mean, and takes an `.nsys-rep` too.
+    `perfharness.runs.inputs.open_run` documents the arguments, and takes an `.nsys-rep` too.
 
     Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
     read.

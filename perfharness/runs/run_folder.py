@@ -35,7 +35,7 @@ from perfharness.model.trace import Trace, TraceMeta
 from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.journals import TRACE_NAME, Journals, journals_beside
+from perfharness.runs.journals import TRACE_NAME, Journals, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
 from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
@@ -43,12 +43,12 @@ from perfharness.trace import open_trace
 from perfharness.tracer.output import complete_trace, log_paths
 
 PARQUET_ENDING = "_pqtdir"
-"""What nsys adds to the name of a Parquet folder when it is not told a name."""
+"""What nsys adds to the name of a Parquet folder when no name is given."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What became of a run: the mean tree, each process's result, and everything found."""
+    """The results of a run: the mean tree, those of each process, and all findings."""
 
     folder: Path
     mean: Tree
@@ -77,7 +77,7 @@ def trace_name(path: Path) -> str:
 def read_manifest(folder: Path) -> RunManifest:
     """The run's manifest; what a killed command left half done in the folder is finished first.
 
-    Of a run whose launcher was killed it says what is there: traces, and that the run was cut off.
+    Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
 
     Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
     """
@@ -96,7 +96,7 @@ def read_manifest(folder: Path) -> RunManifest:
         ) from error
     for process in manifest.processes:
         _refuse_links(folder, process)
-    manifest = _with_logs_taken_in(folder, manifest)
+    manifest = _with_imported_logs(folder, manifest)
     return manifest if manifest.complete else _cut_off(folder, manifest)
 
 
@@ -122,13 +122,13 @@ def _refuse_links(folder: Path, process: ProcessRecord) -> None:
             raise ResultError(f"{file} is no regular file; no launch writes that.")
 
 
-def _with_logs_taken_in(folder: Path, manifest: RunManifest) -> RunManifest:
+def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest with the traces of range logs that the launch could not turn into traces: it was killed, or the disk
     was full.
     """
     if manifest.tracer.kind != "embedded":
         return manifest
-    taken = set()
+    imported = set()
     for record in manifest.processes:
         process = folder / record.folder
         if not is_plain_folder(process):
@@ -137,17 +137,17 @@ def _with_logs_taken_in(folder: Path, manifest: RunManifest) -> RunManifest:
             with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
                 complete_trace(process, of_running=False)
         if record.trace is None and is_plain(process / TRACE_NAME):
-            taken.add(record.folder)
-    if not taken:
+            imported.add(record.folder)
+    if not imported:
         return manifest
     records = [
-        record.model_copy(update={"trace": TRACE_NAME}) if record.folder in taken else record
+        record.model_copy(update={"trace": TRACE_NAME}) if record.folder in imported else record
         for record in manifest.processes
     ]
     findings = [
         finding
         for finding in manifest.findings
-        if not (finding.process in taken and finding.code in ("trace-missing", "trace-import-failed"))
+        if not (finding.process in imported and finding.code in ("trace-missing", "trace-import-failed"))
     ]
     return manifest.model_copy(update={"processes": records, "findings": findings})
 
@@ -196,7 +196,7 @@ def analyze_run(
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
-    machine = telemetry.conclude(results, reject_throttled=options.reject_throttled)
+    machine = telemetry.summarize(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
     files = ResultFiles(run_dir, [process.folder for process in manifest.processes])
     for process in manifest.processes:
@@ -279,7 +279,7 @@ def _analyze_process(
     folder = run_dir / process.folder
     if process.trace is None:
         return None, _no_trace(manifest, process)
-    journals = journals_beside(folder / process.trace)
+    journals = journals_of(folder / process.trace)
     try:
         result, trace_meta = analyze_trace(
             folder / process.trace,
@@ -293,8 +293,8 @@ def _analyze_process(
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
-    told = without_consequences(result.findings, ended_well=process.ended == "ok")
-    findings = [replace(finding, process=process.folder) for finding in told]
+    own = without_consequences(result.findings, ended_well=process.ended == "ok")
+    findings = [replace(finding, process=process.folder) for finding in own]
     return _Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
 
 
@@ -312,18 +312,18 @@ def analyze_trace(
 
     Args:
         path, options: the trace and how to read it.
-        journals: what the recorders counted; None: what lies beside the trace.
+        journals: what the recorders counted; None: those next to the trace.
         others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
             diagnosis out, which takes time of its own.
-        machine: UTC against the monotonic clock beside the run, where it was sampled.
-        throttling: when the clocks of the process's GPU were kept down; None: not known.
-        with_gpu_work: say what the GPU did when, for telemetry's sake.
+        machine: UTC against the monotonic clock, as sampled during the run.
+        throttling: when the clocks of the process's GPU were throttled; None: not known.
+        with_gpu_work: list when the GPU worked, for telemetry.
     """
-    journals = journals_beside(path) if journals is None else journals
+    journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents), machine)
     analysis = Analysis(trace, options)
-    beside = others(trace) if callable(others) else others
-    diagnosis = None if beside is None else diagnose(analysis, beside)  # first: it takes the most memory
+    sharing = others(trace) if callable(others) else others
+    diagnosis = None if sharing is None else diagnose(analysis, sharing)  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     result = replace(
         result,
@@ -336,13 +336,13 @@ def analyze_trace(
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
-    said = any(
+    is_explained = any(
         finding.process == process.folder and finding.severity == Severity.ERROR for finding in manifest.findings
     )
     if process.ended == "cut_off":
         message = "The process left no trace, or one that was not exported before the launcher was killed."
         return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
-    if said or process.ended != "ok":
+    if is_explained or process.ended != "ok":
         return []
     if manifest.tracer.kind == "none":
         why = "the run was not traced (--tracer none)"
@@ -372,12 +372,12 @@ def _included(
     """Results that the mean is made of: those of processes that ended well, or, where none did, all there are."""
     well = {process.folder for process in manifest.processes if process.ended == "ok"}
     included = {folder: result for folder, result in results.items() if folder in well}
-    left_out = sorted(set(results) - set(included))
-    if not left_out:
+    excluded = sorted(set(results) - set(included))
+    if not excluded:
         return included, []
     if included:
         message = (
-            f"The mean leaves out {', '.join(left_out)}: the process did not end well, so its trace may be cut short."
+            f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
         )
         return included, [Finding("mean-without-failed", Severity.WARNING, message)]
     message = "No process ended well; the mean is made of what their traces hold up to the end."

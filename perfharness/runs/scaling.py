@@ -39,14 +39,14 @@ class GpuPoint(_Model):
 
 
 class ScalingRow(_Model):
-    """One launch of the sweep. What was not measured is None; `reason` says why."""
+    """One launch of the sweep. What was not measured is None; `reason` has the reason."""
 
     num_processes: int
     """Per GPU."""
 
     num_processes_total: int | None = None
     folder: str
-    """Of its run, beside this file."""
+    """Of its run, next to this file."""
 
     status: Literal["ok", "failed", "not_run"]
     """`failed`: a process did not end well, so that what is left was measured with fewer processes, and is left out."""

@@ -1,4 +1,4 @@
-"""The file of a series of launches (a sweep, cold starts), beside the folders of its runs."""
+"""The file of a series of launches (a sweep, cold starts), next to the folders of its runs."""
 
 from __future__ import annotations
 

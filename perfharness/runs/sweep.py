@@ -142,7 +142,7 @@ def summarize_sweep(
     return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written)
 
 
-def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:
+def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:
     """`scaling.json` with the runs' new numbers, written; None where the folder has none.
 
     What the launches noted of themselves stays. Raises `ResultError` where the file is damaged.
@@ -150,16 +150,16 @@ def scaling_again(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | No
     noted = read_series(folder / SCALING_NAME, Scaling)
     if noted is None:
         return None
-    of = {summary.folder.name: summary for summary in summaries}
-    rows = [_row_again(point.row, of.get(point.row.folder)) for point in noted.points]
-    again = noted.model_copy(update=_curve(rows, [loop_path(summary.results) for summary in summaries]))
+    by_folder = {summary.folder.name: summary for summary in summaries}
+    rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in noted.points]
+    updated = noted.model_copy(update=_curve(rows, [loop_path(summary.results) for summary in summaries]))
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_series(folder / SCALING_NAME, again, _has_numbers)
-    return again
+            write_series(folder / SCALING_NAME, updated, _has_numbers)
+    return updated
 
 
-def _row_again(noted: ScalingRow, summary: RunSummary | None) -> ScalingRow:
+def _updated_row(noted: ScalingRow, summary: RunSummary | None) -> ScalingRow:
     if summary is None:
         return noted
     return scaling_row(noted.num_processes, noted.folder, read_manifest(summary.folder), summary)

@@ -34,7 +34,7 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class MachineSide:
-    """What telemetry says of a run; empty where the run was not sampled."""
+    """Telemetry results of a run; empty where the run was not sampled."""
 
     metrics: RunMetrics | None = None
     energy: RunEnergy | None = None
@@ -88,7 +88,7 @@ class RunTelemetry:
         return (record.parent_uuid if record else None) or process.gpu_uuid
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
-        """When the clocks of the process's GPU were kept down; None where the GPU does not tell."""
+        """When the clocks of the process's GPU were throttled; None where the GPU does not report it."""
         uuid = self.sensor_uuid(process)
         if self.log is None or uuid is None or not throttling_known(self.log, uuid):
             return None
@@ -100,8 +100,8 @@ class RunTelemetry:
             self._throttling[uuid] = throttling_of(self.log, uuid, requested, lifetime)
         return self._throttling[uuid]
 
-    def conclude(self, results: Mapping[str, ProcessResult], *, reject_throttled: bool) -> MachineSide:
-        """All that telemetry and traces say together.
+    def summarize(self, results: Mapping[str, ProcessResult], *, reject_throttled: bool) -> MachineSide:
+        """Metrics, energy and findings, from telemetry and traces.
 
         Args:
             results: of the processes that left one, by folder.
@@ -117,8 +117,8 @@ class RunTelemetry:
         }
         metrics = summarise_metrics(self.log, processes, throttling, self._requested())
         energy, findings = account(self.log, processes)
-        said = metric_findings(metrics, rejected=reject_throttled)
-        return MachineSide(metrics, energy, [*self.problems, *said, *findings])
+        reported = metric_findings(metrics, rejected=reject_throttled)
+        return MachineSide(metrics, energy, [*self.problems, *reported, *findings])
 
     def _requested(self) -> dict[str, RequestedClocks]:
         clocks = clocks_of(self._manifest.companions)

@@ -129,8 +129,8 @@ class GpuClocks:
         except OSError:  # held, or of a folder that this user may not open
             return True
 
-    def left_behind(self) -> str | None:
-        """What a killed run has left, in one line; None where nothing is left. Raises `ClockError`, as `read` does."""
+    def unrestored(self) -> str | None:
+        """What a killed run did not restore, in one line; None where there is nothing. Raises `ClockError`."""
         state = self.read()
         if state is None or state.held or self.is_owned():
             return None
@@ -238,7 +238,7 @@ class ClockOwner:
         with self._locks:
             while self._owned:
                 owned = self._owned.pop()
-                if owned.clocks.path.exists():  # else somebody has restored it by force
+                if owned.clocks.path.exists():  # else it was restored by force
                     results += _undo(self.nvml, owned.clocks, owned.state, owned.first)
         return results
 

@@ -61,20 +61,20 @@ def cool_down(
         target_c: degrees Celsius.
         limit_s: after that long, those that are still too warm are given up.
         interrupted: asked once a second; ends the waiting.
-        say: hears a line when the waiting begins.
+        say: called with a line when the wait begins.
 
     Returns:
-        One a GPU, in the order given. A GPU whose temperature cannot be read is not waited for.
+        One per GPU, in the order given. A GPU whose temperature cannot be read is not waited for.
     """
     begin = clock()
-    results = [_look(gpu, None, target_c, 0.0) for gpu in gpus]
+    results = [_read(gpu, None, target_c, 0.0) for gpu in gpus]
     if any(_is_waiting(result) for result in results):
         warm = ", ".join(f"{result.begin_c} °C" for result in results if _is_waiting(result))
         say(f"waiting for {target_c:g} °C (now {warm}), at most {limit_s:g} s")
     while any(_is_waiting(result) for result in results) and clock() - begin < limit_s and not interrupted():
         sleep(min(PERIOD_S, max(0.0, limit_s - (clock() - begin))))
         results = [
-            _look(gpu, result, target_c, clock() - begin) if _is_waiting(result) else result
+            _read(gpu, result, target_c, clock() - begin) if _is_waiting(result) else result
             for gpu, result in zip(gpus, results, strict=True)
         ]
     return results
@@ -84,7 +84,7 @@ def _is_waiting(result: CoolDown) -> bool:
     return not result.reached and result.reason is None
 
 
-def _look(gpu: Device, before: CoolDown | None, target_c: float, waited_s: float) -> CoolDown:
+def _read(gpu: Device, before: CoolDown | None, target_c: float, waited_s: float) -> CoolDown:
     now = gpu.gpu.ask("nvmlDeviceGetTemperature", gpu.nvml.NVML_TEMPERATURE_GPU)
     temperature = int(now.value) if now.ok else None
     return CoolDown(

@@ -29,7 +29,7 @@ class _Share:
         self._before: Any = None
 
     def of(self, times: Any) -> tuple[float, float] | None:
-        """Busy and I/O wait in percent since the last look; None at the first, and where no time has passed."""
+        """Busy and I/O wait in percent since the last call; None at the first, and where no time has passed."""
         before, self._before = self._before, times
         if before is None:
             return None
@@ -106,7 +106,7 @@ def _storage(system: Any) -> Any:
 
 
 class _FollowedProcesses(Source):
-    """Reads of the measured processes that it is told to follow, each with what it started."""
+    """Reads the followed processes, each with its descendants."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns

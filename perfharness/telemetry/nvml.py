@@ -99,7 +99,7 @@ class FieldReading:
 
     Args:
         answer: the number.
-        timestamp_us: when the driver took it, microseconds since 1970 on the host's clock; 0 where it does not say.
+        timestamp_us: when the driver took it, microseconds since 1970 on the host's clock; 0: not reported.
     """
 
     answer: Answer
@@ -115,7 +115,7 @@ def refused(code: int, *, mig: bool = False) -> Answer:
 
 
 def ask(nvml: Any, function: str, *arguments: Any, mig: bool = False) -> Answer:
-    """Call one function of NVML; whatever it says becomes an answer.
+    """Call one function of NVML; whatever it returns becomes an answer.
 
     Args:
         nvml: the module `pynvml`, or one that answers like it.

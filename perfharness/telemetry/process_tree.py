@@ -38,7 +38,7 @@ class _Last:
 
 
 class ProcessTree:
-    """Not for several threads at once.
+    """Not thread-safe.
 
     Args:
         pid: of the root, in this process's namespace.

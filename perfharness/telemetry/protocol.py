@@ -1,4 +1,4 @@
-"""What the sampler and whoever starts it say to each other: JSON, a line each. No numeric library is needed for it."""
+"""Messages between the sampler and its parent: one line of JSON each. Needs no numeric library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.model.telemetry import FailureRecord, TelemetryMeta
 
 SPOOL_NAME = ".telemetry.spool"
-"""What the sampler writes while it runs, beside the file that it becomes."""
+"""What the sampler writes while it runs, next to the file that is made of it."""
 
 
 class SamplerOptions(BaseModel):
@@ -69,7 +69,7 @@ class Done(BaseModel):
     """Metrics that were never read."""
 
     asked: bool = False
-    """Whether the sampler ended because it was told to."""
+    """Whether the sampler ended on request."""
 
 
 class Answer(BaseModel):

@@ -1,4 +1,4 @@
-"""The sampler: a process of its own beside a launch, which reads all sources until it is told to stop.
+"""The sampler: a process of its own that reads all sources during a launch, until it is stopped.
 
 It is steered by lines of JSON on its standard input and answers on its standard output (`protocol.py`). The end of its
 input means that its parent has died: it finishes its file and ends. SIGINT, which a Ctrl-C sends to everyone on the
@@ -33,7 +33,7 @@ FLUSH_S = 1.0
 """What a killed sampler can lose."""
 
 GPU_TAIL_S = 0.3
-"""How long it goes on after the word to stop, so that sensors which are updated every 100 ms have seen the end."""
+"""How long it continues after the stop command, so that sensors with an update period of 100 ms cover the end."""
 
 STUCK_S = 5.0
 """How long to wait for a reading to come back at the end."""
@@ -96,7 +96,7 @@ class _Player:
                 self.read()
 
     def close(self) -> None:
-        """Give back what the source opened, unless it is still being read."""
+        """Close the source, unless it is still being read."""
         if self.thread is None or not self.thread.is_alive():
             self.source.close()
 
@@ -202,7 +202,7 @@ class Sampler:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Sample until told to stop; the exit code."""
+    """Sample until stopped; returns the exit code."""
     options = SamplerOptions.model_validate_json(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminated = _pipe_written_by(signal.SIGTERM)
@@ -216,13 +216,13 @@ def main(arguments: Sequence[str]) -> int:
         clock = ClockTie()
         sampler = Sampler(options, _sources(options, nvml, clock), clock, _driver(nvml))
         sampler.start()
-        _tell(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=_nvml_problem(nvml))))
-        why = _obey(sampler, sys.stdin.fileno(), terminated)
+        _send(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=_nvml_problem(nvml))))
+        why = _run_commands(sampler, sys.stdin.fileno(), terminated)
         if options.gpu_uuids and why == "stopped":
             time.sleep(GPU_TAIL_S)
         sampler.stop("parent_died" if why == "parent_died" else "stopped")
     done = finish_spool(options.spool, options.target)
-    _tell(answers, Answer(done=done.model_copy(update={"asked": why == "stopped"})))
+    _send(answers, Answer(done=done.model_copy(update={"asked": why == "stopped"})))
     return 0
 
 
@@ -253,8 +253,8 @@ def _sources(options: SamplerOptions, nvml: Nvml | None, clock: ClockTie) -> lis
     return sources
 
 
-def _obey(sampler: Sampler, commands: int, terminated: int) -> Literal["stopped", "terminated", "parent_died"]:
-    """Do what the parent says until it says stop or dies, or SIGTERM comes."""
+def _run_commands(sampler: Sampler, commands: int, terminated: int) -> Literal["stopped", "terminated", "parent_died"]:
+    """Run the parent's commands until it sends stop or dies, or SIGTERM comes."""
     pending = b""
     while True:
         readable, _, _ = select.select([commands, terminated], [], [], FLUSH_S)
@@ -284,7 +284,7 @@ def _pipe_written_by(number: signal.Signals) -> int:
     return reader
 
 
-def _tell(answers: IO[str], answer: Answer) -> None:
+def _send(answers: IO[str], answer: Answer) -> None:
     """A line to the parent, if it is still there."""
     with contextlib.suppress(BrokenPipeError):
         answers.write(answer.model_dump_json() + "\n")

@@ -18,7 +18,7 @@ NAN = float("nan")
 
 @dataclass
 class Columns:
-    """Readings as they are taken: a number and three times each, no Python object an entry."""
+    """Readings as columns: a number and three times each, no Python object per entry."""
 
     key: array[int] = field(default_factory=lambda: array("i"))
     time_monotonic_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -90,7 +90,7 @@ class Tape:
         return self._middle_ns
 
     def write(self, subject: str, metric: str, value: float, *, at_ns: int | None = None) -> None:
-        """A reading of the latest `reading`, or one that the source itself says is of another time."""
+        """A reading of the latest `reading`, or at the time that the source reports."""
         columns = self._columns
         columns.time_monotonic_ns.append(self._middle_ns if at_ns is None else at_ns)
         columns.value.append(value)
@@ -139,4 +139,4 @@ class Source(ABC):
         """A measured process has begun. Called from another thread than `read`."""
 
     def close(self) -> None:  # noqa: B027
-        """Give back what was opened; after the last `read`."""
+        """Release resources; called after the last `read`."""

@@ -42,7 +42,7 @@ _STATE = b"state"
 STATE_EVERY_S = 30.0
 """How often the state is written where no key was added: a day of it every second is as long as the readings."""
 
-GATHERED_AT_ONCE = 1 << 20
+GATHER_SIZE = 1 << 20
 """Readings."""
 
 ALWAYS_NEW = frozenset(metric.name for metric in (*GPU_METRICS, *PROCESS_METRICS, *HOST_METRICS) if metric.computed)
@@ -57,7 +57,7 @@ class SpoolState(BaseModel):
 
 
 class SpoolWriter:
-    """Appends batches. Each is handed to the system at once, so that a killed sampler loses none."""
+    """Appends batches. Each is written immediately, so that a killed sampler loses none."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("wb", buffering=0)
@@ -186,7 +186,7 @@ class _GatheredSeries:
         waiting: list[pa.RecordBatch] = []
         for batch in SpoolReader(self._spool).batches():
             waiting.append(batch)
-            if sum(map(len, waiting)) >= GATHERED_AT_ONCE:
+            if sum(map(len, waiting)) >= GATHER_SIZE:
                 self._gather(waiting, cursor)
                 waiting = []
         self._gather(waiting, cursor)

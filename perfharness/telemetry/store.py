@@ -1,4 +1,4 @@
-"""`telemetry.parquet` <-> `SampleLog`: a long table, one row a reading, and what it says of itself in its metadata."""
+"""`telemetry.parquet` <-> `SampleLog`: a long table, one row per reading, with its metadata."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Ticker:
         self.latest_ns = 0
 
     def next(self) -> bool:
-        """Wait for the next tick; False where it is time to end. The first is due at once."""
+        """Wait for the next tick; False where it is time to end. The first is due immediately."""
         now = self._clock_ns()
         if self._start_ns is None:
             self._start_ns = now
@@ -70,8 +70,8 @@ class Ticker:
 class ClockTie:
     """The offset between the clocks as they stood when this was made, and how far UTC has moved since.
 
-    Both clocks are slewed alike (CLOCK_MONOTONIC follows NTP's frequency too, clock_gettime(2)), so the offset changes
-    only where UTC is set or stepped.
+    Both clocks are slewed by NTP (CLOCK_MONOTONIC too, clock_gettime(2)), so the offset changes only where UTC is set
+    or stepped.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How often a source is updated, found from the changes seen, and which readings therefore say something new.
+"""How often a source is updated, found from the changes seen, and which readings are therefore new.
 
 Polling faster than a sensor updates reads each value several times. Counted as independent readings, the repeats make
 a mean look surer than it is.
@@ -63,7 +63,7 @@ def find_new(time_ns: Int64, value: Float64, update: UpdatePeriod) -> Bool:
     """Which readings found the source updated.
 
     A value other than the one before is new. Between two changes that are several update periods apart, the source was
-    updated and has said the same again: the reading after each of these updates is new too. Where the period is not
+    updated without a change of value: the reading after each of these updates is new too. Where the period is not
     known, only changes are. Failed readings are not new, and the first good one is.
     """
     is_new = np.zeros(len(value), dtype=bool)

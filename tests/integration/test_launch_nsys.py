@@ -201,7 +201,7 @@ def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(nsys: Path
     collector = _copy(nsys.parent, host / "target-linux-x64")
     _copy(nsys.parent.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
     install = probe(collector / "nsys", "inside Nsight Compute")
-    assert (install.usable, install.importer_beside) == (True, False)
+    assert (install.usable, install.finds_importer) == (True, False)
     out = tmp_path / "out"
     done = launch("--nsys", collector / "nsys", "-o", out, script)
     assert codes(out) == [], done.stdout + done.stderr

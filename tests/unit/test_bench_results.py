@@ -24,7 +24,7 @@ from perfharness.analysis.recommendation import recommend
 from perfharness.bench.suite.merge import cases_by_machine, merge_suites
 from perfharness.bench.suite.store import read_suite_result, write_suite, write_sweep
 from perfharness.bench.suite.table import bench_table
-from perfharness.cli.bench_progress import duration_in_words, time_left_s
+from perfharness.cli.bench_progress import format_duration, time_left_s
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
@@ -664,7 +664,7 @@ def test_time_left_by_what_cases_of_the_backend_took() -> None:
 
 
 def test_durations_in_words() -> None:
-    assert [duration_in_words(seconds) for seconds in (4.2, 89, 91, 600, 7500)] == [
+    assert [format_duration(seconds) for seconds in (4.2, 89, 91, 600, 7500)] == [
         "4 s",
         "89 s",
         "2 min",

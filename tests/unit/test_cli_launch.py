@@ -106,6 +106,7 @@ def test_gpus_of_a_machine_without_any_are_refused(script: str, capsys: pytest.C
         (["-o", "pipeline.py/out", "pipeline.py"], "is a file, not a folder"),
         (["--timeout", "0", "pipeline.py"], "--timeout 0: must be more than 0 seconds"),
         (["--batch-pattern", "[", "pipeline.py"], "is no regular expression"),
+        (["--np-sweep", "1,2", "--cold-start", "2", "pipeline.py"], "--np-sweep cannot go with it"),
     ],
 )
 @pytest.mark.usefixtures("script")

@@ -340,7 +340,7 @@ def test_killed_at_every_step(tmp_path: Path, commands: Any, when: Any, next_com
         kept = changed_gpus([folder])
         assert kept or not left
         is_held = bool(kept) and (kept[0].read() or ClockState()).held
-        assert is_held or not left or kept[0].left_behind()
+        assert is_held or not left or kept[0].unrestored()
         lefts.add(left)
         with machine.open() as nvml:
             if next_command == "launch":
@@ -413,7 +413,7 @@ def test_a_gpu_that_is_not_there_keeps_its_state(folder: Path) -> None:
     with Machine(h100_machine(1)).open() as nvml:
         assert {item.outcome for item in restore(nvml, [folder])} == {"failed"}
     [clocks] = changed_gpus([folder])
-    assert clocks.left_behind()
+    assert clocks.unrestored()
     with machine.open() as nvml:
         assert {item.outcome for item in restore(nvml, [folder])} == {"restored"}
     assert machine.settings(OTHER) == BEFORE

@@ -63,7 +63,7 @@ def test_what_an_nsys_can_do_is_asked(tmp_path: Path) -> None:
     assert install.version == (2024, 1, 1)
     assert install.version_text == "2024.1.1.59-241134061245v0"
     assert install.importer == tmp_path / "host-linux-x64" / "QdstrmImporter"
-    assert install.importer_beside
+    assert install.finds_importer
     assert install.profile_options == {"trace", "sample", "wait"}
     assert install.cupti == (12, 4)
 
@@ -96,7 +96,7 @@ def test_newest_first_and_each_real_file_once(nowhere: Path) -> None:
     (old.parent.parent / "bin" / "nsys").symlink_to(old)
     installs = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
     assert [install.path.resolve() for install in installs] == [new, old]
-    assert all(install.importer_beside for install in installs)
+    assert all(install.finds_importer for install in installs)
 
 
 def test_a_usable_one_comes_before_a_newer_broken_one(nowhere: Path) -> None:
@@ -110,7 +110,7 @@ def test_inside_nsight_compute_the_importer_lies_apart(nowhere: Path) -> None:
     nsys = make_nsys(host, "2025.3.1.1-1v0")
     importer = make_importer(host / "linux-desktop-glibc_2_11_3-x64")
     (install,) = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
-    assert (install.path, install.importer, install.importer_beside) == (nsys, importer, False)
+    assert (install.path, install.importer, install.finds_importer) == (nsys, importer, False)
     assert install.usable
     assert install.source == "inside Nsight Compute"
 
@@ -153,5 +153,5 @@ def test_what_is_no_nsys(tmp_path: Path) -> None:
     assert probe(other, "here").problems == (f"{other} is not executable",)
     other.chmod(0o755)
     assert probe(other, "here").problems == (
-        f"{other} is no Nsight Systems: to --version it says 'some other tool 1.0'",
+        f"{other} is no Nsight Systems: to --version it prints 'some other tool 1.0'",
     )

@@ -42,13 +42,13 @@ def test_a_good_run_of_nsys_gives_no_finding(tmp_path: Path) -> None:
 def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severity: Severity) -> None:
     (finding,) = tracer_findings(log_lines(log(tmp_path, WELL + line + "\n")), "proc_0_gpu_0")
     assert (finding.code, finding.severity, finding.process) == ("tracer-complained", severity, "proc_0_gpu_0")
-    assert finding.message == f"nsys said: {line}"
+    assert finding.message == f"nsys printed: {line}"
     assert finding.hint == "all of it is in proc_0_gpu_0/tracer.log"
 
 
 def test_many_complaints_are_one_finding() -> None:
     (finding,) = tracer_findings([f"error {i}" for i in range(9)], "proc_0_gpu_0")
-    assert finding.message == "nsys said: error 0 | error 1 | error 2 | error 3 | error 4 (and 4 more)"
+    assert finding.message == "nsys printed: error 0 | error 1 | error 2 | error 3 | error 4 (and 4 more)"
 
 
 FAILED_IMPORT = """\
@@ -83,7 +83,7 @@ def test_what_nsys_said_of_its_import_can_be_left_out(tmp_path: Path, said: str,
     lines = without_import(log_lines(log(tmp_path, said)))
     assert [line for line in lines if line.startswith(("WARNING", "error"))] == kept
     messages = [finding.message for finding in tracer_findings(lines, "proc_0_gpu_0")]
-    assert messages == ([f"nsys said: {' | '.join(kept)}"] if kept else [])
+    assert messages == ([f"nsys printed: {' | '.join(kept)}"] if kept else [])
 
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:

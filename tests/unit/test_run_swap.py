@@ -17,7 +17,7 @@ from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
 from perfharness.runs import run_folder
 from perfharness.runs.run_folder import analyze_run, read_manifest
 from perfharness.trace import open_trace
-from perfharness_launcher.staging import Staging, left_behind, staging
+from perfharness_launcher.staging import Staging, staging, unfinished_runs
 from tests.unit.file_faults import Killed, count_operations, fault
 from tests.unit.test_run_folder import load, manifest_of, process, whole_run
 
@@ -88,7 +88,7 @@ def test_a_fault_at_any_step_leaves_one_whole_run(tmp_path: Path, error: int | N
         with staging(out, "r3") as later:
             later.discard()
         assert not list(out.glob(".perfharness-[!r]*")), at
-        assert left_behind(out) in ([], [stage.path])
+        assert unfinished_runs(out) in ([], [stage.path])
     assert seen == {"old", "new"}
 
 

@@ -35,7 +35,7 @@ def part(seed: int) -> Columns:
 def test_the_file_is_the_same_in_whatever_parts_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(spool, "GATHERED_AT_ONCE", together)
+    monkeypatch.setattr(spool, "GATHER_SIZE", together)
     monkeypatch.setattr(store, "ROW_GROUP", together)
     meta = TelemetryMeta(period_ns=10, clock=ClockTieRecord(offset_ns=7, error_ns=0), ended="stopped")
     writer = SpoolWriter(tmp_path / "spool")

@@ -1,1 +1,1 @@
-"""What runs beside the processes of a launch: telemetry, clocks, cool-down, watchers."""
+"""What runs alongside the processes of a launch: telemetry, clocks, cool-down, watchers."""

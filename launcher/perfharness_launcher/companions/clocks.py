@@ -1,4 +1,4 @@
-"""Clocks at their maximum beside a launch: set before the first process, restored after the last, however it ends."""
+"""Clocks at their maximum during a launch: set before the first process, restored after the last, however it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored, 
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
 
-UNDONE_MEANWHILE = "somebody restored the clocks while the run lasted (`clocks restore --force`)"
+RESTORED_DURING_RUN = "the clocks were restored during the run (`clocks restore --force`)"
 PERMISSION_HINT = (
     "locking clocks takes root with CAP_SYS_ADMIN; perfharness doctor says what is missing; without -m nothing is set"
 )
@@ -65,7 +65,7 @@ def _with_outcome(step: ClockStep, restored: Sequence[Restored]) -> ClockStep:
         if (item.gpu_uuid, item.setting) == (step.gpu_uuid, step.setting):
             return step.model_copy(update={"restored": item.outcome, "restored_reason": item.reason})
     if step.answer == "set":  # and its state file is gone
-        return step.model_copy(update={"restored": "changed_by_others", "restored_reason": UNDONE_MEANWHILE})
+        return step.model_copy(update={"restored": "changed_by_others", "restored_reason": RESTORED_DURING_RUN})
     return step
 
 
@@ -75,7 +75,7 @@ def _findings(steps: Sequence[ClockStep], restored: Sequence[Restored]) -> list[
         return [
             Finding("clocks-refused", Severity.WARNING, "there is no GPU whose clocks could be set", "leave -m away")
         ]
-    undone = dict.fromkeys(step.gpu_uuid for step in steps if step.restored_reason == UNDONE_MEANWHILE)
+    undone = dict.fromkeys(step.gpu_uuid for step in steps if step.restored_reason == RESTORED_DURING_RUN)
     return [
         *(Finding("clocks-refused", Severity.WARNING, line, PERMISSION_HINT) for line in refusal_lines(steps)),
         *(
@@ -86,7 +86,7 @@ def _findings(steps: Sequence[ClockStep], restored: Sequence[Restored]) -> list[
             if item.outcome in ("failed", "changed_by_others")
         ),
         *(
-            Finding("clocks-changed-meanwhile", Severity.WARNING, f"GPU {uuid}: {UNDONE_MEANWHILE}", "run it again")
+            Finding("clocks-changed-meanwhile", Severity.WARNING, f"GPU {uuid}: {RESTORED_DURING_RUN}", "run it again")
             for uuid in undone
         ),
     ]

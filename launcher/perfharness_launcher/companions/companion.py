@@ -1,4 +1,4 @@
-"""What runs beside a launch: samplers, locked clocks, watchers. Started before any process, stopped whatever happens.
+"""What runs alongside a launch: samplers, locked clocks, watchers. Started before any process, always stopped.
 
 The order of a launch:
 
@@ -31,7 +31,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class CompanionContext:
-    """The run that a companion stands beside.
+    """The run that a companion accompanies.
 
     Args:
         gpus: those that the run uses.
@@ -78,7 +78,7 @@ class CompanionReport:
 
 
 class Companion(Protocol):
-    """Something that runs beside a launch. All calls come from the launcher's main thread."""
+    """Runs alongside a launch. All calls come from the launcher's main thread."""
 
     @property
     def name(self) -> str:
@@ -175,7 +175,7 @@ class Companions:
 
 
 def _message(error: Exception) -> str:
-    """An error of ours says all itself; of any other, its kind and where it came from."""
+    """The message of an own error; of any other, also its type and origin."""
     if isinstance(error, PerfHarnessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

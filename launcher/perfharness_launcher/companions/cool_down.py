@@ -15,7 +15,7 @@ class CoolDownCompanion:
 
     Args:
         target_c: degrees Celsius.
-        say: is given a line when there is something to wait for.
+        say: called with a line when there is something to wait for.
     """
 
     name = "cool-down"

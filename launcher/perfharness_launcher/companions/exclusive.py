@@ -2,7 +2,7 @@
 
 NVML lists who has a context on a GPU, by pid. A process is of this run when the run's id is in its environment or in
 that of a process above it, read under /proc. In a container NVML may report the host's pids, which mean nothing under
-the /proc of the container: then it is only known that somebody is there, and a finding says so.
+the /proc of the container: then a finding reports only that there is another user.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LISTS = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 SERVERS = frozenset({"nvidia-cuda-mps-server"})
-"""They do no work of their own; whose work they pass on is listed beside them."""
+"""They do no work of their own; the clients whose work they submit are listed too."""
 
 IDLE_UTILISATION_PERCENT = 5
 IDLE_MEMORY_BYTES = 256 << 20
@@ -81,7 +81,7 @@ class _Watched:
     """Under pids that mean nothing here: perhaps ours, perhaps not."""
 
     unknown_before: set[int] = field(default_factory=set)
-    """Pids that the last poll could say nothing about."""
+    """Pids that the last poll could not identify."""
 
     refusal: str | None = None
     looks: int = 0
@@ -207,12 +207,12 @@ class ExclusiveGpus:
         device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
         if device is None or watched.before:
             return
-        signs = list(_signs_of_life(device))
+        signs = list(_signs_of_use(device))
         if signs:
             yield Finding(
                 "gpu-in-use-before",
                 self._severity,
-                f"{_called(watched.gpu)}: {' and '.join(signs)} before the run, though no process is listed on it",
+                f"{_label(watched.gpu)}: {' and '.join(signs)} before the run, though no process is listed on it",
                 "processes of other containers are not listed; see `nvidia-smi` on the host",
             )
 
@@ -221,7 +221,7 @@ class ExclusiveGpus:
         return Severity.ERROR if self._required else Severity.WARNING
 
     def _findings_of(self, watched: _Watched) -> Iterator[Finding]:
-        gpu = _called(watched.gpu)
+        gpu = _label(watched.gpu)
         if watched.before:
             yield Finding(
                 "gpu-shared",
@@ -253,7 +253,7 @@ class ExclusiveGpus:
         )
 
 
-def _signs_of_life(device: Device) -> Iterator[str]:
+def _signs_of_use(device: Device) -> Iterator[str]:
     rates = device.ask("nvmlDeviceGetUtilizationRates")
     if rates.ok and rates.value.gpu >= IDLE_UTILISATION_PERCENT:
         yield f"its utilisation was {rates.value.gpu} %"
@@ -263,7 +263,7 @@ def _signs_of_life(device: Device) -> Iterator[str]:
         yield f"{memory.value.used / 2**20:.0f} MiB of its memory were taken"
 
 
-def _called(gpu: GpuRecord) -> str:
+def _label(gpu: GpuRecord) -> str:
     return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
 
 

@@ -42,7 +42,7 @@ def drop_page_cache(files: Collection[Path], drop_caches: Path = DROP_CACHES) ->
         if not advised:
             return CacheState(reason=f"not permitted ({refusal}; posix_fadvise: no file could be opened)")
         method = "fadvise"
-    return _look(files, method)
+    return _cache_state(files, method)
 
 
 def _advise(file: Path) -> bool:
@@ -63,7 +63,7 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _look(files: Collection[Path], method: CacheMethod) -> CacheState:
+def _cache_state(files: Collection[Path], method: CacheMethod) -> CacheState:
     total = checked = resident = 0
     for file in files:
         with contextlib.suppress(OSError):

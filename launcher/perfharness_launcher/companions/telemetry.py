@@ -1,4 +1,4 @@
-"""The telemetry sampler beside a launch: started before any process, notified of each, stopped after the last."""
+"""The telemetry sampler of a launch: started before any process, notified of each, stopped after the last."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from perfharness_launcher.processes.spawn import Placement
 READY_S = 60.0
 DONE_S = 60.0
 FINISHED_BYTES_PER_S = 5e6
-"""How fast a sampler makes its file of what it has written, at least; that much longer is waited for it."""
+"""How fast a sampler at least converts its spool; the wait for it is that much longer."""
 
 END_S = 2.0
 POLL_S = 0.1
 
 LATE_SHARE, LATE_LEAST = 0.1, 10
-"""More late or missed ticks than both of these are worth a word."""
+"""More late or missed ticks than both of these are reported."""
 
 STEP_NS = 1_000_000
-"""UTC that was set by more than this during a run is worth a word: times of day taken by others will not agree."""
+"""UTC that was set by more than this during a run is reported: times of day of other programs will not agree."""
 
 GIVEN_UP = "*"
 """Metric of a failure that is a whole source's."""
@@ -180,7 +180,7 @@ class TelemetryCompanion:
             self._process.stdin.flush()
 
     def _end(self, patience_s: float = 0.0) -> int | None:
-        """Have no sampler any more; its exit code, or less the number of the signal."""
+        """End the sampler; returns its exit code, or minus the number of the signal."""
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -238,7 +238,7 @@ def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:
                 "telemetry-without-gpu",
                 Severity.WARNING,
                 f"the sampler could not ask the GPUs anything: {ready.nvml_problem}",
-                "`perfharness doctor` says what is missing",
+                "`perfharness doctor` lists what is missing",
             )
         )
     findings += [
@@ -261,7 +261,7 @@ def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:
 
 
 def manifest_record(done: Done) -> dict[str, Any]:
-    """What the manifest says of the sampling."""
+    """The entry in the manifest."""
     meta = done.meta
     return {
         "file": TELEMETRY_NAME,

@@ -74,7 +74,7 @@ def collect_one(
             log.unlink()
         return _complete(folder)
     lines = log_lines(folder / TRACER_LOG)
-    if not nsys.importer_beside:
+    if not nsys.finds_importer:
         lines = without_import(lines)  # nsys could not import by itself: known, and made up for
     failures: list[Finding] = []
     report = folder / f"{REPORT_STEM}.nsys-rep"
@@ -127,7 +127,7 @@ def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:
         Finding(
             "tracer-complained",
             Severity.ERROR if severe else Severity.WARNING,
-            f"nsys said: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}",
+            f"nsys printed: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}",
             f"all of it is in {process}/{TRACER_LOG}",
             process,
         )

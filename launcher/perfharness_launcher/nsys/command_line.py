@@ -28,7 +28,7 @@ class NsysInstall:
     Args:
         version: `(2023, 4, 4)`; None where `--version` gave nothing to read.
         importer: the QdstrmImporter that turns a `.qdstrm` into a `.nsys-rep`; None where there is none.
-        importer_beside: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
+        finds_importer: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
         profile_options: the long options of `nsys profile --help`, without dashes.
         cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
         records_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
@@ -40,7 +40,7 @@ class NsysInstall:
     version: tuple[int, ...] | None = None
     version_text: str | None = None
     importer: Path | None = None
-    importer_beside: bool = False
+    finds_importer: bool = False
     profile_options: frozenset[str] = frozenset()
     cupti: tuple[int, int] | None = None
     records_nvtx: bool | None = None

@@ -1,4 +1,4 @@
-"""An `.nsys-rep` as sqlite: exported by the nsys at hand, kept beside the report, made anew when that is newer."""
+"""An `.nsys-rep` as sqlite: exported by an installed nsys next to the report, again when the report is newer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) 
 
 
 def _export(nsys: NsysInstall, report: Path, target: Path) -> str | None:
-    """Export beside the target and put it in place; what went wrong, or None."""
+    """Export next to the target and move it there; returns what went wrong, or None."""
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as folder:
             made = Path(folder) / target.name

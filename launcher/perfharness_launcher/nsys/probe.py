@@ -25,7 +25,7 @@ NSYS_VARIABLE = "PERFHARNESS_NSYS"
 PROBE_TIMEOUT_S = 60
 IMPORTER = "QdstrmImporter"
 
-PLACES = (
+SEARCH_PATHS = (
     ("/opt/nvidia/nsight-systems*/*/bin/nsys", "Nsight Systems in /opt/nvidia"),
     ("/opt/nvidia/nsight-systems*/*/target-linux-*/nsys", "Nsight Systems in /opt/nvidia"),
     ("/usr/local/cuda*/bin/nsys", "a CUDA toolkit"),
@@ -64,7 +64,7 @@ def find_nsys(
     """Every nsys found, usable ones first, newest first; only `asked` where one is asked for.
 
     Args:
-        root: where the absolute places are looked for.
+        root: what absolute paths are relative to.
         project: the checkout whose `.nsys` folder is looked into; None: this one.
     """
     if asked is not None:
@@ -88,20 +88,20 @@ def probe(path: Path, source: str) -> NsysInstall:
     version_text = _run([str(path), "--version"])
     match = re.search(r"Nsight Systems version (\S+)", version_text or "")
     if match is None:
-        said = (version_text or "").strip().splitlines()
-        what = f"to --version it says {said[0][:80]!r}" if said else "it does not answer --version"
+        answer = (version_text or "").strip().splitlines()
+        what = f"to --version it prints {answer[0][:80]!r}" if answer else "it does not answer --version"
         return NsysInstall(path, source=source, problems=(f"{path} is no Nsight Systems: {what}",))
     version = tuple(int(part) for part in re.findall(r"\d+", match.group(1).partition("-")[0])[:3])
     options = frozenset(re.findall(r"--([a-z][a-z0-9-]+)", _run([str(path), "profile", "--help"]) or ""))
     home = _home(path)
-    importer, beside = find_importer(home)
+    importer, is_found = find_importer(home)
     problems = _problems(path, home, importer, options)
     return NsysInstall(
         path=path,
         version=version,
         version_text=match.group(1),
         importer=importer,
-        importer_beside=beside,
+        finds_importer=is_found,
         profile_options=options,
         cupti=_newest_cupti(home),
         source=source,
@@ -112,19 +112,19 @@ def probe(path: Path, source: str) -> NsysInstall:
 def find_importer(home: Path | None) -> tuple[Path | None, bool]:
     """The importer that belongs to a `target-linux-*` folder, and whether nsys itself finds it.
 
-    Nsight Systems has `host-linux-*` beside `target-linux-*`. Nsight Compute has the same importer in
+    Nsight Systems has `host-linux-*` next to `target-linux-*`. Nsight Compute has the same importer in
     `host/linux-desktop-*`, where its nsys does not find it and leaves the `.qdstrm` as it is.
     """
     if home is None:
         return None, False
-    for pattern, beside in ((f"host-linux-*/{IMPORTER}", True), (f"linux-desktop-*/{IMPORTER}", False)):
+    for pattern, is_found in ((f"host-linux-*/{IMPORTER}", True), (f"linux-desktop-*/{IMPORTER}", False)):
         for importer in sorted(home.parent.glob(pattern)):
-            return importer, beside
+            return importer, is_found
     return None, False
 
 
 def missing_libraries(program: Path) -> list[str]:
-    """Shared libraries that the loader does not find for `program`; empty where ldd cannot say."""
+    """Shared libraries that the loader does not find for `program`; empty where ldd cannot tell."""
     listing = _run(["ldd", str(program)]) or ""
     return sorted(set(re.findall(r"^\s*(\S+) => not found", listing, re.MULTILINE)))
 
@@ -137,7 +137,7 @@ def _problems(path: Path, home: Path | None, importer: Path | None, options: fro
         return problems  # a wrapper script: where it keeps its importer cannot be seen; the run will show
     if importer is None:
         problems.append(
-            f"{path} has no importer ({IMPORTER}) in host-linux-* beside {home.name}: it records, but the recording"
+            f"{path} has no importer ({IMPORTER}) in host-linux-* next to {home.name}: it records, but the recording"
             " cannot be turned into a report"
         )
     elif missing := missing_libraries(importer):
@@ -153,7 +153,7 @@ def _candidates(environ: Mapping[str, str], root: Path, project: Path) -> Iterat
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if toolkit := environ.get(variable):
             yield from ((found, variable) for found in sorted(Path(toolkit).glob("bin/nsys")))
-    for pattern, source in PLACES:
+    for pattern, source in SEARCH_PATHS:
         yield from ((found, source) for found in sorted(root.glob(pattern.lstrip("/"))))
     for folder, source in ((installed_nsys(environ), INSTALL_NSYS), (project / ".nsys", "scripts/install_nsys")):
         yield from ((found, source) for found in sorted(folder.glob("target-linux-*/nsys")))
@@ -219,7 +219,7 @@ def _run(command: list[str]) -> str | None:
 
 
 class Pair(Enum):
-    """Whether an nsys records what an nvtx says."""
+    """Whether an nsys records the ranges of an nvtx."""
 
     GOOD = "good"
     UNKNOWN = "unknown"

@@ -173,7 +173,7 @@ def _find(
 
 
 def look_up(names: Sequence[str], script: Path, executable: str) -> list[dict[str, Any]] | None:
-    """What `perfharness.annotate.lookup` says of each; None where it says nothing."""
+    """The report of `perfharness.annotate.lookup` on each; None where there is none."""
     try:
         done = subprocess.run(
             without_current_folder([executable, "-m", LOOKUP, str(script)]),

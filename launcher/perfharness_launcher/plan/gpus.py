@@ -31,7 +31,7 @@ class GpuFacts:
 
 
 def find_gpus(module: Any = None) -> GpuFacts:
-    """List the GPUs; never fails, says instead why there are none.
+    """List the GPUs; never fails: the reason why there are none is part of the result.
 
     Args:
         module: `pynvml`, or one that answers like it; None: as `telemetry.nvml` decides.

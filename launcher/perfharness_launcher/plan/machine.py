@@ -57,7 +57,7 @@ class MachineFacts:
         program: SCRIPT as a path, where it is a program that was found.
         annotations: what `--annotate` and `--annotate-torch` ask for.
         annotation_problems: why they cannot be done, one sentence each.
-        topology: the CPUs; None where nobody asked.
+        topology: the CPUs; None where not asked for.
         near_gpus: what is near each GPU, by UUID.
         environment: the machine and the software, for the manifest.
     """
@@ -111,7 +111,7 @@ def _annotations(options: LaunchOptions, interpreter: InterpreterFacts) -> Annot
 
 
 def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
-    """Try the newest usable nsys where nobody knows yet whether it records this nvtx; the others are left as found."""
+    """Try the newest usable nsys where it is not known whether it records this nvtx; the others stay as found."""
     for position, install in enumerate(installs):
         if not install.usable:
             continue
@@ -193,7 +193,7 @@ def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRec
 
 
 def operating_system() -> str:
-    """`Debian GNU/Linux 12 (bookworm)`, or what the platform module says."""
+    """`Debian GNU/Linux 12 (bookworm)`, or what the platform module reports."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):

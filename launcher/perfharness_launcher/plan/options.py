@@ -103,7 +103,7 @@ class LaunchOptions(BaseModel):
     ] = "auto"
     require_exclusive: Annotated[
         bool,
-        Option(("--require-exclusive",), PROCESSES, "Start only on GPUs that nobody else uses; fail where they come."),
+        Option(("--require-exclusive",), PROCESSES, "Start only on GPUs without other users; fail if one appears."),
     ] = False
     python: Annotated[
         str, Option(("--python",), PROCESSES, "Interpreter of a .py SCRIPT.", show_default="this one")
@@ -273,7 +273,7 @@ def read_settings(script: str, config: Path | None = None) -> tuple[dict[str, An
     """The settings of a file, by field, and which they are; paths in it are relative to it.
 
     Args:
-        config: the file; None: `perfharness.toml` or `pyproject.toml` beside the script, where there is one.
+        config: the file; None: `perfharness.toml` or `pyproject.toml` next to the script, where there is one.
 
     Raises:
         UsageError: it cannot be read, or has a setting that does not exist or a value of a wrong type.

@@ -81,7 +81,7 @@ def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapp
     for gpu in gpus:
         if gpu is None:
             return "there is no GPU to be near to"
-        locality = near.get(gpu.uuid, GpuLocality(problem="nobody was asked"))
+        locality = near.get(gpu.uuid, GpuLocality(problem="not asked for"))
         if not locality.cpus:
             return f"which CPUs are near GPU {gpu.index} is not known ({locality.problem})"
         if not topology.cores_in(locality.cpus & topology.allowed):

@@ -19,7 +19,7 @@ class CpuTopology:
     """The CPUs of a machine.
 
     Args:
-        allowed: those that the launcher may run on: cgroup, taskset and the like taken off.
+        allowed: those that the launcher may run on: less what cgroups, taskset and the like exclude.
         online: all that the machine runs.
         cores: the allowed CPUs of each physical core, SMT siblings together.
         nodes: CPUs of each NUMA node.

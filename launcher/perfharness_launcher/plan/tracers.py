@@ -61,7 +61,7 @@ def _nsys_asked_for(
         return _refused(
             ToolNotFoundError(
                 f"--tracer nsys needs Nsight Systems, but {found}; `{INSTALL_NSYS}` gets one without root,"
-                " --nsys names one, and `perfharness doctor` says where it was looked for"
+                " --nsys names one, and `perfharness doctor` lists where it was looked for"
             )
         )
     install = usable[0]
@@ -92,7 +92,7 @@ def _automatic(
         "untraced",
         Severity.ERROR,
         f"{options.script} ran without a tracer: {why}; the embedded tracer records Python scripts only",
-        f"`{INSTALL_NSYS}` gets Nsight Systems without root; `perfharness doctor` says what is missing",
+        f"`{INSTALL_NSYS}` gets Nsight Systems without root; `perfharness doctor` lists what is missing",
     )
     return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
 

@@ -1,1 +1,1 @@
-"""The measured processes: started together, watched, ended, and nobody left behind."""
+"""The measured processes: started together, watched and ended, with no process left running."""

@@ -1,4 +1,4 @@
-"""The launch's side of the start barrier: who has come to its first measured batch, and when the gate opens.
+"""The launch's side of the start barrier: which processes have arrived, and when the gate opens.
 
 The recorder's side, and why FIFOs: `perfharness.recorder.barrier`.
 """
@@ -19,7 +19,7 @@ from perfharness.model.manifest import StartBarrierRecord
 READ_BYTES = 65_536
 
 LIMIT_MARGIN_S = 30
-"""How much longer than the launch has promised a process waits, before it goes on by itself."""
+"""How much longer than the timeout of the launch a process waits before it continues by itself."""
 
 
 @dataclass
@@ -29,37 +29,37 @@ class StartBarrier:
     Args:
         folder: where the FIFOs are.
         processes: folder name of each process by its index.
-        timeout_s: how long to wait for the others once the first has come.
+        timeout_s: how long to wait for the others once the first has arrived.
     """
 
     folder: Path
     processes: Mapping[int, str]
     timeout_s: float
     arrivals: int
-    """Descriptor of the FIFO that is written to by those who come."""
+    """Descriptor of the FIFO that arriving processes write to."""
 
     clock: Callable[[], float] = time.monotonic
     arrived_unix_ns: dict[int, int] = field(default_factory=dict)
-    """When each process came, by its index; UTC."""
+    """When each process arrived, by its index; UTC."""
 
     ended: set[int] = field(default_factory=set)
-    """Those that ended without having come, while the gate was shut."""
+    """Processes that ended before they arrived, while the gate was closed."""
 
     missing: set[int] = field(default_factory=set)
-    """Those that were still running and had not come when the others had waited long enough."""
+    """Processes that were running and had not arrived at the timeout."""
 
     opened_unix_ns: int | None = None
-    _first_came_at: float | None = None
+    _first_arrival: float | None = None
     _gate: int | None = None
     _unread: bytes = b""
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the gate is open."""
         return self._gate is not None
 
     def poll(self, over: Collection[int]) -> None:
-        """See who has come, and open the gate when all have who still can.
+        """Read the arrivals; open the gate when all processes that still can have arrived.
 
         Args:
             over: indices of the processes that have ended, or will never start.
@@ -68,32 +68,32 @@ class StartBarrier:
         if self.is_open:
             return
         waiting = set(self.arrived_unix_ns) - set(over)
-        still_to_come = set(self.processes) - set(self.arrived_unix_ns)
-        self.ended = still_to_come & set(over)
-        still_to_come -= self.ended
+        outstanding = set(self.processes) - set(self.arrived_unix_ns)
+        self.ended = outstanding & set(over)
+        outstanding -= self.ended
         if not waiting:
             return
         now = self.clock()
-        if self._first_came_at is None:
-            self._first_came_at = now
-        if still_to_come and now - self._first_came_at < self.timeout_s:
+        if self._first_arrival is None:
+            self._first_arrival = now
+        if outstanding and now - self._first_arrival < self.timeout_s:
             return
-        self.missing = still_to_come
+        self.missing = outstanding
         self.open()
 
     def open(self) -> None:
-        """Let all go, those who come later too."""
+        """Release all processes, those that arrive later too."""
         if not self.is_open:
             self._gate = os.open(self.folder / environment.BARRIER_GATE, os.O_RDWR | os.O_CLOEXEC)
             os.write(self._gate, b"\n")
             self.opened_unix_ns = time.time_ns()
 
     def waits(self, index: int) -> bool:
-        """Whether the process has come and the gate is shut."""
+        """Whether the process has arrived and the gate is closed."""
         return not self.is_open and index in self.arrived_unix_ns
 
     def close(self) -> None:
-        """Let go of the FIFOs."""
+        """Close the FIFOs."""
         for descriptor in (self.arrivals, self._gate):
             if descriptor is not None:
                 os.close(descriptor)
@@ -102,7 +102,7 @@ class StartBarrier:
         while True:
             try:
                 text = os.read(self.arrivals, READ_BYTES)
-            except BlockingIOError:  # somebody has it open and has written nothing
+            except BlockingIOError:  # a writer has it open and has written nothing
                 break
             if not text:
                 break
@@ -114,7 +114,7 @@ class StartBarrier:
                 self.arrived_unix_ns.setdefault(index, unix_ns)
 
     def record(self) -> StartBarrierRecord:
-        """How it went, for the manifest."""
+        """The entry in the manifest."""
         return StartBarrierRecord(
             timeout_s=self.timeout_s,
             opened_unix_ns=self.opened_unix_ns,
@@ -124,7 +124,7 @@ class StartBarrier:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """What the throughput of this launch has to be read with."""
+        """What affects the throughput of this launch."""
         if not self.arrived_unix_ns:
             yield Finding(
                 "start-barrier-not-reached",

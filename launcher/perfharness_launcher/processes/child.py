@@ -1,4 +1,4 @@
-"""Stands between the tracer and the measured process and keeps the truth about it: pid, times, exit code or signal.
+"""Runs between the tracer and the measured process and reports its pid, times, and exit code or signal.
 
 Runs as a script (`python -I -S child.py CONTROL STATUS STDOUT STDERR UMASK PLACEMENT COMMAND…`), standard library only:
 
@@ -53,15 +53,15 @@ def main(arguments: list[str]) -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open(status_path, "a", buffering=1) as status:  # noqa: PTH123 - pathlib costs start-up time under a tracer
 
-        def tell(state: str, **facts: Any) -> None:
+        def report(state: str, **facts: Any) -> None:
             status.write(json.dumps({"state": state, "unix_ns": time.time_ns(), **facts}) + "\n")
 
         wakeup = _wake_on_child_end()
-        tell("ready", recorder_pid=os.getpid())
+        report("ready", recorder_pid=os.getpid())
         control = os.open(control_path, os.O_RDONLY | os.O_NONBLOCK)  # waits for no launcher that has died meanwhile
         os.set_blocking(control, True)
         if os.read(control, 1) != GO:
-            tell("not_started", error="the launch was called off before the process started")
+            report("not_started", error="the launch was called off before the process started")
             return EXIT_NOT_STARTED
         try:
             with open(stdout_path, "ab") as out, open(stderr_path, "ab") as err:  # noqa: PTH123
@@ -77,14 +77,14 @@ def main(arguments: list[str]) -> int:
                         preexec_fn=_dying_with(os.getpid(), libc),
                     )
         except OSError as error:
-            tell("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
+            report("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
             return EXIT_NOT_STARTED
         _forward_signals(process.pid)
-        tell("started", pid=process.pid, start_unix_ns=start_unix_ns, cpus=_cpus_of(process.pid), problems=problems)
+        report("started", pid=process.pid, start_unix_ns=start_unix_ns, cpus=_cpus_of(process.pid), problems=problems)
         wait_status, usage, launcher_died = _wait(process.pid, control, wakeup)
         duration_ns = time.perf_counter_ns() - start_ns
         process.returncode = code = os.waitstatus_to_exitcode(wait_status)
-        tell(
+        report(
             "ended",
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
         if launcher_died or not os.read(control, 1):  # RELEASE, or the end
             _kill_descendants()
         elif left := _end_descendants():
-            tell("left", commands=left)
+            report("left", commands=left)
         return code if code >= 0 else 128 - code
 
 

@@ -166,7 +166,7 @@ def carries(process: psutil.Process, run_id: str) -> bool:
     try:
         return process.environ().get(RUN_ID_VARIABLE) == run_id
     except (psutil.Error, OSError):
-        return False  # gone meanwhile, a zombie, or somebody else's
+        return False  # gone meanwhile, a zombie, or another user's
 
 
 def _children() -> list[psutil.Process]:

@@ -171,7 +171,7 @@ class RunningProcess:
             self._take(json.loads(line))
 
     def _is_gone(self) -> bool:
-        """Whether nobody is there any more who could report on the measured process."""
+        """Whether no helper is left to report on the measured process."""
         if self.status.helper is not None:
             return not is_alive(self.status.helper)
         return self.popen.poll() is not None

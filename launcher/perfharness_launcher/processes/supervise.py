@@ -1,4 +1,4 @@
-"""Watch processes from start to end: a common start, time limits, interrupts, and nobody left behind."""
+"""Watch processes from start to end: a common start, time limits, interrupts, and no process left running."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Supervisor:
     companions: Companions = field(default_factory=lambda: Companions(()))
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    _interrupts_told: int = field(default=0, init=False)
+    _interrupts_reported: int = field(default=0, init=False)
     _processes: RunProcesses = field(init=False)
     leftovers: list[str] = field(default_factory=list)
     """Command lines of what was still running at the end and had to be ended."""
@@ -152,21 +152,21 @@ class Supervisor:
         with _control_dir(first_folder) as control_dir, self._start_barrier(control_dir) as self.barrier:
             held = self.barrier.folder if self.barrier is not None else None
             try:
-                with self._guard() as tell_guard:
-                    tell_guard(control_dir)
+                with self._guard() as notify_guard:
+                    notify_guard(control_dir)
                     for spec in self.group.processes:
                         started = spawn.start(spec, self.group, self.run_dir, control_dir, self.run_id, held)
                         watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
                         self._processes.start_of(started.popen.pid)
-                        tell_guard(started.tmp_dir)
+                        notify_guard(started.tmp_dir)
                     self.observer.started([watch.process for watch in watches])
                     self._wait_until_ready(watches)
-                    self._go(watches)
+                    self._send_start(watches)
                     self._wait_until_over(watches)
                     self.companions.stop()
                     self._wait_for_tracers(watches)
             finally:
-                self._leave_nobody(watches)
+                self._end_all(watches)
         return [
             Ending(
                 watch.process,
@@ -199,13 +199,13 @@ class Supervisor:
         pipe = process.stdin
         assert pipe is not None
 
-        def tell(folder: Path | None) -> None:
+        def notify(folder: Path | None) -> None:
             if folder is not None:
                 with contextlib.suppress(OSError):  # it was killed
                     os.write(pipe.fileno(), os.fsencode(folder) + b"\0")
 
         try:
-            yield tell
+            yield notify
         finally:
             process.kill()  # before its pipe is closed, which would mean that the launcher is dead
             process.wait()
@@ -222,15 +222,15 @@ class Supervisor:
         while True:
             for watch in watches:
                 watch.process.refresh()
-                self._tell_companions(watch)
-            if self.interrupts.count > self._interrupts_told:
-                self._interrupts_told = self.interrupts.count
-                self.observer.interrupted(self._interrupts_told)
+                self._notify_companions(watch)
+            if self.interrupts.count > self._interrupts_reported:
+                self._interrupts_reported = self.interrupts.count
+                self.observer.interrupted(self._interrupts_reported)
             self.observer.poll([_phase(watch, self.barrier) for watch in watches])
             yield
             self.sleep(POLL_S)
 
-    def _tell_companions(self, watch: _Watch) -> None:
+    def _notify_companions(self, watch: _Watch) -> None:
         process = watch.process
         pid, start = process.status.pid, process.status.start_unix_ns
         if not watch.is_announced and pid is not None and start is not None:
@@ -263,14 +263,14 @@ class Supervisor:
         process.restart()
         self._processes.start_of(process.popen.pid)
 
-    def _go(self, watches: list[_Watch]) -> None:
+    def _send_start(self, watches: list[_Watch]) -> None:
         """Let all begin; after an interrupt none does, and what is not even ready is not waited for."""
-        word = child.RELEASE if self.interrupts else child.GO
+        order = child.RELEASE if self.interrupts else child.GO
         for watch in watches:
             if watch.process.is_over:
                 continue
             if watch.process.status.ready:
-                watch.process.send(word)
+                watch.process.send(order)
                 watch.started_at = self.clock()
             else:
                 watch.stopped = "interrupted"
@@ -315,7 +315,7 @@ class Supervisor:
             watch.process.signal_measured(ESCALATION[watch.signals_sent])
             watch.signals_sent += 1
             watch.next_signal_at = now + self.patience.signal
-        else:  # killed, and nobody says that it has ended
+        else:  # killed, and its end is not reported
             watch.process.give_up("")
 
     def _wait_for_tracers(self, watches: list[_Watch]) -> None:
@@ -337,7 +337,7 @@ class Supervisor:
                     watch.tracer_killed = self.group.nsys is not None
                     watch.process.kill_tracer()
 
-    def _leave_nobody(self, watches: list[_Watch]) -> None:
+    def _end_all(self, watches: list[_Watch]) -> None:
         self.has_measured = any(watch.process.status.pid is not None for watch in watches)
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
