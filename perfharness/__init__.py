@@ -34,7 +34,7 @@ USE_CASES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the traced process imports this package before it is known whether it wants a recorder."""
+    """Import on first use: the traced process imports this package even if it makes no recorder."""
     if name in USE_CASES:
         from importlib import import_module
 

@@ -51,7 +51,7 @@ class ToolNotFoundError(LaunchError):
 
 
 class ClockError(PerfHarnessError):
-    """The clocks cannot be changed, or what they were before cannot be kept or read."""
+    """The clocks cannot be changed, or their previous state cannot be saved or read."""
 
 
 class ResultError(PerfHarnessError):

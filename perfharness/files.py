@@ -1,4 +1,4 @@
-"""Files read and written safely: what is written is there as a whole or not at all, and only regular files are read.
+"""Safe file access: files are replaced atomically, and only regular files are read.
 
 Standard library only.
 """
@@ -36,9 +36,9 @@ def read_regular(path: Path, *, follow: bool = True) -> bytes:
     """The content of a regular file. Never waits, as opening a FIFO would.
 
     Args:
-        follow: whether a symbolic link is followed; not in a folder that others may have made.
+        follow: whether a symbolic link is followed; False in an untrusted folder.
 
-    Raises `OSError`, for what is no regular file too.
+    Raises `OSError`, also where it is no regular file.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
@@ -57,9 +57,9 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
     """The content of a TOML file.
 
     Args:
-        option: that named the file, for the message.
+        option: the option that named the file, for the message.
 
-    Raises `UsageError` where it cannot be read or is none.
+    Raises `UsageError` where it cannot be read or parsed.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -77,7 +77,7 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
 
 
 def is_plain(path: Path, kind: Callable[[int], bool] = stat.S_ISREG) -> bool:
-    """Whether there is a regular file (or what else `kind` tests the mode for), not a symbolic link to one."""
+    """Whether there is a regular file (or another kind of file, by its mode), not a symbolic link to one."""
     try:
         return kind(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -97,33 +97,35 @@ def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
 
 @contextmanager
 def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
-    """A path to write to; what was written takes the place of `path` at the end, and goes away on an error.
+    """A temporary path to write to; it replaces `path` at the end, and is removed on an error.
 
     `-` is standard output. Where `path` is a symbolic link, the file that it points to is replaced and the link stays.
     A device, a FIFO or a descriptor (`/dev/stdout`) is written to, never replaced.
 
     Args:
-        follow: False in a folder that others may have made: a link there is replaced, never followed, and what is
-            neither a link nor a regular file is refused.
+        follow: False in an untrusted folder: a link there is replaced, never followed, and anything else that is no
+            regular file is refused.
 
     Raises `ResultError` where it cannot be written.
     """
     try:
         target = _target(path) if follow else path
-        with _beside(target, follow=follow) if isinstance(target, Path) else _copied_to(target, path) as temporary:
+        with (
+            _renamed_over(target, follow=follow) if isinstance(target, Path) else _copied_to(target, path) as temporary
+        ):
             yield temporary
     except OSError as error:
         raise ResultError(f"{path} cannot be written ({reason_of(error)}); check the folder and the disk.") from error
 
 
 def reason_of(error: OSError) -> str:
-    """Why a file operation failed, in words."""
+    """The reason of a failed file operation, as text."""
     return error.strerror or str(error) or type(error).__name__
 
 
 @contextmanager
-def _beside(target: Path, *, follow: bool) -> Iterator[Path]:
-    """A new file in the folder of the target, which is renamed over it; its mode is what the umask leaves."""
+def _renamed_over(target: Path, *, follow: bool) -> Iterator[Path]:
+    """A new file in the folder of the target, which is renamed over it; its mode is the target's, else the umask's."""
     before = target.stat() if follow and target.exists() else None
     if not follow and not is_plain(target) and not target.is_symlink() and os.path.lexists(target):
         raise OSError(errno.EINVAL, NOT_REGULAR)
@@ -143,7 +145,7 @@ def _beside(target: Path, *, follow: bool) -> Iterator[Path]:
 
 @contextmanager
 def _copied_to(descriptor: int | None, path: Path) -> Iterator[Path]:
-    """A temporary file, which is copied to an open descriptor at the end, or, where it is None, into `path`."""
+    """A temporary file, which is copied at the end to an open descriptor, or to `path` where that is None."""
     with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
         temporary = Path(folder) / "output"
         temporary.touch()
@@ -156,15 +158,15 @@ def _copied_to(descriptor: int | None, path: Path) -> Iterator[Path]:
 
 
 def is_stdout(path: Path) -> bool:
-    """Whether an output is standard output, by whatever name."""
+    """Whether an output is standard output, by any name."""
     try:
         return _target(path) == 1
-    except OSError:  # a folder, say: whoever writes to it says what is wrong
+    except OSError:  # such as a folder: writing to it reports the error
         return False
 
 
 def _target(path: Path) -> Path | int | None:
-    """The regular file to replace or make; or the descriptor to write to; or None: write to `path` itself."""
+    """The regular file to replace or make; the descriptor to write to; or None: write to `path` itself."""
     if path == STDOUT:
         return 1
     place = path.absolute()
@@ -189,7 +191,7 @@ def _target(path: Path) -> Path | int | None:
 
 
 def sync(path: Path) -> None:
-    """Have the file or folder on the disk, and hear of it where the disk is full or broken."""
+    """Flush the file or folder to the disk; raises where the disk is full or broken."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -199,9 +201,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Keep every other perfharness from writing into the folder.
+    """Lock the folder against other perfharness processes.
 
-    Raises `BlockingIOError` where another does so for longer than that, `OSError` where the folder cannot be opened.
+    Raises `BlockingIOError` where another holds it for longer than that, `OSError` where the folder cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + patience_s

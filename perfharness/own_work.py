@@ -1,7 +1,7 @@
-"""Whether a thread is at work for perfharness itself: what it calls then, annotated or not, is no call of the script's.
+"""Whether a thread runs perfharness's own code: annotated functions that it calls then are not recorded.
 
-A script may have functions of the standard library annotated that the recorder calls while a range is made, entered or
-left: that call would be a range that the script did not make, and might make the next.
+Functions of the standard library may be annotated that the recorder calls while it makes, enters or leaves a range:
+without this such a call would be recorded as the script's, and might recurse.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 
 
-class OfThread:
-    """Whether one thread is."""
+class ThreadState:
+    """`busy`: the thread runs perfharness's own code."""
 
     __slots__ = ("busy",)
 
@@ -19,10 +19,10 @@ class OfThread:
 
 
 class _OwnWork(threading.local):
-    """`thread`: the calling thread's."""
+    """`thread`: the calling thread's state."""
 
     def __init__(self) -> None:
-        self.thread = OfThread()
+        self.thread = ThreadState()
 
 
 own_work = _OwnWork()

@@ -1,8 +1,8 @@
-"""Put a run, or its results, in place as a whole: whoever is killed meanwhile, the next command finishes it.
+"""Replace a run, or its results, atomically: after a kill the next command finishes the replacement.
 
-What is new lies in a hidden folder inside the run folder, so on the same file system. A record of what is to go and
-what is to come is written first; from then on each step is a rename of which the two folders show whether it was done.
-A step that fails is undone at once; after a kill, `settle` goes on where it stopped.
+The new files are in a hidden folder inside the run folder, so on the same file system. A record of the names to remove
+and to add is written first; each step is then a rename, and the two folders show whether it was done. A step that
+fails is undone immediately; after a kill, `settle` continues where it stopped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SWAP_NAME = ".perfharness-swap.json"
 PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png|telemetry\.html")
 RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, MANIFEST_NAME, "ranges.parquet", "telemetry.parquet"})
 SETTLE_PATIENCE_S = 30.0
-"""How long to wait for another command that is replacing a run: it has only renames to do."""
+"""How long to wait for another command that is replacing a run, seconds: it does renames only."""
 
 _HIDDEN = re.compile(rf"({'|'.join(map(re.escape, (STAGING_PREFIX, RESULTS_PREFIX, REPLACED_PREFIX)))})[\w.-]{{1,100}}")
 
 
 def belongs_to_a_run(name: str) -> bool:
-    """Whether a name in the output folder is one that a run makes, so that the next run replaces it."""
+    """Whether a name in the output folder belongs to a run, so that the next run replaces it."""
     return name in RUN_FILES or any(pattern.fullmatch(name) for pattern in (PROCESS_FOLDER, PICTURE))
 
 
@@ -66,25 +66,25 @@ def _is_hidden(name: str) -> str:
 
 
 class _Swap(BaseModel):
-    """What is under way in a run folder. Names are relative to it; checked, for the folder may come from anybody."""
+    """A replacement in progress. Names are relative to the run folder, and validated: its source is not trusted."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     new: Annotated[str, AfterValidator(_is_hidden)]
-    """Folder that holds what is to come, under the names that it gets."""
+    """Folder with the new files, under their final names."""
 
     old: Annotated[str, AfterValidator(_is_hidden)]
-    """Folder for what goes."""
+    """Folder for the replaced files."""
 
     going: list[Annotated[str, AfterValidator(_may_go)]]
     coming: list[Annotated[str, AfterValidator(_may_come)]]
-    """In this order; what tells that there is a run comes last."""
+    """In this order; the file that marks a complete run comes last."""
 
 
 def replace_names(folder: Path, new: Path, going: Sequence[str], coming: Sequence[str]) -> None:
-    """Replace names in a run folder, which is locked, by those in a hidden folder inside it; that folder goes.
+    """Replace names in a run folder, which is locked, by those in a hidden folder inside it, which is removed.
 
-    Raises `OSError` where it cannot be done; all is as it was then.
+    Raises `OSError` where it fails; the run folder is then unchanged.
     """
     swap = _Swap(new=new.name, old=f"{REPLACED_PREFIX}{os.urandom(8).hex()}", going=[*going], coming=[*coming])
     record = new / SWAP_NAME
@@ -100,7 +100,7 @@ def replace_names(folder: Path, new: Path, going: Sequence[str], coming: Sequenc
 
 
 def settle(folder: Path) -> None:
-    """Finish what a killed command was doing in a run folder. Does nothing, and writes nothing, where all is well.
+    """Finish a replacement that was interrupted by a kill. Writes nothing where there is none.
 
     Raises `ResultError` where it cannot be finished.
     """
@@ -119,7 +119,7 @@ def settle(folder: Path) -> None:
 
 
 def settle_locked(folder: Path) -> None:
-    """The same in a folder that is locked; what killed commands left of results is removed too. Raises `OSError`."""
+    """The same in a locked folder; removes the hidden folders of killed commands too. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         _finish_or_undo(folder, _read(folder / SWAP_NAME))
     for prefix in (RESULTS_PREFIX, REPLACED_PREFIX):
@@ -158,7 +158,7 @@ def _finish(folder: Path, swap: _Swap) -> None:
 
 
 def _undo(folder: Path, swap: _Swap) -> None:
-    """As it was before, as far as that can be done; what cannot is left to the next command, which finishes it."""
+    """Restore the previous state as far as possible; the next command finishes the replacement otherwise."""
     new, old = folder / swap.new, folder / swap.old
     with contextlib.suppress(OSError):
         for name in reversed(swap.coming):
@@ -172,7 +172,7 @@ def _undo(folder: Path, swap: _Swap) -> None:
 
 
 def _is_there(folder: Path, name: str) -> bool:
-    """Whether there is such a name, reached through no symbolic link."""
+    """Whether the name exists, reached through no symbolic link."""
     above = [folder / parent for parent in PurePosixPath(name).parents]
     return all(map(is_plain_folder, above)) and os.path.lexists(folder / name)
 
@@ -185,7 +185,7 @@ def _move(source: Path, target: Path, name: str) -> None:
 
 
 def holds_numbers(folder: Path) -> bool:
-    """Whether a run has any: a result file in which a table of ranges is not empty."""
+    """Whether a run has numbers: a result file in which a table of ranges is not empty."""
     return any(has_numbers(path) for path in (folder / BENCHMARK_MEAN_NAME, *folder.glob(f"proc_*/{BENCHMARK_NAME}")))
 
 
@@ -193,9 +193,9 @@ _TABLE = re.compile(rb'\n  "(?:data|mean_data|mean_all_batches)": \{\s*"|\n    "
 
 
 def has_numbers(path: Path) -> bool:
-    """Whether a result file has any; false where there is none.
+    """Whether a result file has numbers; false where there is none.
 
-    Found by its layout (`write_json`), for to parse it takes ten times its size, which may be hundreds of megabytes.
+    Found by its layout (`write_json`): parsing takes ten times its size, which may be hundreds of megabytes.
     """
     with mapped(path) as content:
         return _TABLE.search(content) is not None
@@ -203,7 +203,7 @@ def has_numbers(path: Path) -> bool:
 
 @contextlib.contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """The content of a regular file, which takes no memory; empty where it cannot be read."""
+    """The content of a regular file, memory-mapped; empty where it cannot be read."""
     with contextlib.ExitStack() as stack:
         content: mmap.mmap | bytes = b""
         with contextlib.suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
 """Run a script as `python SCRIPT` would: the same `__main__`, `sys.path`, tracebacks and exit codes.
 
-For what has to be in the process before the script: the embedded tracer, annotations from a file.
+For code that has to start before the script: the embedded tracer, annotations from a file.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _OWN_FILES = frozenset(
         "boot/perfharness_run_module.py",
     )
 )
-"""Files whose frames stand above the script's in a traceback, and would not be there without us."""
+"""Our files, whose frames are hidden above the script's in a traceback."""
 
 _RUNPY = "runpy"
 
 modules_at_start: frozenset[str] = frozenset(sys.modules)
-"""What Python itself had imported before anything of ours, as far as that is known."""
+"""Modules that Python had imported before ours, as far as known."""
 
-_beside: frozenset[str] = frozenset()
-"""Names that lie beside the script, so that the script means those."""
+_shadowed_names: frozenset[str] = frozenset()
+"""Modules next to the script, which take precedence over ours of the same name."""
 
-_set_aside: dict[str, ModuleType] = {}
-"""What was imported under these names before the script."""
+_saved_modules: dict[str, ModuleType] = {}
+"""Our modules of these names, imported before the script."""
 
 Compile = Callable[[bytes, str], CodeType]
 """Source and file name -> code, as `compile` does."""
 
 
 def compile_plainly(source: bytes, path: str) -> CodeType:
-    """As Python itself does."""
+    """Compile as Python itself does."""
     code: CodeType = compile(source, path, "exec", dont_inherit=True)
     return code
 
@@ -50,7 +50,7 @@ def compile_plainly(source: bytes, path: str) -> CodeType:
 def run_path(
     path: str, arguments: list[str], on_interrupt: Callable[[], None], compile_script: Compile = compile_plainly
 ) -> None:
-    """Run a file. `arguments` becomes `sys.argv`, the path as it was given first.
+    """Run a file. `arguments` becomes `sys.argv`; its first element is the path as given.
 
     `on_interrupt` is called when a KeyboardInterrupt ends the script. Python would then end by SIGINT, but forgets it
     when an exit function runs code from a string, as importing NumPy does.
@@ -60,13 +60,13 @@ def run_path(
         with io.open_code(full_path) as stream:
             source = stream.read()
     except OSError as error:
-        # Python's own words and exit code for a script that it cannot open.
+        # Python's own message and exit code for a script that it cannot open.
         sys.stderr.write(f"{sys.executable}: can't open file {full_path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
     sys.argv[:] = arguments
     if not is_safe_path():
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-        _set_modules_aside(sys.path[0])
+        _unload_shadowed_modules(sys.path[0])
     module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
     _execute(lambda: compile_script(source, full_path), module, on_interrupt)
 
@@ -91,53 +91,55 @@ def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]
 
 
 def is_safe_path() -> bool:
-    """Whether Python was told not to put the script's folder on the path."""
+    """Whether an option of Python keeps the script's folder off the path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 
-def _set_modules_aside(folder: str) -> None:
-    """Have the script import what lies beside it, as it would without us: a `json.py`, though we have imported json."""
-    global _beside
+def _unload_shadowed_modules(folder: str) -> None:
+    """Let the script import modules next to it, as it would without us: a `json.py`, though we have imported json."""
+    global _shadowed_names
     if folder in sys.path[1:]:
         return
     library = {*sys.stdlib_module_names, "perfharness"}
     found = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            name, suffix = os.path.splitext(entry.name)  # noqa: PTH122 - pathlib is one of those that may lie there
+            name, suffix = os.path.splitext(entry.name)  # noqa: PTH122 - the script's folder may have a pathlib.py
             if suffix == ".py" or (name in library and not suffix and entry.is_dir()):
                 found.add(name)
-    _beside = frozenset(name for name in found if name not in modules_at_start and not _lies_in(name, folder))
-    _set_aside.update(_take_out(_beside))
+    _shadowed_names = frozenset(
+        name for name in found if name not in modules_at_start and not _is_loaded_from(name, folder)
+    )
+    _saved_modules.update(_remove_modules(_shadowed_names))
 
 
-def _lies_in(name: str, folder: str) -> bool:
-    """Whether the module of that name that is imported already is the one in the folder."""
+def _is_loaded_from(name: str, folder: str) -> bool:
+    """Whether the imported module of that name is the one in the folder."""
     origin = getattr(sys.modules.get(name), "__file__", None)
     return origin is not None and os.path.realpath(origin).startswith(os.path.join(folder, ""))  # noqa: PTH118
 
 
-def _take_out(names: frozenset[str]) -> dict[str, ModuleType]:
+def _remove_modules(names: frozenset[str]) -> dict[str, ModuleType]:
     taken = [name for name in sys.modules if name.partition(".")[0] in names]
     return {name: sys.modules.pop(name) for name in taken}
 
 
 @contextlib.contextmanager
 def own_imports(path: list[str]) -> Iterator[None]:
-    """While open, imports find what they found before the script ran: on that path, and nothing that lies beside it."""
+    """While open, imports search that path, as before the script ran, and not the script's folder."""
     scripts_path, sys.path[:] = list(sys.path), path
-    scripts_modules = _take_out(_beside)
-    sys.modules.update(_set_aside)
+    scripts_modules = _remove_modules(_shadowed_names)
+    sys.modules.update(_saved_modules)
     try:
         yield
     finally:
         sys.path[:] = scripts_path
-        _take_out(_beside)
+        _remove_modules(_shadowed_names)
         sys.modules.update(scripts_modules)
 
 
-def die_of(number: int) -> None:
-    """End this process by a signal, once what was printed is out."""
+def end_by_signal(number: int) -> None:
+    """Flush the output and end this process by a signal."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -174,7 +176,7 @@ def _execute(load: Any, module: ModuleType, on_interrupt: Callable[[], None]) ->
 
 
 def _hide_own_frames() -> None:
-    """Show the coming traceback as the script's own: the hook is wrapped for this one time, and takes itself away."""
+    """Hide our frames in the next traceback: the hook is wrapped once and restores itself."""
     hook = sys.excepthook
 
     def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
@@ -187,7 +189,7 @@ def _hide_own_frames() -> None:
         except SystemExit:
             raise
         except BaseException as error:
-            # In the words in which Python tells of a hook that fails.
+            # Python's own message for a failing hook.
             inner = error.__traceback__ and error.__traceback__.tb_next
             sys.stderr.write("Error in sys.excepthook:\n")
             sys.__excepthook__(type(error), error.with_traceback(inner), inner)

@@ -1,4 +1,4 @@
-"""Generators whose every step goes through a function: what they give, take and raise stays as it is."""
+"""Generators with each step called through a function; values, sent values and exceptions are unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AsyncStep = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class _Steps(Generator[Any, Any, Any]):
-    """A generator each of whose steps goes through `step`. Closing it is no step."""
+    """A generator with each step called through `step`. Closing it is no step."""
 
     def __init__(self, generator: Generator[Any, Any, Any], step: Step) -> None:
         self._generator = generator
@@ -33,7 +33,7 @@ class _Steps(Generator[Any, Any, Any]):
 def generator_in_steps(
     function: Callable[..., Generator[Any, Any, Any]], step_of: Callable[..., Step]
 ) -> Callable[..., Generator[Any, Any, Any]]:
-    """The generator function with every step going through `step_of(args, kwargs)`."""
+    """The generator function with each step called through `step_of(args, kwargs)`."""
 
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         return (yield from _Steps(function(*args, **kwargs), step_of(args, kwargs)))
@@ -44,9 +44,9 @@ def generator_in_steps(
 def async_generator_in_steps(
     function: Callable[..., AsyncGenerator[Any, Any]], step_of: Callable[..., AsyncStep]
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """The asynchronous generator function with every step going through `step_of(args, kwargs)`.
+    """The asynchronous generator function with each step called through `step_of(args, kwargs)`.
 
-    There is no `yield from` for these, so values and errors are handed on here.
+    Asynchronous generators have no `yield from`, so values and errors are passed on here.
     """
 
     async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:

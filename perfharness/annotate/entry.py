@@ -13,13 +13,13 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import ImportWatch
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
-from perfharness.recorder import journal  # noqa: F401 - a recorder of the script binds the functions as they were
+from perfharness.recorder import journal  # noqa: F401 - imported now, so that it binds the unannotated functions
 
 USAGE = "usage: python -m perfharness.annotate SCRIPT.py [arguments of the script]"
 
 
 def main() -> None:
-    """Run the script of `sys.argv`, annotated; what it raises passes through."""
+    """Run the script of `sys.argv`, annotated; its exceptions pass through."""
     arguments = sys.argv[1:]
     text, folder = os.environ.get(environment.ANNOTATIONS), os.environ.get(environment.OUTPUT_DIR)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -42,15 +42,15 @@ def main() -> None:
 
 
 class _Ending:
-    """Ends the process by SIGINT after all else, as Python does after a KeyboardInterrupt."""
+    """Ends the process by SIGINT after all exit functions, as Python does after a KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._interrupted = False
-        atexit.register(self._at_exit)  # before anything of the script's, so it runs last
+        atexit.register(self._at_exit)  # registered before the script's, so it runs last
 
     def end_by_sigint(self) -> None:
         self._interrupted = True
 
     def _at_exit(self) -> None:
         if self._interrupted:
-            script.die_of(signal.SIGINT)
+            script.end_by_signal(signal.SIGINT)

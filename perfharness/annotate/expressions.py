@@ -11,17 +11,17 @@ from typing import Any
 
 from perfharness.model.annotations import FunctionAnnotation, FunctionNote
 
-OF_THE_CALL = frozenset({"args", "kwargs", "self", "result"})
+CALL_NAMES = frozenset({"args", "kwargs", "self", "result"})
 """Names that every expression may use; `self` is the first argument."""
 
 
 class Expression:
     """An expression over one call of a function.
 
-    Besides `OF_THE_CALL` and Python's built-in functions it may use the parameters of the function by name.
+    Besides `CALL_NAMES` and Python's built-in functions it may use the parameters of the function by name.
 
     Raises:
-        SyntaxError: it is none.
+        SyntaxError: the text is no expression.
     """
 
     def __init__(self, text: str) -> None:
@@ -33,7 +33,7 @@ class Expression:
         bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         names = {node.id for node in nodes} - bound
         self.uses_result = "result" in names
-        self.parameters = frozenset(name for name in names - OF_THE_CALL if not hasattr(builtins, name))
+        self.parameters = frozenset(name for name in names - CALL_NAMES if not hasattr(builtins, name))
         """Names that have to be parameters of the function."""
 
         self._signature: inspect.Signature | None = None
@@ -41,7 +41,7 @@ class Expression:
     def value(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object = None
     ) -> Any:
-        """What it says of one call; raises whatever the expression raises."""
+        """Its value for one call; raises whatever the expression raises."""
         names: dict[str, Any] = {"__builtins__": builtins, "args": args, "kwargs": kwargs, "result": result}
         if args:
             names["self"] = args[0]

@@ -1,7 +1,7 @@
-"""Where a named function is, found without importing anything: `python -m perfharness.annotate.lookup SCRIPT`.
+"""Finds named functions without importing their modules: `python -m perfharness.annotate.lookup SCRIPT`.
 
-Reads a JSON list of names (`module:function`, or dotted) and writes what it found of each, in the interpreter that will
-run the script: it alone knows what that can import. Modules are found but not executed, sources are read but not run.
+Reads a JSON list of names (`module:function`, or dotted) and writes a `Found` for each. It runs in the script's
+interpreter, whose modules it has to find. Modules are found but not executed, sources are parsed but not run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from perfharness.model.annotations import MAIN
 from perfharness.script import is_safe_path
 
 CHANGES_PATH = ("sys.path", "addsitedir")
-"""A script with one of these may import what cannot be found beforehand."""
+"""A script with one of these may import modules that cannot be found beforehand."""
 
-MAKES_NAMES = frozenset({"globals", "locals", "vars", "exec", "setattr", "__dict__", "_convert_", "modules"})
-"""A module that uses one of these may have names that do not stand in it: `globals()[…]`, `sys.modules[…]`, enums."""
+DYNAMIC_NAMES = frozenset({"globals", "locals", "vars", "exec", "setattr", "__dict__", "_convert_", "modules"})
+"""A module that uses one of these may have names that its source does not show: `globals()[…]`, enums."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a function before the run.
+    """A function as known before the run.
 
     Args:
-        problem: why there is no such function, one sentence; None: there is, or only the run can tell.
+        problem: why there is no such function, one sentence; None: it exists, or only the run can show it.
         parameters: names of its parameters; None where they are not known.
     """
 
@@ -69,7 +69,7 @@ def _look_up_dotted(function: str, script: Path) -> Found:
             return _look_up_in_module(spec, module, ".".join(parts[count:]), script)
     problem = _no_module(parts[0], script)
     if problem is None:
-        problem = f"where its module ends cannot be told before {script} runs; write it as module:function"
+        problem = f"where its module ends is unknown before {script} runs; write it as module:function"
     return Found(parts[0], ".".join(parts[1:]), problem)
 
 
@@ -80,11 +80,11 @@ def _no_module(module: str, script: Path) -> str | None:
     if any(word in text for word in CHANGES_PATH):
         return None
     hint = f"; for a function of the script itself write {MAIN}:" if module == script.stem else ""
-    return f"{sys.executable} finds no module {module} (nor is it beside the script){hint}"
+    return f"{sys.executable} finds no module {module} (nor is it next to the script){hint}"
 
 
 def _made_by_its_parent(module: str) -> bool:
-    """Whether a package that is there may make the module itself, as `os` does with `os.path`."""
+    """Whether an existing package may make the module itself, as `os` does with `os.path`."""
     parent = module.rpartition(".")[0]
     spec = _find_module(parent) if parent else None
     if spec is None:
@@ -112,7 +112,7 @@ def _look_up_in_script(qualname: str, script: Path) -> Found:
     try:
         tree = ast.parse(script.read_bytes())
     except SyntaxError:
-        return Found(MAIN, qualname)  # Python itself will say so
+        return Found(MAIN, qualname)  # Python itself will report it
     found = definitions(tree.body, qualname.split("."))
     if found:
         return Found(MAIN, qualname, parameters=_parameters(found))
@@ -144,7 +144,7 @@ def _look_up_in_module(spec: ModuleSpec, module: str, qualname: str, script: Pat
 
 
 def _tree(spec: ModuleSpec, module: str) -> ast.Module | None:
-    """The module's syntax; None where it is not written in Python, or its source is not there."""
+    """The module's syntax tree; None where it is not written in Python, or has no source."""
     loader: Any = spec.loader
     try:
         source = loader.get_source(module)
@@ -154,11 +154,11 @@ def _tree(spec: ModuleSpec, module: str) -> ast.Module | None:
 
 
 _parsed = functools.lru_cache(maxsize=None)(ast.parse)
-"""Several functions of a module, one look at it."""
+"""A module is parsed once for all of its functions."""
 
 
 def _parameters(found: Sequence[Definition]) -> list[str] | None:
-    """The parameters of a function that is defined once, and not made another by a decorator."""
+    """The parameters of a function that is defined once and not decorated."""
     if len(found) != 1 or found[0].decorator_list:
         return None
     arguments = found[0].args
@@ -171,7 +171,7 @@ def _parameters(found: Sequence[Definition]) -> list[str] | None:
 
 
 def _class_of(tree: ast.Module | ast.ClassDef, qualname: str) -> ast.ClassDef | None:
-    """The class of that name, wherever in the module's branches it stands; the last of several."""
+    """The class of that name in any branch of the module; the last of several."""
     first, _, rest = qualname.partition(".")
     found = [node for node in _outer_nodes(tree) if isinstance(node, ast.ClassDef) and node.name == first]
     if not found:
@@ -180,7 +180,7 @@ def _class_of(tree: ast.Module | ast.ClassDef, qualname: str) -> ast.ClassDef | 
 
 
 def _may_appear(tree: ast.Module, path: Sequence[str]) -> bool:
-    """Whether the run could still make the name: bound otherwise than by `def`, inherited, or made by code."""
+    """Whether the name may exist at run time: bound otherwise than by `def`, inherited, or made by code."""
     if len(path) == 1:
         return path[0] in _bound(tree) or _is_dynamic(tree)
     owner = _class_of(tree, ".".join(path[:-1]))
@@ -191,7 +191,7 @@ def _may_appear(tree: ast.Module, path: Sequence[str]) -> bool:
 
 
 def _outer_nodes(tree: ast.AST) -> list[ast.AST]:
-    """The nodes that belong to a module or class itself, not to functions and classes in it."""
+    """The nodes of a module or class, without those of functions and classes in it."""
     nodes: list[ast.AST] = []
     for child in ast.iter_child_nodes(tree):
         nodes.append(child)
@@ -221,12 +221,12 @@ def _imported(tree: ast.AST) -> set[str]:
 
 
 def _is_dynamic(tree: ast.Module) -> bool:
-    """Whether the module may get names that do not stand in it."""
+    """Whether the module may get names that its source does not show."""
     return (
         "*" in _imported(tree)
         or "__getattr__" in _bound(tree)
-        or any(isinstance(node, ast.Name) and node.id in MAKES_NAMES for node in ast.walk(tree))
-        or any(isinstance(node, ast.Attribute) and node.attr in MAKES_NAMES for node in ast.walk(tree))
+        or any(isinstance(node, ast.Name) and node.id in DYNAMIC_NAMES for node in ast.walk(tree))
+        or any(isinstance(node, ast.Attribute) and node.attr in DYNAMIC_NAMES for node in ast.walk(tree))
     )
 
 
@@ -247,7 +247,7 @@ def _function_names(tree: ast.AST, prefix: str) -> list[str]:
 
 
 def main() -> None:
-    """Answer for the names on standard input."""
+    """Look up the names on standard input."""
     script = Path(sys.argv[1])
     if not is_safe_path():
         sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120 - as Python itself does for a script

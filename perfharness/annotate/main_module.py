@@ -1,7 +1,7 @@
-"""The script itself: it is executed where it stands, so its functions are annotated as they are defined.
+"""The script itself: its functions are annotated as they are defined.
 
-Its syntax tree gets a decorator, outermost, on each named function. Lines, names and what `inspect` says stay as they
-are, and the file is not touched.
+Its syntax tree gets a decorator, outermost, on each named function. Line numbers, names and the results of
+`inspect` do not change, and the file is not modified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import MAIN
 
 DECORATE = "__perfharness_annotate__"
-"""Name of the decorator, among Python's built-in functions: the script's own names stay as they are."""
+"""Name of the decorator, added to Python's built-in functions: the script's own names do not change."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 PLAIN_DECORATORS = ("staticmethod", "classmethod", "property")
@@ -34,7 +34,7 @@ class ScriptCompiler:
         }
 
     def compile(self, source: bytes, path: str) -> CodeType:
-        """Source -> code, as Python does but for the decorators."""
+        """Source -> code, as Python compiles it, plus the decorators."""
         if not self._targets:
             return compile(source, path, "exec", dont_inherit=True)
         tree = cast(ast.Module, compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
@@ -67,7 +67,7 @@ class ScriptCompiler:
 
 
 def definitions(body: Iterable[ast.stmt], path: Sequence[str]) -> list[Definition]:
-    """The functions of that name that a module or class may define, whichever branch it takes."""
+    """The functions of that name in any branch of a module or class."""
     found: list[Definition] = []
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -93,7 +93,7 @@ def _inner_statements(statement: ast.AST) -> list[ast.stmt]:
 
 
 def _decorate(definition: Definition, qualname: str) -> None:
-    """Put our decorator on: outermost, but inside of those that make a method more than a function."""
+    """Add our decorator: outermost, but inside of those that make a descriptor."""
     decorators = definition.decorator_list
     position = 0
     while position < len(decorators) and _makes_a_descriptor(decorators[position]):
@@ -107,7 +107,7 @@ def _decorate(definition: Definition, qualname: str) -> None:
 
 
 def _makes_a_descriptor(decorator: ast.expr) -> bool:
-    """`@staticmethod`, `@property`, `@name.setter` and their like."""
+    """`@staticmethod`, `@property`, `@name.setter` and similar ones."""
     if isinstance(decorator, ast.Attribute):
         return decorator.attr in ("setter", "getter", "deleter")
     return isinstance(decorator, ast.Name) and decorator.id in PLAIN_DECORATORS

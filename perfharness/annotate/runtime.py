@@ -1,6 +1,6 @@
-"""What the annotated functions of a process share: the recorder, whether it is time to record, and what became of each.
+"""State shared by the annotated functions of a process: the recorder, the open `within` ranges, a note per function.
 
-The pipeline is somebody else's: whatever goes wrong here is noted for the launcher, and never raised into it.
+Problems are noted for the launcher and never raised into the pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfharness.recorder.core import RecorderCore
 
 DEFAULT_RECORDER = "annotated"
-"""Where neither the file nor the script names a recorder."""
+"""Used where neither the file nor the script names a recorder."""
 
 TORCH = "torch"
 
@@ -47,7 +47,7 @@ class Runtime:
     def open(
         self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Scope | None:
-        """The range of one call, not yet entered; None where this call is not to be recorded or is `own_work`."""
+        """The range of one call, not yet entered; None where the call is not recorded or is `own_work`."""
         own = own_work.thread
         if own.busy:
             return None
@@ -62,24 +62,22 @@ class Runtime:
     ) -> Scope | None:
         note = target.note
         if not note.called:
-            self._tell(note, "called")
+            self._record(note, "called")
         annotation = target.annotation
         is_outermost = annotation.name == self._within
         if self._within is not None and not is_outermost and not self._open_within:
             return None
         if not note.recorded:
-            self._tell(note, "recorded")
+            self._record(note, "recorded")
         core = self._core or self._make_core()
         if annotation.is_batch:
-            return self._batch_of_call(
-                core, target, function, args, kwargs, self.enter_within if is_outermost else None
-            )
+            return self._batch_call(core, target, function, args, kwargs, self.enter_within if is_outermost else None)
         if is_outermost:
-            return self._range_around_all(core, annotation.name, self.enter_within)
-        return self._range_of_call(core, annotation.name)
+            return self._within_call(core, annotation.name, self.enter_within)
+        return self._stage_call(core, annotation.name)
 
     def open_module(self, name: str) -> Scope | None:
-        """The range of a PyTorch module's forward call; None where it is not to be recorded."""
+        """The range of a PyTorch module's forward call; None where it is not recorded."""
         own = own_work.thread
         if own.busy:
             return None
@@ -91,18 +89,18 @@ class Runtime:
 
     def _open_module(self, name: str) -> Scope | None:
         note = self.torch_note
-        assert note is not None, "nobody watches PyTorch without a note"
+        assert note is not None, "PyTorch is only watched with a note"
         if not note.called:
-            self._tell(note, "called")
+            self._record(note, "called")
         if self._within is not None and not self._open_within:
             return None
         if not note.recorded:
-            self._tell(note, "recorded")
+            self._record(note, "recorded")
         core = self._core or self._make_core()
-        return self._range_of_call(core, name)
+        return self._stage_call(core, name)
 
     def enter_within(self, step: int) -> None:
-        """Count the ranges that open the time to record; `step` is 1 or -1."""
+        """Count the open `within` ranges; `step` is 1 or -1."""
         with self._lock:
             self._open_within += step
 
@@ -112,22 +110,21 @@ class Runtime:
     # ---- the recorder ----
 
     def _make_core(self) -> RecorderCore:
-        """The recorder, made with the first range: the script then has its own, if it has one."""
+        """The recorder, made with the first range: by then the script has made its own, if it has one."""
         with self._lock:
             if self._core is None:
-                from perfharness.annotate.scopes import BatchOfCall, RangeAroundAll, RangeOfCall
+                from perfharness.annotate.scopes import BatchCall, StageCall, WithinCall
                 from perfharness.model.conventions import DEFAULT_DOMAIN
                 from perfharness.recorder import journal
-                from perfharness.recorder.claims import claims
-                from perfharness.recorder.core import core_named
+                from perfharness.recorder.core import claims, core_named
 
                 name = self.annotations.recorder or claims.get(DEFAULT_DOMAIN) or DEFAULT_RECORDER
                 core = core_named(name, DEFAULT_DOMAIN)
                 journal.register(core, None)
-                atexit.register(self._finalize)  # after the journal's own, so before it at the end
-                self._range_of_call, self._batch_of_call = RangeOfCall, BatchOfCall
-                self._range_around_all = RangeAroundAll
-                self._core = core  # last, for other threads look at it without the lock
+                atexit.register(self._finalize)  # registered after the journal's, so it runs first
+                self._stage_call, self._batch_call = StageCall, BatchCall
+                self._within_call = WithinCall
+                self._core = core  # last: other threads read it without the lock
             return self._core
 
     def _finalize(self) -> None:
@@ -139,10 +136,10 @@ class Runtime:
         core.users -= 1
         journal.write()
 
-    # ---- what became of it ----
+    # ---- notes for the launcher ----
 
-    def _tell(self, note: FunctionNote, what: str) -> None:
-        """Note it, the first time. A forked child may leave without a word, so it tells at once."""
+    def _record(self, note: FunctionNote, what: str) -> None:
+        """Set a field of the note. A forked child writes it immediately, for it may be killed at any time."""
         setattr(note, what, True)
         if os.getpid() != self._pid:
             self._write(f"annotations_{os.getpid()}.json")
@@ -160,11 +157,11 @@ class Runtime:
         notes = [target.note for target in self.targets]
         if self.torch_note is not None:
             notes.append(self.torch_note)
-        path = os.path.join(self._folder, name)  # noqa: PTH118 - the script may have changed much; this needs nothing
+        path = os.path.join(self._folder, name)  # noqa: PTH118 - the script may have changed pathlib
         try:
             with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
                 json.dump([note.to_json() for note in notes], file, indent=2)
                 file.write("\n")
             os.replace(f"{path}.new", path)  # noqa: PTH105
         except OSError:
-            pass  # the launcher finds no notes, and says so
+            pass  # the launcher reports the missing notes

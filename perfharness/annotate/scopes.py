@@ -1,4 +1,4 @@
-"""The range of one call. Unlike the recorder's own blocks it never raises: the code around it is not ours."""
+"""The range of one call. Unlike the recorder's own blocks it never raises into the pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfharness.recorder.core import RecorderCore
 
 ENDS = (StopIteration, StopAsyncIteration)
-"""A call that only finds the end of something gave nothing, and is deleted."""
+"""A call that ends by one of these yielded nothing; its range is deleted."""
 
 
 class Scope(Protocol):
@@ -31,12 +31,12 @@ class Scope(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def give(self, result: object) -> None:
-        """Tell it what the call returned."""
+    def set_result(self, result: object) -> None:
+        """Pass on what the call returned."""
 
 
-class RangeOfCall(RangeScope):
-    """A stage. Each call has one of its own, so that none can close the range of another task or thread."""
+class StageCall(RangeScope):
+    """A stage. One object per call, so that none can close the range of another task or thread."""
 
     __slots__ = ()
 
@@ -52,18 +52,18 @@ class RangeOfCall(RangeScope):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own = own_work.thread
-        before, own.busy = own.busy, True  # busy already where a generator is closed that nobody holds any more
+        before, own.busy = own.busy, True  # already busy where an unreferenced generator is closed
         try:
             self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
         finally:
             own.busy = before
 
-    def give(self, result: object) -> None:
-        """A stage does not look at it."""
+    def set_result(self, result: object) -> None:
+        """Ignored by a stage."""
 
 
-class RangeAroundAll(RangeOfCall):
-    """The range that all others have to be in."""
+class WithinCall(StageCall):
+    """The `within` range, inside of which all others are recorded."""
 
     __slots__ = ("_enter_within",)
 
@@ -82,8 +82,8 @@ class RangeAroundAll(RangeOfCall):
         super().__exit__(kind, error, trace)
 
 
-class BatchOfCall(BatchScope):
-    """A batch: index and items as the annotation says, counted outside of the range where they can be."""
+class BatchCall(BatchScope):
+    """A batch with the annotation's index and items, evaluated outside of the range where possible."""
 
     __slots__ = ("_args", "_enter_within", "_function", "_kwargs", "_target")
 
@@ -129,8 +129,8 @@ class BatchOfCall(BatchScope):
         finally:
             own.busy = before
 
-    def give(self, result: object) -> None:
-        """Count the items in what the call returned, where they are counted there."""
+    def set_result(self, result: object) -> None:
+        """Count the items, where their expression uses the result."""
         if self._target.items is None or not self._target.items.uses_result:
             return
         own = own_work.thread

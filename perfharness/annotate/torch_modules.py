@@ -1,6 +1,6 @@
-"""PyTorch modules as stages: the forward call of each, down to a depth, named as the outermost one names it.
+"""PyTorch modules as stages: the forward call of each, down to a depth, by its dotted name in the outermost one.
 
-Nothing here imports torch. Its own hooks on all modules are used, so no model is changed.
+Nothing here imports torch. PyTorch's global module hooks are used, so no model is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.scopes import Scope
 
 COMPILED = "_orig_mod."
-"""What torch.compile puts before the names of the model that it was given."""
+"""The prefix that torch.compile adds to the names of its model."""
 
 
 def follow_modules(torch_module: ModuleType, runtime: Runtime) -> None:
@@ -36,31 +36,31 @@ def follow_modules(torch_module: ModuleType, runtime: Runtime) -> None:
 
 
 Call = tuple[Any, "Scope | None"]
-"""A module whose forward call is under way, and its range where it has one."""
+"""A module in its forward call, and its range if it has one."""
 
 
 class ModuleTracker:
     """Follows the forward calls of each thread. A range is open exactly while its module's call is.
 
-    PyTorch calls both hooks for every module, most of which are deeper than anyone asked: those have to be quick.
+    PyTorch calls both hooks for every module, most of which are below the depth: those have to be fast.
     """
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
         self._runtime = runtime
         self._names = StageNames(depth)
-        self._local = threading.local()  # calls: of the outermost module, and of those inside it that are stages
+        self._local = threading.local()  # calls: the outermost module's, and those of its stages
         self._is_compiling: Callable[[], bool] | None = None
 
     def before(self, module: Any, _args: Any) -> None:
         """A forward call begins."""
         if (self._is_compiling or self._find_compiler())():
-            return  # the compiler reads this function along with the model; the compiled code has no modules
+            return  # torch.compile traces this function with the model; the compiled code has no modules
         try:
             calls: list[Call] = self._local.calls
         except AttributeError:
             calls = self._local.calls = []
         if calls and calls[0][0] is module:
-            _leave(calls, 0)  # an interrupt, which PyTorch's hooks do not hear of, ended it
+            _leave(calls, 0)  # ended by an interrupt, which calls no hook
         name = self._names.name(calls[0][0], module) if calls else _class_name(module)
         if name is None:
             return
@@ -70,7 +70,7 @@ class ModuleTracker:
         calls.append((module, scope))
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
-        """A forward call ends, by an exception too; so do those inside it that ended unheard."""
+        """A forward call ends, also by an exception; so do those inside it whose end called no hook."""
         if (self._is_compiling or self._find_compiler())():
             return
         calls: list[Call] = getattr(self._local, "calls", [])
@@ -80,7 +80,7 @@ class ModuleTracker:
                 return
 
     def _find_compiler(self) -> Callable[[], bool]:
-        """What tells whether torch.compile is reading along; it knows that function, and takes it for a constant."""
+        """The function that reports whether torch.compile is tracing, which torch.compile treats as a constant."""
         compiler = getattr(sys.modules.get("torch"), "compiler", None)
         found: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
         self._is_compiling = found
@@ -99,14 +99,14 @@ def _never() -> bool:
 
 
 def _class_name(outermost: Any) -> str:
-    """The class of the model, also where torch.compile stands around it."""
+    """The class of the model, also of one wrapped by torch.compile."""
     return type(getattr(outermost, COMPILED.rstrip("."), outermost)).__name__
 
 
 class StageNames:
     """The dotted names of the modules inside the outermost one, down to a depth.
 
-    Walking a model is slow, so each is walked once, and again for a module that was not there then.
+    Walking a model is slow, so each is walked once, and again for a module that was added since.
     """
 
     def __init__(self, depth: int) -> None:
@@ -114,9 +114,9 @@ class StageNames:
         self._of_outermost: dict[int, tuple[Any, dict[int, tuple[Any, str | None]]]] = {}
 
     def name(self, outermost: Any, module: Any) -> str | None:
-        """The name; None where the module is deeper, or the outermost one does not hold it."""
+        """The name; None where the module is deeper, or not in the outermost one."""
         reference, names = self._of_outermost.get(id(outermost), _NOT_WALKED)
-        if reference() is not outermost:  # another had its address
+        if reference() is not outermost:  # the address was another module's
             names = {}
             self._of_outermost[id(outermost)] = (weakref.ref(outermost), names)
         found, name = names.get(id(module), _NOT_FOUND)
@@ -137,7 +137,7 @@ class StageNames:
 
 
 def _no_module() -> None:
-    """As a weak reference to what is gone."""
+    """Like a dead weak reference."""
 
 
 _NOT_FOUND: tuple[Any, str | None] = (_no_module, None)

@@ -1,4 +1,4 @@
-"""Watching imports: the named functions are replaced right after their module was executed, before anyone has them."""
+"""Import hooks: named functions are replaced right after their module was executed, before they can be imported."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from perfharness.annotate.wrappers import MARK, annotate_callable
 from perfharness.model.annotations import MAIN
 
 TORCH_MODULE = "torch.nn.modules.module"
-"""Where PyTorch defines `nn.Module` and the hooks on all modules."""
+"""PyTorch's module with `nn.Module` and the global hooks."""
 
 
 class ImportWatch:
-    """A finder that finds nothing itself: it lets the others find, and looks at the module once it was executed."""
+    """A finder that wraps the loaders of watched modules, which the other finders find."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -31,7 +31,7 @@ class ImportWatch:
         self._searching = threading.local()
 
     def install(self) -> None:
-        """Watch from now on; what is imported already is looked at now."""
+        """Watch from now on; modules that are imported already are annotated now."""
         for name in sorted(self._watched & set(sys.modules)):
             self.apply(sys.modules[name], name)
         if self._watched:
@@ -40,10 +40,10 @@ class ImportWatch:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a watched module with a loader that looks at it; None for everything else."""
+        """The spec of a watched module with a wrapped loader; None for everything else."""
         if name not in self._watched or getattr(self._searching, "name", None) == name:
             return None
-        self._searching.name = name  # another finder of this kind may ask us in turn
+        self._searching.name = name  # another finder of this kind may call us in turn
         try:
             spec = next(filter(None, (_find(finder, name, path, target) for finder in list(sys.meta_path))), None)
         finally:
@@ -53,7 +53,7 @@ class ImportWatch:
         return spec
 
     def apply(self, module: ModuleType, name: str) -> None:
-        """Replace what is annotated in an executed module; it may be known under other names too (`os.path`)."""
+        """Replace the annotated functions of an executed module; it may have other names too (`os.path`)."""
         runtime = self._runtime
         for target in runtime.targets:
             if target.annotation.module == name:
@@ -71,7 +71,7 @@ def _find(finder: Any, name: str, path: Sequence[str] | None, target: ModuleType
 
 
 class _Loader(importlib.abc.Loader):
-    """Stands in for a loader until the module is about to be executed; the module never sees it."""
+    """Wraps a loader until the module is about to be executed; the module never sees it."""
 
     def __init__(self, original: Any, watch: ImportWatch) -> None:
         self._original = original
@@ -94,7 +94,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def apply_to_module(module: ModuleType, target: Target, runtime: Runtime) -> None:
-    """Replace the function of `target` in an executed module; what keeps it from that is noted."""
+    """Replace the function of `target` in an executed module, or note the reason why not."""
     note = target.note
     note.imported = True
     try:
@@ -103,7 +103,7 @@ def apply_to_module(module: ModuleType, target: Target, runtime: Runtime) -> Non
         for part in path:
             owner = getattr(owner, part)
         found = getattr(owner, name)
-        if not isinstance(owner, ModuleType):  # a method as it stands in its class, not bound to it
+        if not isinstance(owner, ModuleType):  # a method from the class's dictionary, not bound
             found = inspect.getattr_static(owner, name)
     except AttributeError as error:
         note.found, note.problem = False, str(error)
@@ -119,7 +119,7 @@ def apply_to_module(module: ModuleType, target: Target, runtime: Runtime) -> Non
 
 
 def _replacement(found: Any, target: Target, runtime: Runtime) -> Any:
-    """What to put in the place of an attribute; None where it was replaced before."""
+    """The replacement of an attribute; None where it was replaced before."""
     function = found
     if isinstance(found, (staticmethod, classmethod)):
         function = found.__func__

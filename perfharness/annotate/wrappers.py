@@ -1,4 +1,4 @@
-"""The same function, with a range around each call; of a generator, around each step."""
+"""Wrappers of functions: a range around each call; of a generator, around each step."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from perfharness.annotate.scopes import Scope
 
 MARK = "__perfharness_annotation__"
-"""Attribute of everything made here: the annotation that it was made for."""
+"""Attribute of every wrapper: its annotation."""
 
 Function = Callable[..., Any]
 Open = Callable[[tuple[Any, ...], dict[str, Any]], "Scope | None"]
 
 
 def annotate_callable(function: Function, target: Target, runtime: Runtime) -> Any:
-    """A stand-in for `function`, of the same kind.
+    """A wrapper of `function`, of the same kind.
 
     Raises:
-        TypeError: in one sentence, why it cannot be annotated.
+        TypeError: the reason why it cannot be annotated, one sentence.
     """
     open_range: Open = functools.partial(runtime.open, target, function)
     if isinstance(function, type):
@@ -44,14 +44,14 @@ def annotate_callable(function: Function, target: Target, runtime: Runtime) -> A
     else:
         wrapped = _plain(function, open_range)
     if not isinstance(function, types.FunctionType):
-        return CallableStandIn(function, wrapped, target.annotation.target)
+        return CallableProxy(function, wrapped, target.annotation.target)
     functools.update_wrapper(wrapped, function)
     setattr(wrapped, MARK, target.annotation.target)
     return wrapped
 
 
-class CallableStandIn:
-    """Stands in for what can be called but is no Python function: all but the call is the original's."""
+class CallableProxy:
+    """Proxy of a callable that is no Python function: only the call is intercepted."""
 
     def __init__(self, original: Function, call: Function, annotation: str) -> None:
         own = {"__wrapped__": original, "_call": call, MARK: annotation}
@@ -78,11 +78,13 @@ class CallableStandIn:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         name = getattr(self.__wrapped__, "__qualname__", None)
-        return name or self.__wrapped__.__reduce_ex__(protocol)  # a name: what stands under it in the module
+        return name or self.__wrapped__.__reduce_ex__(
+            protocol
+        )  # a name: pickled as the module's attribute of that name
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return type(self.__wrapped__)  # so that `isinstance` says what it says of the original
+        return type(self.__wrapped__)  # so that `isinstance` gives the original's answer
 
 
 def _plain(function: Function, open_range: Open) -> Function:
@@ -92,7 +94,7 @@ def _plain(function: Function, open_range: Open) -> Function:
             return function(*args, **kwargs)
         with scope:
             result = function(*args, **kwargs)
-            scope.give(result)
+            scope.set_result(result)
         return result
 
     return call
@@ -105,7 +107,7 @@ def _coroutine_function(function: Function, open_range: Open) -> Function:
             return await function(*args, **kwargs)
         with scope:
             result = await function(*args, **kwargs)
-            scope.give(result)
+            scope.set_result(result)
         return result
 
     return call_async
@@ -119,7 +121,7 @@ def _generator(function: Function, open_range: Open) -> Function:
                 return advance(*values)
             with scope:
                 element = advance(*values)
-                scope.give(element)
+                scope.set_result(element)
             return element
 
         return step
@@ -135,7 +137,7 @@ def _async_generator(function: Function, open_range: Open) -> Function:
                 return await advance()
             with scope:
                 element = await advance()
-                scope.give(element)
+                scope.set_result(element)
             return element
 
         return step
@@ -144,9 +146,9 @@ def _async_generator(function: Function, open_range: Open) -> Function:
 
 
 def _loop(function: Function, open_range: Open) -> Function:
-    """What the caller does with each element is the range; the time that it takes to give one is not."""
+    """The range is the caller's work on each element, not the time to yield it."""
     if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        raise TypeError("`loop` is for what a plain `for` goes over, and this is asynchronous")
+        raise TypeError("`loop` is for iterators of a plain `for`, and this is asynchronous")
 
     def elements(iterable: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         iterator = iter(iterable)
@@ -157,7 +159,7 @@ def _loop(function: Function, open_range: Open) -> Function:
                     yield element
                     continue
                 with scope:
-                    scope.give(element)
+                    scope.set_result(element)
                     yield element
         finally:
             close = getattr(iterator, "close", None)

@@ -1,6 +1,6 @@
 """Start a module of perfharness in another process, without the current folder on its path.
 
-`python -m` puts the current folder first, so any `json.py` or `perfharness/` that lies there would be run. A file is
+`python -m` puts the current folder first, so any `json.py` or `perfharness/` in it would be run. A file is
 started instead, whose folder Python then puts first; nothing in there has the name of another module.
 """
 
@@ -15,7 +15,7 @@ ASK_INTERPRETER = FOLDER / "perfharness_ask_interpreter.py"
 
 
 def without_current_folder(command: Sequence[str]) -> list[str]:
-    """`python -m perfharness.… ARGUMENTS` as it is started; any other command as it is."""
+    """The command line for `python -m perfharness.… ARGUMENTS`; any other command unchanged."""
     if len(command) > 2 and command[1] == "-m" and command[2].partition(".")[0] == "perfharness":
         return [command[0], str(RUN_MODULE), *command[2:]]
     return list(command)

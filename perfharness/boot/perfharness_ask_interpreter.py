@@ -1,4 +1,4 @@
-"""What an interpreter would import, as JSON; run by that interpreter, which need not have perfharness."""
+"""The modules that an interpreter would import, as JSON; run by that interpreter, which need not have perfharness."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The start barrier: no process of a launch enters its first measured batch before all have come to theirs.
+"""The start barrier: no process of a launch enters its first measured batch before all have reached theirs.
 
 The launch holds two FIFOs in the folder that `PERFHARNESS_START_BARRIER` names. A process that is about to enter its
-first batch after the warm-up writes its index to `arrivals` and sleeps until there is something to read in `gate`, or
-until nobody reads `arrivals` any more: the launch is gone. What the launch writes to `gate` stays there, so whoever
-comes later finds it open. Signals get through. A launch that is there and does nothing is not waited for longer than
-it has promised.
+first batch after the warm-up writes its index to `arrivals` and sleeps until `gate` is readable, or until `arrivals`
+has no reader any more: the launch has ended. What the launch writes to `gate` stays there, so a late process finds it
+open. Signals are delivered meanwhile. The wait for a launch that runs but does nothing has a limit.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from perfharness.model import environment
 
 
 class StartBarrier:
-    """The side of the measured process.
+    """The measured process's side of the barrier.
 
     Args:
         folder: where the FIFOs are.
-        process_index: what the launch calls this process; children that it makes come under the same index.
-        warmup_batches: how many batches of a loop go by before the first measured one.
-        limit_s: how long to wait for the launch at most; None: as long as it is there.
+        process_index: the launch's index of this process; its children report the same index.
+        warmup_batches: how many batches of a loop precede the first measured one.
+        limit_s: longest wait, seconds; None: as long as the launch runs.
     """
 
     def __init__(self, folder: Path, process_index: int, warmup_batches: int, limit_s: float | None = None) -> None:
@@ -40,21 +39,21 @@ class StartBarrier:
         self._limit_s = limit_s
         self._begun: dict[tuple[object, ...], itertools.count[int]] = {}
         self.is_open = False
-        """Whether this process need not ask any more."""
+        """Whether this process need not wait any more."""
 
         self.waits: list[dict[str, Any]] = []
-        """Each time that a thread of this process waited, for `recorder.json`."""
+        """Each wait of a thread of this process, for `recorder.json`."""
 
     def is_first_measured(self, *loop: object) -> bool:
         """Whether the batch about to begin is beyond the warm-up of its loop, whichever thread it runs on."""
         return next(self._begun.setdefault(loop, itertools.count())) >= self._warmup_batches
 
     def forget_waits(self) -> None:
-        """In a forked child: what the parent waited, the parent tells."""
+        """In a forked child: the parent records its own waits."""
         self.waits = []
 
     def wait(self, loop: str) -> int:
-        """Come to the barrier, sleep until it opens; returns the nanoseconds waited, 0 where nobody holds it."""
+        """Report the arrival and sleep until the barrier opens; returns the nanoseconds waited, 0 without a barrier."""
         begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
         try:
             with (
@@ -63,7 +62,7 @@ class StartBarrier:
             ):
                 os.write(arrivals, b"%d %d %d\n" % (self._process_index, os.getpid(), begin_unix_ns))
                 self._sleep(gate, arrivals)
-        except OSError:  # the launch is over, or never held it
+        except OSError:  # the launch has ended, or had no barrier
             self.is_open = True
             return 0
         waited_ns = time.perf_counter_ns() - begin_ns
@@ -81,12 +80,12 @@ class StartBarrier:
     def _sleep(self, gate: int, arrivals: int) -> None:
         poll = select.poll()
         poll.register(gate, select.POLLIN)
-        poll.register(arrivals, 0)  # an error (nobody reads it) is reported whatever is asked for
+        poll.register(arrivals, 0)  # an error (no reader) is always reported
         poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
 
 
 def has_background_workers() -> bool:
-    """Whether there are other threads of Python or child processes: a data loader's, for one."""
+    """Whether there are other Python threads or child processes, such as a data loader's."""
     multiprocessing = sys.modules.get("multiprocessing")
     return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
 
@@ -104,7 +103,7 @@ _barrier: StartBarrier | None = None
 
 
 def active() -> StartBarrier | None:
-    """The barrier of the launch that this process is part of, or None where there is none."""
+    """The barrier of this process's launch, or None."""
     global _barrier
     folder = os.environ.get(environment.START_BARRIER)
     if not folder:

@@ -1,7 +1,7 @@
 """Where the events of one stack go: NVTX, the embedded tracer's log, or nowhere.
 
 A sink serves the process; a channel is one domain of it, for one stack of one thread. Attributes are prepared once per
-range name and handed back with each event, so that an event costs one call.
+range name and reused by each event, so that an event costs one call.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Channel:
 
 
 class Sink(Protocol):
-    """What a recorder writes to; chosen when it is made."""
+    """What a recorder writes to; chosen when the recorder is made."""
 
     listening: bool | None
-    """Whether a tool records the events; None where nvtx is too old to tell."""
+    """Whether a tool records the events; None where nvtx is too old to report it."""
 
     def channel(self, domain: str | None) -> Channel | None:
-        """A channel for a stack of the calling thread; None where nobody listens, so that no call need be made."""
+        """A channel for a stack of the calling thread; None where no tool records it, so that no call is made."""
 
 
 class SilentSink:
@@ -54,7 +54,7 @@ class SilentSink:
     listening: bool | None = False
 
     def channel(self, domain: str | None) -> Channel | None:
-        """None: nobody listens."""
+        """None: nothing is recorded."""
         return None
 
 
@@ -88,7 +88,7 @@ class LogSink:
         writer = self.log.writer()
         event, event_with_value = writer.event, writer.event_with_value
         start, start_with_value = writer.start, writer.start_with_value
-        # An op is added to the key, which stands OP_BITS higher and leaves these bits free. PUSH is 0.
+        # The key is shifted by OP_BITS, so an op can be added to it. PUSH is 0.
         op_start, op_mark = range_log.START, range_log.MARK
         op_push_value = range_log.PUSH | HAS_PAYLOAD
         op_start_value = range_log.START | HAS_PAYLOAD
@@ -112,5 +112,5 @@ class LogSink:
 
 
 def attributes_of_pop(log: RangeLog, domain: str | None) -> int:
-    """What a POP of that domain is written as."""
+    """The record of a POP in that domain."""
     return log.key(RangeAttributes(domain, "")) << OP_BITS | range_log.POP

@@ -1,4 +1,4 @@
-"""What may be given to a recorder: names, batch indices and item counts."""
+"""Checks of a recorder's arguments: names, batch indices and item counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfharness.errors import RecorderError
 from perfharness.model.conventions import LANE_SEPARATOR
 
 INT64_END = 1 << 63
-# Below it an integer needs no closer look: indices and counts are small, and such a comparison is fast.
+# An integer below it needs no further check: indices and counts are small, and such a comparison is fast.
 USUAL_END = 1 << 30
 
 _LIKE_A_LANE = re.compile(f"{LANE_SEPARATOR}[0-9]+\\Z")
@@ -26,7 +26,7 @@ def check_category_part(what: str, name: str) -> None:
     check_name(what, name)
     if _LIKE_A_LANE.search(name):
         raise RecorderError(
-            f"the {what} {name!r} ends in '#' and digits, as a lane of asyncio does, and could not be told from one; "
+            f"the {what} {name!r} ends in '#' and digits, as a lane of asyncio does, and would be mistaken for one; "
             "rename it"
         )
 

@@ -11,7 +11,7 @@ Color = str | int | None
 
 DEFAULT_COLOR = 0x0000FF
 
-# The names that the nvtx package knows by itself. A table of our own, for the embedded tracer works without nvtx.
+# The nvtx package's own names, repeated here because the embedded tracer works without nvtx.
 _NAMED = {
     "blue": 0x0000FF,
     "cyan": 0x00FFFF,
@@ -38,7 +38,7 @@ def color_to_argb(color: Color, range_name: str) -> int:
     if isinstance(color, str) and _HEX.match(color):
         return int(color[1:], 16)
     try:
-        hash(color)  # a list would do for matplotlib, but the range could not be found again by it
+        hash(color)  # matplotlib accepts a list, but a list cannot be part of a range's key
         to_rgba = importlib.import_module("matplotlib.colors").to_rgba
         red, green, blue, alpha = (round(255 * float(part)) for part in to_rgba(color))
     except (ImportError, TypeError, ValueError):

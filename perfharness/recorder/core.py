@@ -1,4 +1,4 @@
-"""What happens to a range beyond the plain push and pop: stacks found and made, nodes prepared, ranges closed."""
+"""A recorder beyond the plain push and pop: finds stacks, prepares nodes, closes ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from perfharness.model import conventions, range_log
 from perfharness.recorder import barrier, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
-from perfharness.recorder.claims import claim_domain
 from perfharness.recorder.colors import color_to_argb
 from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
@@ -21,20 +20,38 @@ from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadS
 CLOCK_MARKS = 8
 
 _HELD = object()
-"""Marks the key of a batch that is kept from being found, so that each push of it comes by the start barrier."""
+"""Part of the key of a batch that no push may find, so that each push of it passes the start barrier."""
+
+
+claims: dict[str | None, str] = {}
+"""The recorder of each NVTX domain, by name."""
+
+_claiming = threading.Lock()
+
+
+def claim_domain(domain: str | None, recorder: str) -> str | None:
+    """The domain asked for, or `domain:recorder` where a recorder of another name has it already.
+
+    NVTX keeps one stack for each thread and domain. Two recorders on one stack would end each other's ranges as soon as
+    they do not nest, undetected; so each recorder has its own domain.
+    """
+    with _claiming:
+        while claims.setdefault(domain, recorder) != recorder:
+            domain = recorder if domain is None else f"{domain}:{recorder}"
+        return domain
 
 
 class _Token:
-    """Lives in a thread's local storage, so that its end tells the end of the thread."""
+    """Lives in a thread's local storage and dies with the thread."""
 
     __slots__ = ("__weakref__",)
 
 
 def core_named(name: str, domain: str | None) -> RecorderCore:
-    """The recorder of that name in this process: the one that there is, or a new one.
+    """The recorder of that name in this process, made if there is none.
 
-    Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same stack of
-    NVTX, and the trace could not tell whose they are.
+    Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same NVTX
+    stack, and the trace could not separate them.
     """
     with _naming:
         core = recorders.get(name)
@@ -49,7 +66,7 @@ _naming = threading.RLock()
 
 
 class RecorderCore:
-    """The stacks of a recorder and where they write."""
+    """The stacks of a recorder and their sink."""
 
     def __init__(self, name: str, domain: str | None) -> None:
         check_category_part("recorder", name)
@@ -67,17 +84,17 @@ class RecorderCore:
         self._lock = threading.Lock()
         self._announced: set[str | None] = set()
         self.users = 0
-        """How many `PerfRecorder` objects of this name there are that have not been finalized."""
+        """Number of `PerfRecorder` objects of this name that are not finalized."""
 
         self.write_counts: Callable[[], None] | None = None
-        """Called now and then, where the counts have to be on disk before the process ends."""
+        """Called periodically where the counts must be on disk before the process ends."""
 
-        self._channel(self.add_thread(), domain)  # tells the trace of the recorder, even if no range follows
+        self._channel(self.add_thread(), domain)  # the trace then names the recorder, even if no range follows
 
     # ---- stacks ----
 
     def add_thread(self) -> RangeStack:
-        """The stack of a thread that is here for the first time."""
+        """The stack of a new thread."""
         thread = ThreadStacks()
         token = self.local.token = _Token()
         self.local.stack = thread.own
@@ -96,7 +113,7 @@ class RecorderCore:
         return stack
 
     def stack_to_pop(self) -> RangeStack:
-        """The same, with nothing on it where a task has nothing open."""
+        """The same; an empty stack where a task has nothing open."""
         try:
             stack: RangeStack = self.local.stack
         except AttributeError:
@@ -119,7 +136,7 @@ class RecorderCore:
         return None
 
     def open_ranges(self) -> list[str]:
-        """What is open, outermost first, on whichever thread."""
+        """Labels of the open ranges of all threads, outermost first."""
         return [
             node.label
             for thread in self.registry.alive()
@@ -128,7 +145,7 @@ class RecorderCore:
         ]
 
     def forget_counts(self) -> None:
-        """Start counting anew, in a forked child: only the thread that forked lives on, with what it has open."""
+        """Reset the counts in a forked child: only the thread that forked survives, with its open ranges."""
         self._lock = threading.Lock()
         stack: RangeStack | None = getattr(self.local, "stack", None)
         self.registry.reset(stack.thread if stack is not None else None)
@@ -142,7 +159,7 @@ class RecorderCore:
     # ---- nodes ----
 
     def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
-        """Prepare a range that was not yet pushed here, or a batch that has to come by the start barrier."""
+        """Prepare a range that is new on this stack, or a batch that has to pass the start barrier."""
         spec = RangeSpec.of(key)
         stack.prepared += 1
         if stack.prepared > stack.prune_at:
@@ -165,10 +182,9 @@ class RecorderCore:
     def _batch_at_barrier(
         self, stack: RangeStack, spec: RangeSpec, key: RangeKey, start_barrier: barrier.StartBarrier
     ) -> Node:
-        """A batch that nobody is inside of yet: it waits where it is the first measured one.
+        """A batch that is not open yet: it waits where it is the first measured one.
 
-        Until then it stands under a key that no push looks for, so that batches pay for the barrier only before it
-        opens.
+        Until then its key is one that no push uses, so batches pay for the barrier only before it opens.
         """
         siblings = stack.node.batch_children
         held_key = (_HELD, key)
@@ -189,7 +205,7 @@ class RecorderCore:
         return node
 
     def _mark_wait(self, stack: RangeStack, waited_ns: int, *, with_workers: bool) -> None:
-        """Tell the trace, so that the wait can be told apart in the ranges around the batch."""
+        """Mark the wait in the trace, so that it can be subtracted from the ranges around the batch."""
         channel = self._channel(stack, self.domain)
         if channel is not None:
             kind = conventions.WITH_WORKERS if with_workers else None
@@ -198,7 +214,7 @@ class RecorderCore:
             channel.mark_value(attributes, waited_ns)
 
     def checked_index(self, stack: RangeStack, batch_idx: object, key: RangeKey) -> int:
-        """The index of a batch that is to be pushed to this stack."""
+        """The checked index of a batch to be pushed."""
         try:
             return check_index(batch_idx, message_of(key))
         except RecorderError:
@@ -228,7 +244,7 @@ class RecorderCore:
             return stack.channels[domain]
         except KeyError:
             pass
-        # A domain that is another recorder's has a stack of its own, on which this one's ranges must not lie.
+        # Another recorder's domain has its own NVTX stack, which must not hold this recorder's ranges.
         claimed = claim_domain(None if domain is None else conventions.printable(domain), self.name)
         channel = self.sink.channel(claimed)
         if channel is not None:
@@ -246,14 +262,14 @@ class RecorderCore:
         return channel
 
     def mark_clock(self) -> None:
-        """Tie the trace's clock to the machine's once more: clocks may drift over a run."""
+        """Tie the trace's clock to the machine's again: clocks may drift over a run."""
         stack: RangeStack | None = getattr(self.local, "stack", None)
         channel = None if stack is None else self._channel(stack, self.domain)
         if channel is not None:
             self._mark_clock_on(channel)
 
     def _mark_clock_on(self, channel: Channel) -> None:
-        """Each mark lies between the reading before it and that of the next: the shortest of some tells best."""
+        """Each mark lies between its own reading and the next one's: the shortest interval of several is used."""
         category, color = conventions.category_name(self.name), color_to_argb(None, "")
         attributes = channel.attributes_with_value(conventions.MARK_CLOCK, color, category)
         mark, clock = channel.mark_value, time.monotonic_ns
@@ -282,7 +298,7 @@ class RecorderCore:
     # ---- pop ----
 
     def checked_items(self, stack: RangeStack, domain: str | None, total_items: object) -> int | None:
-        """The items of the innermost range, once it is certain that popping it is what was meant."""
+        """The checked items of the innermost range, after checking that it may be popped."""
         self._check_pop(stack, domain)
         node = stack.node
         if total_items is None:
@@ -299,7 +315,7 @@ class RecorderCore:
                 "each pop needs a push before it, on the same thread or task"
             )
         if node.owner is not None:
-            raise RecorderError(f"range {node.label!r} is closed by its own `with` or loop; take this pop_range away")
+            raise RecorderError(f"range {node.label!r} is closed by its own `with` or loop; remove this pop_range")
         pushed = self.domain if node.domain is None else node.domain
         popped = self.domain if domain is None else domain
         if pushed != popped:
@@ -309,7 +325,7 @@ class RecorderCore:
             )
 
     def close(self, stack: RangeStack, items: int | None, delete_range: bool) -> None:
-        """Pop the innermost range: its marks, its end, and what it leaves to the range around it."""
+        """Pop the innermost range: write its marks and its end, and add its counts to its parent."""
         node = stack.node
         parent = node.parent
         if node.channel is not None:
@@ -319,7 +335,7 @@ class RecorderCore:
             stack.deleted += 1
             node.batches = node.items = 0
         elif node.is_batch:
-            parent.guard = True  # its pop has to hand them on
+            parent.guard = True  # its pop has to add them to its own parent
             parent.batches += 1
             if items is not None:
                 parent.items += items
@@ -336,10 +352,10 @@ class RecorderCore:
             self.write_counts()
 
     def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
-        """Close the range of `owner`, and those inside that nobody closed.
+        """Close the range of `owner`, and the ranges inside that are still open.
 
-        An exception leaves ranges behind that were pushed by hand: `failed` closes them without a word. Otherwise they
-        are a mistake of the annotation, and named once all is closed.
+        After an exception (`failed`) ranges pushed by hand are closed silently. Otherwise they are a mistake of the
+        annotation, reported once all are closed.
         """
         stack = self.stack_to_pop()
         if stack.node.owner is owner:
@@ -351,7 +367,7 @@ class RecorderCore:
         stack = self._stack_of_owner(owner)
         if stack is None:
             if failed:
-                return  # an outer range that ended by the same exception has closed it
+                return  # already closed by an outer range that the same exception ended
             raise RecorderError(
                 f"{owner} is not open on this thread or task; it must end where it began, before the ranges around it"
             )
@@ -368,9 +384,9 @@ class RecorderCore:
 
 
 def _give_back_if_empty(stack: RangeStack) -> None:
-    """Free the lane of a task with nothing open: its last range was closed, or the one it was taken for is refused."""
+    """Free the lane of a task with nothing open: its last range was closed, or its first one was refused."""
     if stack.lane and stack.node is stack.root:
-        stack.thread.give_back(stack)
+        stack.thread.release_lane(stack)
 
 
 def _end(node: Node, channel: Channel, items: int | None, delete_range: bool) -> None:

@@ -1,7 +1,7 @@
-"""`recorder.json`: what the recorders of this process counted, against which the trace is checked.
+"""`recorder.json`: the counts of this process's recorders, against which the trace is checked.
 
 Only inside a launch. The file is claimed when the first recorder is made and written again at each finalize and when
-the process ends, so that one which never finalizes, raises or is killed leaves it too, and it says how far it got.
+the process ends, so a process that never finalizes, raises or is killed leaves it too, with its progress so far.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from json import dumps  # a name of our own: a script may have its json.dumps annotated
+from json import dumps  # bound now: a script may have its json.dumps annotated
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,14 +33,14 @@ FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
 OPEN_RANGES_NAMED = 1000
 COUNTS_EVERY_S = 1.0
-"""How old the counts of a forked child may be on disk, while it closes batches or `with` blocks."""
+"""Greatest age of a forked child's counts on disk, while it closes batches or `with` blocks."""
 
 
 _numbers = itertools.count()
 
 
 class Entry:
-    """A recorder in the journal. The arguments are taken as they were when it was made."""
+    """A recorder in the journal. Its arguments are those at the time it was made."""
 
     def __init__(self, core: RecorderCore, args: dict[str, Any]) -> None:
         self.core = core
@@ -48,11 +48,11 @@ class Entry:
 
     @property
     def finalized(self) -> bool:
-        """Whether all objects of the recorder were."""
+        """Whether all `PerfRecorder` objects of the recorder are finalized."""
         return self.core.users == 0
 
     def to_json(self) -> dict[str, Any]:
-        """The recorder as it stands in the file."""
+        """The recorder's object in the file."""
         totals = self.core.registry.totals()
         return {
             "name": self.core.name,
@@ -69,7 +69,7 @@ class Entry:
 
 
 class Journal:
-    """The recorders of one process and the file that tells of them."""
+    """The recorders of one process and their file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,14 +86,14 @@ class Journal:
         self._due_s = 0.0
 
     def install(self) -> None:
-        """Follow the process to its end."""
+        """Install the hooks that write the file as the process ends or forks."""
         sys.excepthook = self._on_exception
-        os._exit = self._exit_at_once
+        os._exit = self._write_and_exit
         atexit.register(self.write_at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def add(self, core: RecorderCore, args: dict[str, Any]) -> None:
-        """Tell of this recorder too; further objects of one that is there add their arguments."""
+        """Add a recorder; further objects of a known one add their arguments."""
         with self._lock:
             known = next((entry for entry in self._entries if entry.core is core), None)
             if known is None:
@@ -103,11 +103,11 @@ class Journal:
         self.write()
 
     def write(self) -> None:
-        """Write the file as things stand."""
+        """Write the current state."""
         self._write("finalized" if self._all_finalized() else "running")
 
     def write_at_exit(self) -> None:
-        """Write the file for the last time."""
+        """Write the final state."""
         if self._exception is not None:
             self._write("exception")
         else:
@@ -155,13 +155,13 @@ class Journal:
             "cuda_loaded": _cuda_loaded(),
             "ended": ended,
             "exception": self._exception,
-            "startup": startup.this_process.to_json(),
+            "startup": startup.process_startup.to_json(),
             "start_barrier": _barrier_waits(self._entries),
             "recorders": [entry.to_json() for entry in self._entries],
         }
 
     def _claim(self, text: str) -> Path:
-        """Write the first time, to `recorder.json`, or beside it where that is another process's of this launch."""
+        """The first write: to `recorder.json`, or `recorder_PID.json` where another process of this launch has that."""
         own = self.folder / f"recorder_{os.getpid()}.json"
         if self.forked:
             _replace(own, text)
@@ -170,7 +170,9 @@ class Journal:
         target = self.folder / FILE_NAME
         written = _temporary(target, text)
         try:
-            os.link(written, target)  # unlike a replace, fails where there is one: two processes may get here at once
+            os.link(
+                written, target
+            )  # unlike a replace, fails where the file exists: two processes may get here concurrently
         except FileExistsError:
             if _of_another_process(target):
                 target = own
@@ -187,7 +189,7 @@ class Journal:
         self._previous_hook(kind, error, trace)
 
     def _after_fork(self) -> None:
-        """In a forked child: the parent's file is not ours, and what it counted it will tell itself."""
+        """In a forked child: start anew; the parent writes its own file and counts."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._broken = False
         self.forked = True
@@ -199,22 +201,22 @@ class Journal:
             entry.core.write_counts = self._write_counts
 
     def _write_counts(self) -> None:
-        """In a forked child: with its first range, and at times after it. A signal may end it without another word."""
+        """In a forked child: write with its first range and periodically, for a signal may end it at any time."""
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + COUNTS_EVERY_S
             self._has_begun = True
             self.write()
 
-    def _exit_at_once(self, status: int) -> NoReturn:
-        """`os._exit`, which calls no exit function."""
+    def _write_and_exit(self, status: int) -> NoReturn:
+        """Replaces `os._exit`, which calls no exit function."""
         with contextlib.suppress(Exception):
             self.write_at_exit()
         self._os_exit(status)
 
     def _before_fork(self) -> None:
-        # The children of multiprocessing leave by os._exit, past atexit, and begin by forgetting all finalizers but
-        # those that are made through its own hook.
+        # Children of multiprocessing end by os._exit, without atexit, and begin by dropping all finalizers except
+        # those registered through its own hook.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._hooked_multiprocessing:
             self._hooked_multiprocessing = True
@@ -225,13 +227,13 @@ class Journal:
 
 
 def _barrier_waits(entries: list[Entry]) -> list[dict[str, Any]] | None:
-    """Each wait of this process at the start barrier; None where there was none to wait at."""
+    """Each wait of this process at the start barrier; None without a barrier."""
     barriers = [entry.core.barrier for entry in entries if entry.core.barrier is not None]
     return barriers[0].waits if barriers else None
 
 
 def _cuda_loaded() -> bool | None:
-    """Whether the CUDA driver library is in this process; None where the system does not tell."""
+    """Whether the CUDA driver library is in this process; None where the system does not show it."""
     try:
         with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
             return any("/libcuda.so" in line for line in maps)
@@ -249,7 +251,7 @@ def _nvtx_version() -> str | None:
 
 
 def _temporary(target: Path, text: str) -> Path:
-    """A new file beside the target, as readable as the umask lets it be."""
+    """A new file in the target's folder, its mode set by the umask."""
     path = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -262,7 +264,7 @@ def _replace(target: Path, text: str) -> None:
 
 
 def _of_another_process(path: Path) -> bool:
-    """Whether the file is one that must be kept: of a process that lives, or of a brother that went before us."""
+    """Whether the file must be kept: of a process that still runs, or of an ended process of the same launch."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         pid, parent = int(content["pid"]), content.get("parent_pid")
@@ -287,7 +289,7 @@ _journal: Journal | None = None
 
 
 def register(core: RecorderCore, args: object) -> None:
-    """Take the recorder into the journal, where this process is part of a launch."""
+    """Add the recorder to the journal, where this process is part of a launch."""
     journal = open_journal()
     if journal is not None:
         journal.add(core, arguments_to_json(args))
@@ -316,6 +318,6 @@ def startup_range(name: str) -> startup.StartupRange:
 
 
 def write() -> None:
-    """Write the journal as things stand, where there is one."""
+    """Write the current state of the journal, if there is one."""
     if _journal is not None:
         _journal.write()

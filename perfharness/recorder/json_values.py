@@ -33,7 +33,7 @@ def _mapping(values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 
 
 def _value(value: Any, depth: int) -> Any:
-    # Exact types: a subclass (an enum, a numpy float) may not be what json makes of it.
+    # Exact types: json may convert a subclass (an enum, a numpy float) to another value.
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is str:

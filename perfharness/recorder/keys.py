@@ -1,4 +1,4 @@
-"""The static part of a range, by which it is known among the ranges below another."""
+"""The static part of a range, which identifies it among its parent's children."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from perfharness.recorder.colors import Color
 
 RangeKey = Any
-"""The message alone where nothing else is given, for that is looked up fastest, else the four of a `RangeSpec`."""
+"""The message alone where nothing else is given (the fastest lookup), else the fields of a `RangeSpec`."""
 
 
 class RangeSpec(NamedTuple):
-    """What a range is pushed with; its domain is None where it is the recorder's."""
+    """The arguments of a push; domain None is the recorder's."""
 
     message: str
     color: Color = None

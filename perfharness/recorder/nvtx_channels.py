@@ -1,6 +1,6 @@
-"""NVTX in all the shapes that the nvtx package had, and the choice of where a recorder writes.
+"""NVTX by every API that the nvtx package had, and the choice of a recorder's sink.
 
-nvtx 0.2.12 and later: a domain's own calls; a domain that no tool listens to is a dummy and says so. 0.2.10 and 0.2.11
+nvtx 0.2.12 and later: a domain's own calls; a domain that no tool records is a dummy. 0.2.10 and 0.2.11
 have only module functions, which look everything up at each call; the C-level functions under them take prepared
 attributes. Before 0.2.10 an event has no payload, so neither batch indices nor item counts can reach the trace.
 """
@@ -26,8 +26,8 @@ INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
 _lock = threading.Lock()  # two threads naming a category at once could get the same number
 _warned: set[str] = set()
 
-# Some versions keep every attributes object that they made, by its arguments, and hand the same one out again; one that
-# is written to must be ours alone. A payload that nobody else asks for makes it so.
+# Some versions cache attributes objects by their arguments. One that is written to must not be shared; an unusual
+# payload makes its arguments unique.
 _unshared = itertools.count(-(1 << 62))
 
 
@@ -61,10 +61,10 @@ def _legacy_sink(nvtx: Any) -> Sink:
 
 
 def forget_definitions(sink: Sink) -> bool:
-    """In a forked child: make nvtx define its domains and names anew; False where the sink does not write to NVTX.
+    """In a forked child: make nvtx define its domains and names again; False where the sink does not write to NVTX.
 
-    The numbers of a domain and its names were given out in the parent. nsys (2023.4) begins to count anew in the child,
-    and events with a number from before the fork get another's name or are lost.
+    The ids of a domain and its names were assigned in the parent. nsys (2023.4) restarts the ids in the child, and
+    events with an id from before the fork get a wrong name or are lost.
     """
     if not isinstance(sink, (NvtxSink, LegacyNvtxSink)):
         return False
@@ -90,7 +90,7 @@ class NvtxSink:
         self.listening: bool | None = False
 
     def channel(self, domain: str | None) -> Channel | None:
-        """A channel of the domain, or None where no tool listens to it."""
+        """A channel of the domain, or None where no tool records it."""
         calls = self._nvtx.get_domain(domain)
         if not hasattr(calls, "handle"):  # the dummy
             return None
@@ -119,12 +119,12 @@ class NvtxSink:
 
 
 class LegacyNvtxSink:
-    """nvtx before 0.2.12. Nothing there tells whether a tool listens."""
+    """nvtx before 0.2.12, which does not report whether a tool records."""
 
     listening: bool | None = None
 
     def __init__(self, nvtx: Any, *, payloads: bool) -> None:
-        # These functions are private, but the versions that have them are past: they will not change any more.
+        # These functions are private, but their versions are released and will not change any more.
         from nvtx._lib import end_range, mark, pop_range, push_range, start_range
 
         self._functions = push_range, pop_range, start_range, end_range, mark
@@ -182,7 +182,7 @@ class LegacyNvtxSink:
 
 
 def _without_values(channel: Channel) -> Channel:
-    """The same without the payloads, which the version does not have."""
+    """The channel without payloads, which this version does not have."""
     return dataclasses.replace(
         channel,
         attributes_with_value=channel.attributes,
@@ -193,7 +193,7 @@ def _without_values(channel: Channel) -> Channel:
 
 
 def _with_value(call: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-    """The call with a payload. The attributes belong to one stack of one thread: nobody writes in between."""
+    """The call with a payload. The attributes belong to one stack of one thread, so no other thread writes them."""
 
     def call_with_value(attributes: Any, value: int) -> Any:
         attributes.payload = value

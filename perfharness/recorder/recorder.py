@@ -15,7 +15,7 @@ from perfharness.recorder.keys import RangeKey, range_key
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 
 LABELS_SHOWN = 20
-"""So many open ranges a message names."""
+"""Most open ranges that a message names."""
 
 SCOPES_KEPT = 4096
 
@@ -61,8 +61,8 @@ class PerfRecorder:
 
     # ---- CV-CUDA's calls ----
     #
-    # push_range and pop_range are written out in full, each for the plain case, and leave anything else to the core: a
-    # function call that they do without is a tenth of what a range costs.
+    # push_range and pop_range inline the plain case and leave the rest to the core: each function call saved is a tenth
+    # of what a range costs.
 
     def push_range(
         self,
@@ -82,7 +82,7 @@ class PerfRecorder:
             batch_idx: index of the batch.
 
         Raises:
-            RecorderError: the name, the colour, the category or the index is none. Nothing is open then.
+            RecorderError: the name, the colour, the category or the index is invalid. Nothing is opened then.
         """
         try:
             stack = self._local.stack
@@ -152,10 +152,10 @@ class PerfRecorder:
         """
         core = self._core
         still_open = core.open_ranges()
-        if still_open and (self._is_finalized or core.users <= 1):  # else they may be those of another object
+        if still_open and (self._is_finalized or core.users <= 1):  # else they may belong to another object
             more = f" and {len(still_open) - LABELS_SHOWN} more" if len(still_open) > LABELS_SHOWN else ""
             raise RecorderError(
-                f"recorder {self.name!r} cannot be finalized, for these are still open: "
+                f"recorder {self.name!r} cannot be finalized: these ranges are still open: "
                 f"{', '.join(still_open[:LABELS_SHOWN])}{more}; pop them first"
             )
         core.mark_clock()
@@ -212,11 +212,11 @@ class PerfRecorder:
         """`for i, x in perf.batches(loader, items=len):`; the body of the loop is the batch.
 
         Args:
-            iterable: what to loop over. The time it takes to give an element is not the batch's.
-            items: how many items an element has, or a function that tells.
+            iterable: what to loop over. The time it takes to yield an element is not the batch's.
+            items: how many items an element has, or a function that counts them.
             start: index of the first batch.
             message: name of the batches.
-            color: as in `push_range`; so are the domain and the category.
+            color, domain, category: as in `push_range`.
         """
         if items is not None and not callable(items):
             check_items(items, message)
@@ -249,8 +249,8 @@ class PerfRecorder:
     ) -> Any:
         """`@perf.annotate("stage")`, or bare `@perf.annotate`: each call of the function is a range.
 
-        Coroutine functions too. Of a generator, plain or asynchronous, each step is a range, so that its time is apart
-        from that of the code which consumes it.
+        Coroutine functions too. Of a generator, plain or asynchronous, each step is a range, which excludes the time
+        of the code that consumes it.
         """
         if callable(message):
             return annotate_function(message, self.range(_name_of(message)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RangeScope:
-    """A range as a `with` block. It holds nothing of an entry, so it may be entered again while it is open."""
+    """A range as a `with` block. It has no state of its own, so it may be entered again while it is open."""
 
     __slots__ = ("_core", "_key")
 
@@ -53,7 +53,7 @@ class RangeScope:
         self._core.leave(self, None, kind is not None, False)
 
     def abandon(self) -> None:
-        """End the range and leave it out of the results."""
+        """Close the range and exclude it from the results."""
         self._core.leave(self, None, True, True)
 
 
@@ -63,7 +63,7 @@ class BatchScope:
     Attributes:
         batch_idx: index of the batch.
         total_items: how many items the batch had; may be set until the block ends.
-        delete_range: set it to leave the batch out of the results.
+        delete_range: set it to exclude the batch from the results.
     """
 
     __slots__ = ("_core", "_key", "batch_idx", "delete_range", "total_items")
@@ -94,7 +94,7 @@ class BatchScope:
         if kind is None and type(self.total_items) is int and 0 <= self.total_items < USUAL_END:
             self._core.leave(self, self.total_items, False, self.delete_range)
             return
-        # A loop over `batches` that was left by `break` ends its generator so; that is no failure of the batch.
+        # `break` in a loop over `batches` ends its generator this way; the batch did not fail.
         stopped = kind is not None and issubclass(kind, GeneratorExit)
         failed = kind is not None and not stopped
         try:
@@ -102,7 +102,7 @@ class BatchScope:
         except RecorderError:
             self._core.leave(self, None, True, True)
             if failed:
-                return  # the exception that is under way matters more
+                return  # the exception being raised matters more
             raise
         self._core.leave(self, items, kind is not None, self.delete_range or failed)
 
@@ -137,7 +137,7 @@ def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:
 
 
 class _Step:
-    """One step of a generator as a range. A step that only finds the end gives nothing, and is deleted."""
+    """One step of a generator as a range. The last step, which yields nothing, is deleted."""
 
     def __init__(self, scope: RangeScope) -> None:
         self._scope = scope

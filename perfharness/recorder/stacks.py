@@ -19,9 +19,9 @@ class Node:
     """One path on one stack.
 
     `count` is how often it was pushed. `batches` and `items` are those completed below it since it was pushed; they
-    move up when it is popped, and are dropped when it is deleted. `guard` says that a pop has more to do than go up:
-    always for a batch, a range in another domain, the first of a task and the root (`always_guarded`), and while a
-    block owns the range or a batch was popped into it.
+    move up when it is popped, and are dropped when it is deleted. `guard`: a pop has more to do than return to the
+    parent: always for a batch, a range in another domain, the first of a task and the root (`always_guarded`), and
+    while a block owns the range or a batch was popped into it.
     """
 
     __slots__ = (
@@ -62,24 +62,24 @@ class Node:
         self.is_batch = is_batch
         self.always_guarded = self.guard = always_guarded
         self.children: dict[Any, Node] = {}
-        self.batch_children: dict[Any, Node] = {}  # apart, for a plain range may have the same name
+        self.batch_children: dict[Any, Node] = {}  # separate: a plain range may have the same name
         self.index = 0  # of the batch that is open
-        self.owner: object | None = None  # the `with` or the loop that opened it and will close it
+        self.owner: object | None = None  # the `with` or loop that opened it and will close it
         self.count = 0
         self.batches = 0
         self.items = 0
         self.color = 0
         self.category = ""
-        self.channel: Channel | None = None  # None where nobody listens
+        self.channel: Channel | None = None  # None where no tool records
         self.attributes: Any = None
-        self.items_mark: Any = None  # attributes of it, made with the first
-        # As in the channel: the cheapest call is the one that is not made.
+        self.items_mark: Any = None  # its attributes, made with the first one
+        # The channel's calls; None saves the call.
         self.push: Callable[[Any], object] | None = None
         self.pop: Callable[[], object] | None = None
 
     @property
     def label(self) -> str:
-        """How messages and `recorder.json` call the open range: `batch_3`, `stage`."""
+        """Name of the open range in messages and `recorder.json`: `batch_3`, `stage`."""
         return f"{self.message}_{self.index}" if self.is_batch else self.message
 
     def walk(self) -> Iterator[Node]:
@@ -93,7 +93,7 @@ class Node:
 
 
 NODES_KEPT = 4096
-"""So many prepared ranges a stack keeps; beyond, it drops those that are not open. Names may be without number."""
+"""Most prepared ranges that a stack keeps: names may be unbounded. Beyond it, those that are not open are dropped."""
 
 
 class RangeStack:
@@ -107,17 +107,17 @@ class RangeStack:
     def __init__(self, thread: ThreadStacks, lane: int) -> None:
         self.thread = thread
         self.lane = lane
-        self.task: object | None = None  # that holds the lane
+        self.task: object | None = None  # the holder of the lane
         self.root = Node(None, "")
         self.node = self.root
         self.channels: dict[str | None, Channel | None] = {}
         self.deleted = 0
         self.prepared = 0  # nodes made since the tree was last pruned
         self.prune_at = NODES_KEPT
-        self.pruned = Totals()  # counts of nodes that are in the tree no more
+        self.pruned = Totals()  # counts of nodes that were removed from the tree
 
     def prune(self) -> None:
-        """Drop all nodes but the open ones; they are made again when they are pushed again. Their counts are kept."""
+        """Drop all nodes but the open ones; a later push makes them again. Their counts are kept."""
         nodes = [self.root, *reversed(self.open_nodes())]
         kept = set(nodes)
         for node in self.root.walk():
@@ -138,7 +138,7 @@ class RangeStack:
         return nodes
 
     def forget_channels(self) -> None:
-        """Prepare every range anew; what is open was begun elsewhere, and ends here without a word."""
+        """Prepare every range again; ranges open now were begun in the parent process and end here without an event."""
         self.channels = {}
         inside: dict[Any, Node] = {}
         for node in self.open_nodes():
@@ -155,8 +155,8 @@ _INHERITED = object()
 class ThreadStacks:
     """The stacks of one thread: its own, and one for each task of its event loop that has open ranges.
 
-    Stacks of tasks go back to a pool when they are empty, so there are as many as tasks were inside ranges at once, and
-    each keeps what was prepared for it.
+    Stacks of tasks go back to a pool when they are empty, so there are as many as tasks were concurrently inside
+    ranges, and each keeps its prepared ranges.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ThreadStacks:
         self._free: list[int] = []
 
     def take_lane(self, task: object) -> RangeStack:
-        """A stack for a task that has none, of the lowest free lane."""
+        """A stack with the lowest free lane, for a task that has none."""
         if self._free:
             stack = self._lanes[heapq.heappop(self._free) - 1]
         else:
@@ -176,7 +176,7 @@ class ThreadStacks:
         self.of_task[task] = stack
         return stack
 
-    def give_back(self, stack: RangeStack) -> None:
+    def release_lane(self, stack: RangeStack) -> None:
         """Free the lane of a stack whose last range was popped."""
         del self.of_task[stack.task]
         stack.task = None
@@ -191,7 +191,7 @@ class Totals:
     """Counts of stacks, added up."""
 
     def __init__(self) -> None:
-        self.ranges = 0  # pushed, deleted ones included: so many stand in the trace
+        self.ranges = 0  # pushed, deleted ones included: the number in the trace
         self.batches = 0  # popped and not deleted
         self.items = 0  # of these batches
         self.deleted_ranges = 0  # popped with delete_range; those below one are not counted again
@@ -214,7 +214,7 @@ class Totals:
 
 
 class StackRegistry:
-    """The stacks of all threads of one recorder. Those of ended threads with nothing open are folded into a sum."""
+    """The stacks of all threads of one recorder. Ended threads with nothing open are summed."""
 
     def __init__(self) -> None:
         self.threads = 0
@@ -233,7 +233,7 @@ class StackRegistry:
         self._alive = [*kept, (weakref.ref(token), thread)]
 
     def reset(self, survivor: ThreadStacks | None) -> None:
-        """Forget all threads but one, and its counts."""
+        """Drop all threads but one, and reset its counts."""
         self._ended = Totals()
         self._alive = [(reference, stacks) for reference, stacks in self._alive if stacks is survivor]
         self.threads = len(self._alive)
@@ -244,7 +244,7 @@ class StackRegistry:
                 node.count = node.batches = node.items = 0
 
     def alive(self) -> list[ThreadStacks]:
-        """The threads that may still push or have something open."""
+        """The threads that may still push or have open ranges."""
         return [stacks for _, stacks in self._alive]
 
     def totals(self) -> Totals:

@@ -1,7 +1,7 @@
-"""What happens before the first batch: ranges of the start-up, and when recorder and first batch came.
+"""The start-up: its ranges, and the times of the first recorder and the first batch.
 
-Kept in `recorder.json` on the machine's own clock, so that they can be laid beside the moment when the launch started
-the process, with or without a trace. In a trace they are NVTX ranges of a domain of their own, outside of the results.
+`recorder.json` has them on the machine's clock, so that they can be compared with the time at which the launch started
+the process, with or without a trace. In a trace they are NVTX ranges of a separate domain, outside of the results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Startup:
-    """What is known of this process's start-up; times are UTC nanoseconds."""
+    """The start-up of one process; times are UTC nanoseconds."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -34,7 +34,7 @@ class Startup:
         self.ranges: list[dict[str, Any]] = []
 
     def to_json(self) -> dict[str, Any] | None:
-        """As it stands in `recorder.json`; None in a forked child, whose start-up was its parent's."""
+        """The object in `recorder.json`; None in a forked child, whose start-up was its parent's."""
         if self.pid != os.getpid():
             return None
         return {
@@ -44,26 +44,26 @@ class Startup:
         }
 
 
-this_process = Startup()
+process_startup = Startup()
 
 
 def note_recorder() -> None:
-    """A recorder is made."""
-    if this_process.first_recorder_unix_ns is None:
-        this_process.first_recorder_unix_ns = time.time_ns()
+    """Note the time of the first recorder."""
+    if process_startup.first_recorder_unix_ns is None:
+        process_startup.first_recorder_unix_ns = time.time_ns()
 
 
 def note_batch() -> None:
-    """A batch begins whose like there was none before."""
-    if this_process.first_batch_unix_ns is None:
-        this_process.first_batch_unix_ns = time.time_ns()
+    """Note the time of the first batch; called when a batch with a new key begins."""
+    if process_startup.first_batch_unix_ns is None:
+        process_startup.first_batch_unix_ns = time.time_ns()
 
 
 class StartupRange:
     """A part of the start-up, as a `with` block or a decorator.
 
     Args:
-        name: what results call it. `model_load` and `cuda_context` have a place of their own there.
+        name: name in the results, which have separate fields for `model_load` and `cuda_context`.
     """
 
     def __init__(self, name: str) -> None:
@@ -80,7 +80,7 @@ class StartupRange:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         begin_unix_ns, begin_ns = self._open.pop()
-        this_process.ranges.append(
+        process_startup.ranges.append(
             {
                 "name": self._name,
                 "begin_unix_ns": begin_unix_ns,
@@ -92,7 +92,7 @@ class StartupRange:
         _pop()
 
     def __call__(self, function: F) -> F:
-        """The function, each call of which is such a range."""
+        """The function with each call as such a range."""
         name = self._name
 
         @functools.wraps(function)
@@ -107,7 +107,7 @@ def _push(name: str) -> None:
     try:
         import nvtx
     except ImportError:
-        return  # a recorder says so
+        return  # the recorder warns about it
     nvtx.push_range(name, domain=STARTUP_DOMAIN)
 
 

@@ -1,4 +1,4 @@
-"""Which asyncio task is running, and the stack that it has."""
+"""The running asyncio task and its stack."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 from perfharness.recorder.stacks import RangeStack
 
-# Truthy while any thread runs a task. Until Python 3.13 it is asyncio's own table of the task that each loop runs, for
-# to see that it is empty costs a tenth of asking for the running loop. Later versions keep theirs out of reach; there
-# it is always truthy.
+# Truthy while any thread runs a task. Until Python 3.13 it is asyncio's own table of the task that each loop runs: its
+# truth value costs a tenth of asking for the running loop. Later versions hide the table; there it is always truthy.
 running: Collection[object] = ()
 
 _running_task: Callable[[], object | None] | None = None
 
 
 def follow_asyncio() -> None:
-    """Look at asyncio from now on. Not done at import, for asyncio takes 30 to 100 ms to import and drags in ssl."""
+    """Start following asyncio. Not done at import: importing asyncio takes 30 to 100 ms and imports ssl."""
     global _running_task, running
     if _running_task is not None:
         return
@@ -29,7 +28,7 @@ def follow_asyncio() -> None:
         running = task_of_loop
 
         def running_task() -> object | None:
-            return task_of_loop.get(get_loop())  # no loop, None, is no key of it
+            return task_of_loop.get(get_loop())  # without a loop: None, which is not a key
     else:
         running = ("perhaps",)
 
@@ -50,7 +49,7 @@ def stack_of_task(own: RangeStack) -> RangeStack | None:
 
 
 def take_stack_of_task(own: RangeStack) -> RangeStack:
-    """The same for a push: a task with nothing open takes a stack."""
+    """The same for a push: a task with nothing open gets a stack."""
     assert _running_task is not None, "a recorder has called follow_asyncio"
     task = _running_task()
     if task is None:

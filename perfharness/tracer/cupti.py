@@ -1,4 +1,4 @@
-"""CUPTI's activity API through ctypes: finding the library and calling it. Nothing here runs while a batch does."""
+"""CUPTI's activity API through ctypes: finding the library and calling it. Not used while batches run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FLUSH_FORCED = 1
 
 ERROR_MULTIPLE_SUBSCRIBERS = 39
 
-_LAUNCHING_WORDS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
+_LAUNCHING_PARTS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
 _LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
 
 
 class CuptiError(Exception):
-    """A call of CUPTI or of the driver did not succeed; the message names the call and what the library said."""
+    """A failed call of CUPTI or of the driver; the message has the call and the library's error text."""
 
     def __init__(self, function: str, code: int, text: str) -> None:
         super().__init__(f"{function} failed with {code} ({text})")
@@ -48,7 +48,7 @@ def driver_library() -> ctypes.CDLL | None:
 
 
 def driver_cuda_version(driver: ctypes.CDLL) -> int:
-    """The newest CUDA that the driver knows, as in CUDA's own numbering: 13000 is 13.0."""
+    """The newest CUDA version that the driver supports, as CUDA numbers it: 13000 is 13.0."""
     version = ctypes.c_int()
     code = driver.cuDriverGetVersion(ctypes.byref(version))
     if code != 0:
@@ -57,7 +57,7 @@ def driver_cuda_version(driver: ctypes.CDLL) -> int:
 
 
 def find_libraries(cuda_major: int) -> Iterator[Path]:
-    """Every `libcupti.so` for that CUDA major version: Python wheels first (what torch loads too), then toolkits."""
+    """Every `libcupti.so` for that CUDA major version: Python wheels first (torch's choice too), then toolkits."""
     name = f"libcupti.so.{cuda_major}"
     folders = [
         Path(entry) / "nvidia" / package / "lib"
@@ -79,7 +79,7 @@ def find_libraries(cuda_major: int) -> Iterator[Path]:
 
 def starts_gpu_work(function: str) -> bool:
     """Whether a CUDA API function of that name may start a kernel, a copy, a memset or a graph."""
-    return any(word in function for word in _LAUNCHING_WORDS) and not any(
+    return any(word in function for word in _LAUNCHING_PARTS) and not any(
         word in function for word in _LAUNCHING_EXCEPTIONS
     )
 
@@ -89,8 +89,8 @@ class Cupti:
 
     Raises:
         OSError: the library or one that it needs cannot be loaded.
-        CuptiError: it answers with an error.
-        AttributeError: it is too old to have the function.
+        CuptiError: a call returns an error.
+        AttributeError: it is too old for a function.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,11 +122,11 @@ class Cupti:
         self.call("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(flag))
 
     def enable(self, kind: int) -> None:
-        """Ask for the records of a kind."""
+        """Enable the records of a kind."""
         self.call("cuptiActivityEnable", ctypes.c_int(kind))
 
     def callback_name(self, domain: int, cbid: int) -> str | None:
-        """Name of a CUDA API function, e.g. `cudaLaunchKernel_v7000`; None where there is none of that number."""
+        """Name of a CUDA API function, e.g. `cudaLaunchKernel_v7000`; None where there is none with that number."""
         name = ctypes.c_char_p()
         code = self.library.cuptiGetCallbackName(ctypes.c_int(domain), ctypes.c_uint32(cbid), ctypes.byref(name))
         return name.value.decode() if code == 0 and name.value else None
@@ -147,7 +147,7 @@ class Cupti:
         return names
 
     def dropped_records(self) -> int:
-        """How many records CUPTI has dropped since it was last asked."""
+        """How many records CUPTI has dropped since the last call."""
         dropped = ctypes.c_size_t()
         self.call("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped))
         return dropped.value

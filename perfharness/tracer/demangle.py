@@ -1,4 +1,4 @@
-"""Names of kernels: as the compiler mangled them, as they were written, and the bare function name."""
+"""Names of kernels: mangled, demangled, and the bare function name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANONYMOUS_STAND_IN = "\x00"
 
 @dataclass(frozen=True)
 class KernelName:
-    """The three names that nsys writes."""
+    """The three names of a kernel in nsys's tables."""
 
     mangled: str
     demangled: str
@@ -20,7 +20,7 @@ class KernelName:
 
 
 class Demangler:
-    """`abi::__cxa_demangle` of the C++ library; without one, a name stays as it is."""
+    """`abi::__cxa_demangle` of the C++ library; without one, names stay mangled."""
 
     def __init__(self) -> None:
         self._demangle = None

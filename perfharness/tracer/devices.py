@@ -1,4 +1,4 @@
-"""The GPUs that the process could use, as the CUDA driver tells of them, into nsys's tables."""
+"""The process's GPUs, as the CUDA driver reports them, into nsys's tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SM_SHARED_BYTES, _SM_REGISTERS, _SM_BLOCKS = 81, 82, 106
 """CUdevice_attribute."""
 
 _TRANSFERS_PER_CLOCK = 2
-"""Memory of GPUs moves data on both edges of its clock; so reckoned, an H200 gives nsys's own number."""
+"""GPU memory transfers data on both clock edges; an H200's bandwidth, so computed, equals nsys's."""
 
 _VM_ID = 1 << 48
 _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
@@ -87,7 +87,7 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
 
 
 def _driver_version() -> str | None:
-    """From the kernel module's own words: the first that looks like a version."""
+    """From the kernel module's first line: the first word that looks like a version."""
     try:
         with open(_DRIVER_VERSION_FILE) as stream:  # noqa: PTH123
             words = stream.readline().split()

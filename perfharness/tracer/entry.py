@@ -1,6 +1,6 @@
-"""From the command line to the script: start the tracer, then hand the process over as Python itself would.
+"""From the command line to the script: start the tracer, then run the script as Python itself would.
 
-Only what must run before the script is imported here; everything that decodes and writes waits until it has ended.
+Imports only what must run before the script; modules that decode and write are imported after it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments 
 
 
 def main(compile_script: script.Compile = script.compile_plainly) -> None:
-    """Run the script of `sys.argv` under the tracer; what it raises passes through."""
+    """Run the script of `sys.argv` under the tracer; its exceptions pass through."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         sys.exit(USAGE)
     output_dir = os.environ.get(environment.OUTPUT_DIR)
     if not output_dir:
         sys.exit(
-            f"perfharness.tracer: {environment.OUTPUT_DIR} does not say where trace.sqlite goes; "
+            f"perfharness.tracer: {environment.OUTPUT_DIR} is not set: it is the folder of trace.sqlite; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
     session = Session.start(os.path.abspath(output_dir), _write_trace)  # noqa: PTH100 - pathlib costs start-up time

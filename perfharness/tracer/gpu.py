@@ -1,8 +1,8 @@
-"""Recording GPU work through CUPTI: started before the script, stopped after it, nothing in between.
+"""Recording GPU work through CUPTI: started before the script, stopped after it, no calls in between.
 
-What is asked for, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph
-launches as the GPU ran them, and API records of only those functions that start such work. That is all that is needed
-to attribute work to ranges (by correlation id, thread and time), and costs a third of what all API records cost.
+What is recorded, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph
+launches as the GPU ran them, and API records of only those functions that start such work. That is enough to
+attribute work to ranges (by correlation id, thread and time), and costs a third of recording all API calls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BUFFER_BYTES = 1 << 20
 MIN_POOL_BYTES = 256 << 20
 MAX_POOL_BYTES = 32 << 30
 POOL_SHARE_OF_MEMORY = 4
-"""What is not on disk yet may take this fraction (1/4) of the memory that the process may use."""
+"""Records that are not on disk yet may take this fraction (1/4) of the process's memory limit."""
 
 ADDRESSES = 1 << 40
-"""So many bytes of addresses are reserved: records of 4 billion launches."""
+"""Bytes of address space to reserve: records of 4 billion launches."""
 
 OPERATION_KINDS = (
     cupti.KIND_CONCURRENT_KERNEL,
@@ -34,18 +34,18 @@ OPERATION_KINDS = (
 )
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
 OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
-"""Set where another tool is going to listen to CUDA or NVTX in this process."""
+"""Set where another tool will trace CUDA or NVTX in this process."""
 
 CUDA_SUCCESS = 0
 
 
 @dataclass
 class GpuRecords:
-    """What CUPTI gave back, still raw.
+    """Raw records from CUPTI.
 
     Args:
-        spool: has the buffers.
-        api_names: function names by `(domain, cbid)`; filled for what was asked for.
+        spool: holds the buffers.
+        api_names: function names by `(domain, cbid)` of the enabled functions.
         taken_over: another user of CUPTI took the records during the run.
     """
 
@@ -67,7 +67,7 @@ class GpuTrace:
     canary: int | None = None
 
     def stop(self) -> GpuRecords:
-        """Have CUPTI give back everything; what is in memory stays where it is until the process ends."""
+        """Have CUPTI return all buffers; those in memory stay there until the process ends."""
         self.spool.stop()
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
@@ -82,7 +82,7 @@ class GpuTrace:
         )
 
     def _was_taken_over(self) -> bool:
-        """Whether a call that must leave a record leaves none: then the records went to someone else."""
+        """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
         if self.canary is None or not cuda_was_initialised(self.driver):
             return False
         before = self.spool.total_bytes()
@@ -92,14 +92,14 @@ class GpuTrace:
 
 
 def start_gpu_trace(folder: str) -> tuple[GpuTrace | None, str | None]:
-    """The running trace, or None and a sentence that says why the GPU is not traced.
+    """The running trace, or None and the reason why the GPU is not traced, one sentence.
 
     Args:
-        folder: where records go that do not fit into memory.
+        folder: for records that do not fit into memory.
     """
     tool = _other_tool()
     if tool is not None:
-        return None, f"another tool listens to CUDA in this process ({tool} is set), and CUPTI admits one"
+        return None, f"another tool traces CUDA in this process ({tool} is set), and CUPTI admits one"
     if not native.supported():
         return None, f"the embedded tracer has no CUPTI callbacks for {os.uname().machine}; use nsys"
     driver = cupti.driver_library()
@@ -133,7 +133,7 @@ def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTr
     pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES, ADDRESSES // BUFFER_BYTES)
     try:
         subscriber = ctypes.c_void_p()
-        # Holds the one place there is; the function is never called, for no callback is enabled.
+        # CUPTI has one subscriber; this one's function is never called, for no callback is enabled.
         library.call("cuptiSubscribe", ctypes.byref(subscriber), ctypes.c_void_p(pool.clock_address), None)
     except CuptiError as error:
         if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
@@ -177,7 +177,7 @@ def _enable_launching_functions(trace: GpuTrace) -> None:
 
 
 def _listen_to_nvtx(library: Cupti) -> None:
-    """Have NVTX in other libraries (C, C++) talk to CUPTI. Set for C only: the script's `os.environ` is its own."""
+    """Have NVTX in C and C++ libraries report to CUPTI. Set for C only: the script's `os.environ` is not changed."""
     library.enable(cupti.KIND_MARKER)
     library.enable(cupti.KIND_MARKER_DATA)
     ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(library.path).encode(), 1)

@@ -1,7 +1,7 @@
-"""CUPTI's full buffers to a file as they come, so that the process's memory does not grow with the run.
+"""Writes CUPTI's full buffers to a file, so that the process's memory does not grow with the run.
 
-A thread of the tracer's own looks for buffers that CUPTI gave back, writes them and gives their memory back. It is
-there only where CUPTI is at work, holds no lock, and lets go of the GIL while it writes. When it is late, or the disk
+A thread polls for buffers that CUPTI returned, writes them and releases their memory. It runs only with CUPTI, holds
+no lock, and releases the GIL while it writes. When it is late, or the disk
 is full, buffers stay in memory, up to the limit of the pool; from then on CUPTI drops records and counts them.
 """
 
@@ -18,15 +18,15 @@ from perfharness.tracer import native
 
 POLL_S = 0.1
 POLLS_OF_EMPTY = 10
-"""After so many a buffer without a length is an empty one."""
+"""After so many polls a buffer without a length is an empty one."""
 
 FILE_PREFIX = ".gpu_"
 FILE_SUFFIX = ".records"
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a buffer is: its offset in the file, or its address in memory."""
+class _BufferLocation:
+    """A buffer's offset in the file, or its address in memory."""
 
     offset: int | None
     address: int
@@ -34,11 +34,11 @@ class _Place:
 
 
 class GpuSpool:
-    """The file of a pool's buffers, in the order in which CUPTI gave them back.
+    """The file of a pool's buffers, in the order in which CUPTI returned them.
 
     Args:
         pool: whose buffers are written.
-        folder: where the file is made, with the first full buffer.
+        folder: of the file, which is made with the first full buffer.
     """
 
     def __init__(self, pool: native.BufferPool, folder: str) -> None:
@@ -46,7 +46,7 @@ class GpuSpool:
         self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}{FILE_SUFFIX}"
         self._file: int | None = None
         self._file_bytes = 0
-        self._places: list[_Place] = []
+        self._places: list[_BufferLocation] = []
         self._seen = 0
         self._waited = 0
         self._is_full = False
@@ -54,13 +54,13 @@ class GpuSpool:
         self._stopped = _thread.allocate_lock()
 
     def start(self) -> None:
-        """Start the thread; one that `threading` does not know, for scripts may wait for all that it knows."""
+        """Start the thread, unknown to `threading`: scripts may join all threads that it lists."""
         self._stop.acquire()
         self._stopped.acquire()
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
-        """End the thread; what it has not written stays in memory."""
+        """End the thread; buffers that it has not written stay in memory."""
         if self._stop.locked():
             self._stop.release()
             self._stopped.acquire()
@@ -73,10 +73,10 @@ class GpuSpool:
             self._stopped.release()
 
     def write_full(self) -> None:
-        """Write the buffers that had been given back when this was called last.
+        """Write the buffers that had been returned by the previous call.
 
-        CUPTI's thread counts a buffer before it notes where it is, so those counted since then are left for the next
-        time; and so is one without a length, for it may not be noted yet.
+        CUPTI's thread counts a buffer before it stores the address, so buffers counted since then wait for the next
+        call; so does one without a length, which may not be stored yet.
         """
         ready, self._seen = self._seen, self._pool.completed_count
         for address, valid_bytes in self._pool.completed(len(self._places), ready):
@@ -92,7 +92,7 @@ class GpuSpool:
             except OSError:
                 self._is_full = True
                 return
-            self._places.append(_Place(offset, address, valid_bytes))
+            self._places.append(_BufferLocation(offset, address, valid_bytes))
             self._pool.release(address)
 
     def _append(self, address: int, valid_bytes: int) -> int:
@@ -107,12 +107,12 @@ class GpuSpool:
         return offset
 
     def total_bytes(self) -> int:
-        """Valid bytes of all buffers that CUPTI has given back, written or not."""
+        """Valid bytes of all buffers that CUPTI has returned, written or not."""
         rest = self._pool.completed(len(self._places))
         return sum(place.valid_bytes for place in self._places) + sum(size for _, size in rest)
 
     def buffers(self) -> Iterator[tuple[int, int]]:
-        """`(address, valid bytes)` of every buffer, in order; an address is good until the next one is taken.
+        """`(address, valid bytes)` of every buffer, in order; an address is valid until the next iteration.
 
         The thread must have ended.
         """

@@ -1,4 +1,4 @@
-"""CUPTI's columns into nsys's tables of GPU work and of the calls that started it."""
+"""CUPTI's columns into nsys's tables of GPU operations and API calls."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class GpuTables:
         self._names = _KernelNames(file)
         self._untimed: dict[str, int] = {}
         self._operations = 0
-        self._calls = np.zeros(1, dtype=np.bool_)  # by correlation id: whether the call that has it was recorded
+        self._calls = np.zeros(1, dtype=np.bool_)  # by correlation id: whether its call was recorded
         self._without_call = np.empty(0, dtype=np.int64)
 
     def add(self, records: dict[int, Columns]) -> None:
-        """Write what is in a block of records."""
+        """Write a block of records."""
         file = self._file
         self._note_calls(_write_api(file, self._session, records, self._api_names))
         for kind, name in OPERATION_NAMES.items():
@@ -73,7 +73,7 @@ class GpuTables:
         self._calls[correlations] = True
 
     def finish(self) -> list[str]:
-        """Sentences on what is not as it should be."""
+        """Problems found, one sentence each."""
         self._file.make(schema.TABLE_API)
         diagnostics = [
             f"CUPTI gave no times for {untimed} {name}; they are missing in this trace."
@@ -90,7 +90,7 @@ class GpuTables:
 
 
 class _KernelNames:
-    """Ids of the three names of each kernel, by the pointer to its name."""
+    """String ids of the three names of each kernel, by the pointer to its name."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
@@ -112,7 +112,7 @@ class _KernelNames:
 
 
 def _timed(columns: Columns) -> tuple[Columns, int]:
-    """Without the records whose times CUPTI could not collect (it says so by zeros), and how many those are."""
+    """Without the records whose times CUPTI could not collect (they are zeros), and how many those are."""
     timed = (columns["start"] != 0) & (columns["end"] != 0)
     missing = len(timed) - int(np.count_nonzero(timed))
     return {name: values[timed] for name, values in columns.items()} if missing else columns, missing
@@ -186,7 +186,7 @@ def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns, _:
 
 
 def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
-    # CUPTI names the executable graph only; nsys's other id, of the graph it was made from, is not in the record.
+    # CUPTI records the executable graph's id only; the id of its source graph, which nsys has too, is missing.
     values = {**common, "graphId": columns["graph"], "graphExecId": columns["graph"]}
     file.insert_columns(schema.TABLE_GRAPH, values, len(columns["start"]))
 

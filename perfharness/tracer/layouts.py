@@ -1,7 +1,7 @@
-"""Where the fields of CUPTI's activity records stand, and how long a record of each kind is, by CUPTI version.
+"""Offsets of the fields of CUPTI's activity records, and the length of a record of each kind, by CUPTI version.
 
-Read off the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). In all of them the fields that are read
-here keep their places; what changes is the length of a record, as fields are added at its end. No NumPy in here.
+Taken from the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). The fields that are read here have the
+same offsets in all of them; the length of a record changes, as fields are added at its end. No NumPy in here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Layout:
     """One kind of record.
 
     Args:
-        fields: NumPy type and offset in bytes, by the name of the column that becomes of it.
+        fields: NumPy type and offset in bytes, by column name.
         lengths: `(first CUPTI version, length in bytes)`, oldest first.
     """
 

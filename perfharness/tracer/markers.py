@@ -1,8 +1,8 @@
-"""NVTX events that CUPTI took from other libraries: marker records into the same rows as everyone's.
+"""NVTX events of C and C++ libraries: CUPTI's marker records into rows of `nvtx_table`.
 
-A push and a start leave one record each, their end another with the same id, and the data of the first (color,
-category, payload) stand in a record of their own. CUPTI 13.0 names the thread for both kinds of range, so which it is
-shows only in how it ended: on another thread, or not as the innermost, makes it start/end; the rest are push/pop.
+A push or a start is one record, its end another with the same id; color, category and payload are in a third record.
+CUPTI 13.0 does not separate the two kinds of range: one that ended on another thread, or not as the innermost, is taken
+as start/end, the others as push/pop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_DOMAIN = "NVTX"
 
 
 def ended(marker: Columns) -> Any:
-    """Which marker records are of something whole: an instantaneous one, or a range whose end is there too."""
+    """Which marker records are complete: instantaneous, or a range whose end is there too."""
     begins = (marker["flags"] & FLAG_START) != 0
     ends = (marker["flags"] & FLAG_END) != 0
     whole = np.intersect1d(marker["id"][begins], marker["id"][ends])
@@ -39,11 +39,11 @@ def ended(marker: Columns) -> Any:
 def table(
     file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int], wanted: Any = None
 ) -> dict[str, Any]:
-    """Rows as `nvtx_table` has them; times are `perf_counter_ns`.
+    """Rows of `nvtx_table`; times are `perf_counter_ns`.
 
     Args:
-        wanted: which of the marker records get rows; those of ranges that may still end tell only which ranges cross
-            them. None: all.
+        wanted: which of the marker records get rows; those of ranges that may still end are used only to find ranges
+            that cross them. None: all.
     """
     marker = records[cupti.KIND_MARKER]
     wanted = np.ones(len(marker["id"]), dtype=np.bool_) if wanted is None else wanted
@@ -63,7 +63,7 @@ def table(
     end_thread[elsewhere] = threads[at[elsewhere]]
     start = marker["timestamp"][begins].astype(np.int64)
     of_thread = (marker["object_kind"][begins] == OBJECT_THREAD) & ~elsewhere
-    # What is still open ends later than all there is, unless this is the end.
+    # Open ranges end after all records of this block, unless it is the last one.
     reach = end if is_final else np.where(found, end, np.iinfo(np.int64).max)
     among = of_thread & (found if is_final else ~instantaneous)
     nested = of_thread & ~_crossing(start, reach, threads[begins], marker["domain"][begins], among)
@@ -95,7 +95,7 @@ def _match(ids: Any, candidates: Any) -> Any:
 
 
 def _crossing(start: Any, end: Any, thread: Any, domain: Any, among: Any) -> Any:
-    """Which ranges end while one that began later on their thread and domain is still open: no stack does that.
+    """Which ranges end while one that began later on their thread and domain is still open: these are not nested.
 
     start end of the crossing one    |-------|
     a later one of the same stack        |-------|

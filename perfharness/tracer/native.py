@@ -1,10 +1,10 @@
-"""What CUPTI calls back, as machine code: a few instructions that never touch Python.
+"""CUPTI's callbacks as machine code: a few instructions that never call Python.
 
-CUPTI asks for buffers and returns them from inside the pipeline's own CUDA calls, on any thread, holding its own locks.
+CUPTI requests buffers and returns them inside the pipeline's own CUDA calls, on any thread, holding its own locks.
 A ctypes callback would wait for the GIL there: a stall at best, a deadlock when the thread that holds the GIL is itself
 inside a CUDA call. So the two callbacks only hand out and take back slots of one preallocated pool, by an atomic
-addition each, and the clock callback reads CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads. The assembly
-stands beside the bytes; the tests call all three through ctypes.
+addition each, and the clock callback reads CLOCK_MONOTONIC, as `time.perf_counter_ns` does. The assembly is in the
+comments; the tests call all three through ctypes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 
 _PLACEHOLDER = struct.pack("<Q", 0x1122334455667788)
-"""Stands in the code where an absolute address belongs."""
+"""Placeholder of an absolute address in the code."""
 
 _MAP_NORESERVE = 0x4000
 _MAP_FAILED = 2**64 - 1
@@ -174,7 +174,7 @@ def supported() -> bool:
 
 
 def _map(libc: ctypes.CDLL, length: int) -> int:
-    """Address of fresh zero memory that is never given back: CUPTI may call and write until the process has gone."""
+    """Address of new zeroed memory that is never freed: CUPTI may call and write until the process has ended."""
     libc.mmap.restype = ctypes.c_void_p
     address = libc.mmap(
         None,
@@ -190,7 +190,7 @@ def _map(libc: ctypes.CDLL, length: int) -> int:
 
 
 def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
-    """Addresses of the codes, each with its placeholder filled in, in a page that may be run but no longer written."""
+    """Addresses of the codes, each with its placeholder filled in, in a page that is executable and read-only."""
     page = _map(libc, _PAGE_BYTES)
     addresses = []
     offset = 0
@@ -207,13 +207,13 @@ def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
 class BufferPool:
     """Buffers for CUPTI in one reserved stretch of addresses, handed out one after another, each once.
 
-    The stretch is zero and the kernel backs it page by page as it is written, so nothing stalls when a buffer begins. A
-    buffer that was written elsewhere gives its memory back (`release`), but not its addresses, of which there are many.
+    The memory is zeroed and the kernel backs it page by page as it is written, so a new buffer causes no stall. A
+    buffer that was saved to the file releases its memory (`release`), but not its addresses, of which there are many.
 
     Args:
         buffer_bytes: size of one buffer.
-        capacity: how many may be out or kept at a time; beyond, CUPTI drops records and counts them.
-        addresses: how many there are in all; fewer where the system does not reserve so much.
+        capacity: most buffers in use at a time; beyond it, CUPTI drops records and counts them.
+        addresses: buffers in total; fewer where the system does not reserve so much.
 
     Raises:
         OSError: the address space or the right to run code is refused.
@@ -246,23 +246,23 @@ class BufferPool:
 
     @property
     def requested(self) -> int:
-        """How many buffers CUPTI has asked for; more than it was given means that records were dropped."""
+        """How many buffers CUPTI has requested; more than it got means that records were dropped."""
         return int(self.header.requested)
 
     @property
     def completed_count(self) -> int:
-        """How many buffers CUPTI has given back."""
+        """How many buffers CUPTI has returned."""
         return min(int(self.header.completed), int(self.header.capacity))
 
     def completed(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-        """`(address, valid bytes)` of each buffer that CUPTI has given back, in that order, or of some of them."""
+        """`(address, valid bytes)` of the buffers that CUPTI has returned, in that order, or of a slice of them."""
         count = self.completed_count if stop is None else stop
         return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(first, count)]
 
     def release(self, address: int) -> None:
-        """Give back the memory of a buffer whose records are elsewhere, and let CUPTI have another one for it."""
+        """Release the memory of a buffer whose records were saved, and allow CUPTI another one for it."""
         self._libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(self.header.buffer_bytes), mmap.MADV_DONTNEED)
-        # A request that was refused has used up a place of its own.
+        # A refused request has used up a slot too.
         self.header.capacity = min(self._places, max(int(self.header.capacity), int(self.header.requested)) + 1)
 
 
@@ -272,5 +272,5 @@ def view(address: int, length: int) -> memoryview:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Address of an anonymous mapping, good while that is open."""
+    """Address of an anonymous mapping, valid while it is open."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

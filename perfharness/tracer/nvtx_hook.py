@@ -194,7 +194,7 @@ class EventAttributes:
 
 
 class RecordedDomain:
-    """Stands in for `nvtx.Domain`; what is not recorded is asked of the real one."""
+    """Replaces `nvtx.Domain`; other attributes come from the real one."""
 
     def __init__(self, recording: _Recording, name: str | None) -> None:
         self.name = name
@@ -211,7 +211,7 @@ class RecordedDomain:
         return getattr(self._recording.real_domain(self.name), name)
 
     def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> None:
-        """Write one event that begins or marks something; the clock is read last."""
+        """Write a push or a mark; the clock is read last."""
         writer, head = self._log.writer(), self._head(op, message, color, category, payload)
         if head & HAS_PAYLOAD:
             writer.event_with_value(head, self._recording.payload_bits(payload)[1])
@@ -219,7 +219,7 @@ class RecordedDomain:
             writer.event(head)
 
     def start(self, message: Any, color: Any, category: Any, payload: Any) -> int:
-        """Write the begin of a range that any thread may end; its id."""
+        """Write the start of a range that any thread may end; its id."""
         writer, head = self._log.writer(), self._head(START, message, color, category, payload)
         if head & HAS_PAYLOAD:
             return writer.start_with_value(head, self._recording.payload_bits(payload)[1])
@@ -277,17 +277,17 @@ class RecordedDomain:
         self.record(MARK, event.message, event.color, event.category, event.payload)
 
     def get_registered_string(self, string: str | None) -> RegisteredString:
-        """A message, as attributes take it."""
+        """A message in the form that attributes accept."""
         return RegisteredString(self, string)
 
     def get_category_id(self, name: str) -> int:
-        """The category's number. It is recorded by name, so the number stays this process's own."""
+        """The category's number. It is recorded by name; the number is valid in this process only."""
         return self.categories.setdefault(name, len(self.categories) + 1)
 
     def get_event_attributes(
         self, message: Any = None, color: Any = None, category: Any = None, payload: Any = None
     ) -> EventAttributes:
-        """Attributes to use again and again."""
+        """Reusable attributes."""
         return EventAttributes(message, color, category, payload)
 
     def set_event_attributes(self, attributes: EventAttributes, **values: Any) -> None:
@@ -304,7 +304,7 @@ class RecordedDomain:
 
 
 class _Annotate:
-    """Stands in for `nvtx.annotate`: a context manager and a decorator."""
+    """Replaces `nvtx.annotate`: a context manager and a decorator."""
 
     recording: _Recording
 

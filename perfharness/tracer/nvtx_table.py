@@ -24,7 +24,7 @@ FIRST_DOMAIN_OF_LIBRARIES = 1 << 20
 
 @dataclass
 class Naming:
-    """Numbers for what NVTX names: domains, and the categories of each domain."""
+    """Ids of NVTX domains, and of the categories of each domain."""
 
     first: int = 1
     domains: dict[str | None, int] = field(default_factory=lambda: {None: 0})
@@ -36,7 +36,7 @@ class Naming:
         return self.domains.setdefault(name, len(self.domains) - 1 + self.first)
 
     def category(self, domain: int, name: str) -> int:
-        """Id of a named category, none that somebody uses by its number."""
+        """Id of a named category; numbers that are used without a name are skipped."""
         found = self.categories.get((domain, name))
         if found is None:
             found = 1
@@ -65,20 +65,20 @@ def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> None:
 
 
 class MarkerTable:
-    """Writes the events of NVTX in other libraries, which CUPTI recorded, block by block.
+    """Writes the NVTX events of other libraries, which CUPTI recorded, block by block.
 
-    A range is written once its end has come; until then its records are kept.
+    A range is written once its end is there; until then its records are kept.
     """
 
     def __init__(self, file: TraceFile, session: Session) -> None:
         self._file = file
         self._session = session
-        # Ids of their own: those of the log's domains are given when it is written.
+        # Separate ids: those of the log's domains are assigned when it is written.
         self._naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
         self._kept: dict[int, Columns] = {}
 
     def add(self, records: dict[int, Columns]) -> None:
-        """Write what is whole after this block."""
+        """Write the events that are complete after this block."""
         for kind in (cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
             if kind in records:
                 self._kept[kind] = joined_columns([*([self._kept[kind]] if kind in self._kept else []), records[kind]])
@@ -86,7 +86,7 @@ class MarkerTable:
             self._write(markers.ended(self._kept[cupti.KIND_MARKER]))
 
     def finish(self) -> None:
-        """Write what was never ended, and the names of the domains."""
+        """Write the ranges that were never ended, and the names of the domains."""
         if cupti.KIND_MARKER in self._kept:
             self._write(np.ones(len(self._kept[cupti.KIND_MARKER]["id"]), dtype=np.bool_))
         _write_names(self._file, self._session.log.facts, self._naming, 0)
@@ -98,7 +98,7 @@ class MarkerTable:
         self._kept[cupti.KIND_MARKER] = {name: values[~wanted] for name, values in marker.items()}
         if cupti.KIND_MARKER_DATA in self._kept:
             data = self._kept[cupti.KIND_MARKER_DATA]
-            # The data of what is not there yet may have come before it.
+            # Data may precede its marker, which comes in a later block.
             rest = ~np.isin(data["id"], marker["id"][wanted])
             self._kept[cupti.KIND_MARKER_DATA] = {name: values[rest] for name, values in data.items()}
 
@@ -131,7 +131,7 @@ def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> No
 
 @dataclass(frozen=True)
 class _KeyColumns:
-    """What the keys of a log stand for, a place each."""
+    """The attributes of a log's keys, as columns."""
 
     domain: Any
     category: Any

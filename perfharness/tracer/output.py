@@ -1,4 +1,4 @@
-"""All that was recorded into `trace.sqlite`: decode, put on one clock, write as a whole. Runs after the script."""
+"""Writes `trace.sqlite`: decodes all records, puts them on one clock, replaces the file. Runs after the script."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SEVERITY_WARNING = 2
 
 
 def write_trace(session: Session) -> Path:
-    """Write the trace of a session whose script has ended; the path.
+    """Write the trace of a session whose script has ended; returns its path.
 
-    The file appears under its name only when it is whole. The logs of children that have ended are taken in; those of
-    children that still run stay for `complete_trace`. Raises OSError or sqlite3.Error where it cannot be written.
+    The file gets its name only when it is complete. The logs of ended children are merged; those of running children
+    stay for `complete_trace`. Raises OSError or sqlite3.Error where it cannot be written.
     """
     output = Path(session.output_dir)
     output.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def write_trace(session: Session) -> Path:
     paths = [path for path in log_paths(output) if path.name == session.log_name or not _is_alive(path)]
     with _new_file(path) as file:
         _fill(file, session)
-        _take_in(file, paths, session.origin_ns)
+        _merge_logs(file, paths, session.origin_ns)
         file.write_strings()
     _remove(paths)
     if session.gpu is not None:
@@ -52,13 +52,13 @@ def write_trace(session: Session) -> Path:
 
 
 def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
-    """Take what processes left in the folder into its trace, which is made where there is none; None: there is nothing.
+    """Merge the logs that processes left in the folder into its trace, made if there is none; None: there is no log.
 
-    For processes that were killed, or outlived the one that wrote the trace. May be called again at any time: what was
-    taken in once is not taken in again. Raises OSError or sqlite3.Error where the trace cannot be written.
+    For processes that were killed, or outlived the one that wrote the trace. May be called again at any time: a log is
+    merged once. Raises OSError or sqlite3.Error where the trace cannot be written.
 
     Args:
-        of_running: take in what processes have recorded that still run; they may record more, which is lost then.
+        of_running: merge the logs of running processes too; events that they record later are lost.
     """
     path = folder / TRACE_NAME
     paths = [log for log in log_paths(folder) if of_running or not _is_alive(log)]
@@ -71,7 +71,7 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
         with TraceFile(path, new=False) as file:
             merged = set(file.values(schema.TABLE_PERFHARNESS, schema.META_MERGED_LOG))
             origin_ns = int(file.values(schema.TABLE_PERFHARNESS, schema.META_CLOCK_ORIGIN_NS)[0])
-            _take_in(file, [path for path in paths if path.name not in merged], origin_ns)
+            _merge_logs(file, [path for path in paths if path.name not in merged], origin_ns)
             file.write_strings()
     else:
         facts = min((facts for facts in map(_facts, paths) if facts), key=lambda facts: facts.started_ns, default=None)
@@ -87,14 +87,14 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
                 schema.META_CLOCK_ORIGIN_NS: str(facts.started_ns),
             }
             file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), list(meta.items()))
-            _take_in(file, paths, facts.started_ns)
+            _merge_logs(file, paths, facts.started_ns)
             file.write_strings()
     _remove(paths)
     return path
 
 
 def log_paths(folder: Path) -> list[Path]:
-    """The logs of ranges in a folder that are in no trace yet, the oldest first."""
+    """The range logs in a folder that are in no trace yet, oldest first."""
     found = [path for path in folder.glob(f"{LOG_PREFIX}*{LOG_SUFFIX}") if path.is_file() and not path.is_symlink()]
     return sorted(found, key=lambda path: path.stem.rpartition("_")[2])
 
@@ -111,8 +111,8 @@ def _new_file(path: Path) -> Iterator[TraceFile]:
         unfinished.unlink(missing_ok=True)
 
 
-def _take_in(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
-    """Write the events of these logs, and of whom they are. A log that cannot be read is named in the trace."""
+def _merge_logs(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
+    """Write the events of these logs and their processes. A log that cannot be read is named in the trace."""
     for path in paths:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
@@ -135,7 +135,7 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _remove_gpu_records(folder: Path) -> None:
-    """Remove what killed processes left of the GPU: what it means was in their memory."""
+    """Remove the GPU records of killed processes: decoding them needs data from their memory."""
     for path in folder.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}"):
         pid = path.name.removeprefix(FILE_PREFIX).removesuffix(FILE_SUFFIX)
         if pid.isdecimal() and not path.is_dir() and not Path(f"/proc/{pid}").exists():
@@ -188,7 +188,7 @@ def _fill(file: TraceFile, session: Session) -> None:
 
 
 def gpu_records(session: Session) -> tuple[Iterable[dict[int, Columns]], dict[str, str], dict[tuple[int, int], str]]:
-    """Blocks of decoded records by kind (none where the GPU was not traced), what the trace says of itself about that,
+    """Blocks of decoded records by kind (none where the GPU was not traced), metadata about it,
     and the names of API functions by domain and number.
     """
     meta = {
@@ -218,7 +218,7 @@ def gpu_records(session: Session) -> tuple[Iterable[dict[int, Columns]], dict[st
 
 
 def _cuda_was_used() -> bool:
-    """Whether the process loaded the driver and initialised it: without that there was no GPU work for certain."""
+    """Whether the process loaded and initialised the driver: otherwise there was no GPU work."""
     try:
         mapped = "libcuda.so" in Path("/proc/self/maps").read_text()
     except OSError:

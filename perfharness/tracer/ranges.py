@@ -1,7 +1,7 @@
 """Range logs into columns: every push with its pop, every start with its end, block by block.
 
-A block is what the log holds in some regions of its file. What is still open at the end of a block is kept for the
-next, so memory is bounded by the block, the names, and the ranges that are open at one moment.
+A block is the records of some regions of the file. Ranges open at the end of a block are kept for the next, so memory
+is bounded by the block, the names, and the ranges that are open at one time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RangeEvents:
     Args:
         key: index into the log's `attributes`.
         end: `NO_END` for a range that was never closed, and for marks.
-        end_thread: thread that ended it, where that is another one; else `NO_END`.
+        end_thread: thread that ended it, if another one; else `NO_END`.
         payload: 64 bits; counts where `has_payload`.
     """
 
@@ -77,13 +77,13 @@ class RangeEvents:
 
 @dataclass(frozen=True)
 class LoggedRanges:
-    """The log of one process, as it lies on disk.
+    """The log of one process.
 
     Args:
-        attributes: of each key; those that could not be written have no name.
-        lost_events: how many found no room on the disk.
-        path: file of the records; None: they are given.
-        regions: the records, where they are given.
+        attributes: of each key; keys that could not be written have no name.
+        lost_events: how many were dropped for lack of disk space.
+        path: file of the records; None: they are in `regions`.
+        regions: the records, if in memory.
     """
 
     facts: LogFacts
@@ -93,7 +93,7 @@ class LoggedRanges:
     regions: tuple[Int64, ...] = ()
 
     def blocks(self) -> Iterator[Int64]:
-        """The records in the order of the file: some regions of it at a time, as two columns."""
+        """The records in file order, some regions at a time, as two columns."""
         if self.path is None:
             for region in self.regions:
                 yield region.reshape(-1, 2)
@@ -107,7 +107,7 @@ class LoggedRanges:
 
 
 def read_log(path: Path) -> LoggedRanges:
-    """The log whose records lie there. Raises OSError and ValueError where it is none."""
+    """The log at that path. Raises OSError and ValueError where it is none."""
     with path.open("rb") as file:
         header = file.read(HEADER.size)
     lost_events = 0
@@ -125,19 +125,19 @@ def read_log(path: Path) -> LoggedRanges:
     except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{names} holds no names of ranges: {error}") from error
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
-        raise ValueError(f"{names} does not say whose log it is")
+        raise ValueError(f"{names} does not name its process")
     return LoggedRanges(facts, attributes, lost_events, path)
 
 
-def of_memory(log: RangeLog) -> LoggedRanges:
-    """A log that was held in memory."""
+def log_in_memory(log: RangeLog) -> LoggedRanges:
+    """The log of this process, from memory."""
     attributes = [_NO_NAME, *(_attributes(line) for line in log.definitions)]
     regions = tuple(np.frombuffer(region, dtype=np.int64) for region in log.regions)
     return LoggedRanges(log.facts, attributes, log.lost_events, None, regions)
 
 
 def _attributes(line: bytes) -> RangeAttributes:
-    """Attributes of a line, their texts as UTF-8 can hold them."""
+    """Attributes of a line; their texts are valid UTF-8."""
     values: list[Any] = json.loads(line)
     texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in values]
     domain, message, category, color, category_id, double_payload = texts
@@ -151,7 +151,7 @@ def _attributes(line: bytes) -> RangeAttributes:
 
 
 def decode(log: LoggedRanges) -> Iterator[RangeEvents]:
-    """All events of a log, in no particular order. Pops and ends that match nothing are left out, as nsys does."""
+    """All events of a log, in no particular order. Unmatched pops and ends are dropped, as nsys does."""
     pairing = _Pairing(log.attributes)
     is_first = True
     for block in log.blocks():
@@ -169,7 +169,7 @@ def joined(parts: list[RangeEvents]) -> RangeEvents:
 
 
 def _records_by_thread(block: Int64, *, is_first: bool) -> Iterator[tuple[int, Int64]]:
-    """The records of each thread in a block, in their order; what was never written is left out."""
+    """The records of each thread in a block, in order, without unwritten ones."""
     parts: dict[int, list[Int64]] = {}
     for region in range(0, len(block), _REGION_RECORDS):
         at = region + (FIRST_CHUNK_BYTES // RECORD_BYTES if is_first and region == 0 else 0)
@@ -188,7 +188,7 @@ def _records_by_thread(block: Int64, *, is_first: bool) -> Iterator[tuple[int, I
 
 
 class _Pairing:
-    """Begins that wait for their ends, from block to block."""
+    """Ranges whose end is in a later block."""
 
     def __init__(self, attributes: list[RangeAttributes]) -> None:
         numbers: dict[str | None, int] = {}
@@ -224,7 +224,7 @@ class _Pairing:
             self._start_end.append({name: values[rows] for name, values in table.items()})
 
     def take_closed(self) -> RangeEvents:
-        """What was found to be whole since the last time."""
+        """The ranges completed since the last call."""
         if self._start_end:
             parts = self._start_end
             self._pair_start_end({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
@@ -242,10 +242,10 @@ class _Pairing:
         )
 
     def _pair_stack(self, table: dict[str, Int64], rows: Int64, before: list[tuple[int, ...]]) -> None:
-        """Ranges of one thread and one stack. `rows`: its pushes and pops, in the order of their recording.
+        """Ranges of one thread and one stack. `rows`: its pushes and pops, in recorded order.
 
-        The depth at which a push arrives is the depth from which its pop leaves; at one depth they take turns. A pop
-        below the depth at which the block begins closes the innermost of the ranges open before it.
+        The depth after a push equals the depth before its pop; at one depth pushes and pops alternate. A pop below the
+        block's initial depth closes the innermost of the ranges open before it.
         """
         is_push = table["op"][rows] == PUSH
         level = np.cumsum(np.where(is_push, 1, -1))
@@ -269,7 +269,7 @@ class _Pairing:
         before.extend(_as_tuples(table, rows[np.sort(pushes[~is_closed])]))
 
     def _pair_start_end(self, table: dict[str, Int64]) -> None:
-        """Starts and ends of all threads by their number."""
+        """Match the starts and ends of all threads by id."""
         starts, ends = np.flatnonzero(table["op"] == START), np.flatnonzero(table["op"] == END)
         ends = ends[np.argsort(table["range_id"][ends], kind="stable")]
         ids = table["range_id"][ends]
@@ -300,7 +300,7 @@ class _Pairing:
 
 
 def _event_columns(thread: int, records: Int64) -> dict[str, Int64]:
-    """Columns of the events of one thread, each with the payload and the number that stand before it."""
+    """Columns of the events of one thread, each with the payload and the id recorded before it."""
     op = records[:, 0] & _OP_MASK
     kind = op & ~HAS_PAYLOAD
     is_event = (op != VALUE) & (op != ID)
@@ -327,7 +327,7 @@ def _event_columns(thread: int, records: Int64) -> dict[str, Int64]:
 
 
 def _places_by_stack(op: Int64) -> tuple[Int64, Int64]:
-    """Where number and payload of each event stand, or -1, where a signal's handler has written events in between."""
+    """Positions of each event's id and payload, or -1, where a signal handler has written events in between."""
     number_at, value_at = np.full(len(op), -1, dtype=np.int64), np.full(len(op), -1, dtype=np.int64)
     values: list[int] = []
     numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""CUPTI's raw buffers into columns, one set a kind of record. Runs after the script has ended."""
+"""CUPTI's raw buffers into columns by kind of record. Runs after the script has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfharness.tracer.layouts import LAYOUTS, record_lengths
 Columns = dict[str, NDArray[Any]]
 
 RECORDS_CHECKED = 4096
-"""So many records of each run are walked with CUPTI itself, to see that their lengths are those of `layouts`."""
+"""Number of records of each run that CUPTI itself walks, to check their lengths against `layouts`."""
 
 BUFFERS_OF_BLOCK = 32
 
@@ -24,11 +24,11 @@ _WORD_BYTES = 8
 
 
 class LayoutError(Exception):
-    """The records do not stand as `layouts` says; decoding them would give wrong numbers."""
+    """The records differ from `layouts`; decoding them would give wrong numbers."""
 
 
 def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> Iterator[dict[int, Columns]]:
-    """Columns of each kind that occurs, some buffers at a time, records in the order of the buffers."""
+    """Columns of each kind that occurs, some buffers at a time, in buffer order."""
     lengths = record_lengths(cupti.version)
     parts: dict[int, list[Columns]] = {}
     held = 0
@@ -49,7 +49,7 @@ def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> Iterator[dict[in
 
 
 def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
-    """See that the first records are as long as `layouts` says. Raises `LayoutError`."""
+    """Check the lengths of the first records against `layouts`. Raises `LayoutError`."""
     lengths = record_lengths(cupti.version)
     left = RECORDS_CHECKED
     for address, valid in buffers:
@@ -69,7 +69,7 @@ def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
 
 
 def _walk(cupti: Cupti, address: int, valid: int) -> Iterable[tuple[int, int]]:
-    """`(address, kind)` of each record, as CUPTI itself finds them."""
+    """`(address, kind)` of each record, found by CUPTI itself."""
     following = cupti.library.cuptiActivityGetNextRecord
     record = ctypes.c_void_p(None)
     while following(ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)) == 0 and record.value:
@@ -77,7 +77,7 @@ def _walk(cupti: Cupti, address: int, valid: int) -> Iterable[tuple[int, int]]:
 
 
 def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) -> dict[int, list[int]]:
-    """Where in the buffer the records of each kind begin, in words of eight bytes."""
+    """Offsets of the records of each kind in the buffer, in words of eight bytes."""
     kinds = native.view(address, valid - valid % _WORD_BYTES).cast("I")[::2]
     word_lengths = {kind: length // _WORD_BYTES for kind, length in lengths.items()}
     found: dict[int, list[int]] = {kind: [] for kind in lengths}
@@ -89,7 +89,7 @@ def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) ->
             found[kind].append(at)
             at += word_lengths[kind]
     except KeyError:
-        # A kind that nobody here asked for (the script may have): only CUPTI knows how long such a record is.
+        # A kind that the script itself enabled: only CUPTI knows the length of such a record.
         found = {kind: [] for kind in lengths}
         for record, kind in _walk(cupti, address, valid):
             if kind in found:
@@ -98,7 +98,7 @@ def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) ->
 
 
 def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArray[Any]:
-    """The records that begin there, side by side, as a structured array."""
+    """The records at these offsets, as a structured array."""
     words = np.frombuffer(native.view(address, valid - valid % _WORD_BYTES), dtype=np.uint64)
     inside = np.arange(length // _WORD_BYTES)
     starts = np.asarray(offsets, dtype=np.int64)

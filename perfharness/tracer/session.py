@@ -1,4 +1,4 @@
-"""The life of one traced process: what is installed before the script, what is written after it, however it ends."""
+"""One traced process: hooks installed before the script, the trace written after it, however it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from perfharness.model import range_log
-from perfharness.script import die_of, is_safe_path, own_imports
+from perfharness.script import end_by_signal, is_safe_path, own_imports
 from perfharness.tracer import nvtx_hook
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 TRACE_NAME = "trace.sqlite"
 
 GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
-"""One of these is there on a machine whose NVIDIA GPU a process can use: discrete, WSL, Tegra."""
+"""A machine with a usable NVIDIA GPU has one of these: discrete, WSL, Tegra."""
 
 
-def _both_clocks() -> tuple[int, int]:
-    """The trace's clock and UTC at one moment: the closest of some pairs of readings; the first is always late."""
+def _read_both_clocks() -> tuple[int, int]:
+    """The trace's clock and UTC at one time: the closest of several pairs of readings; the first is always slow."""
     best = None
     for _ in range(5):
         before = time.perf_counter_ns()
@@ -39,13 +39,13 @@ def _both_clocks() -> tuple[int, int]:
 
 
 class Session:
-    """One traced process. `start` is called once, before the script; `finish` by whatever ends the process first."""
+    """One traced process. `start` is called once, before the script; `finish` at the first exit path."""
 
     def __init__(self, output_dir: str, write: Callable[[Session], object]) -> None:
         self.output_dir = output_dir
         self._write = write
         self.pid = os.getpid()
-        self.origin_ns, self.origin_unix_ns = _both_clocks()
+        self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
         self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
@@ -54,19 +54,19 @@ class Session:
         self.gpu_reason: str | None = None
         self.diagnostics: list[str] = []
         self._finished = False
-        self._dying_of: int | None = None
+        self._exit_signal: int | None = None
         self._sys_path: list[str] = []
 
     @classmethod
     def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
-        """Install the logs, the GPU trace and the ways to the end; from here on the script may run.
+        """Install the logs, the GPU trace and the exit handlers.
 
         Args:
-            output_dir: where the trace goes.
-            write: writes it, once the script has ended.
+            output_dir: folder of the trace.
+            write: writes it after the script has ended.
         """
         session = cls(output_dir, write)
-        # Without the folder that `-m` put first: the tracer's later imports must not find the script's modules.
+        # Without the folder that `-m` adds: the tracer's later imports must not find the script's modules.
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
         nvtx_hook.install(session.log, session.diagnostics)
@@ -76,7 +76,7 @@ class Session:
             session.gpu, session.gpu_reason = start_gpu_trace(session.output_dir)
         else:
             session.gpu_reason = "there is no NVIDIA GPU on this machine"
-        # Registered before anything of the script's, so it runs last: after its threads and its own exit functions.
+        # Registered before the script's, so it runs last: after its threads and its own exit functions.
         atexit.register(session.finish)
         os.register_at_fork(after_in_child=session._forget_in_child)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -97,21 +97,21 @@ class Session:
                 f"perfharness: {os.path.join(self.output_dir, TRACE_NAME)} could not be written: "  # noqa: PTH118
                 f"{type(error).__name__}: {error}; this process has no trace\n"
             )
-        if self._dying_of is not None:
-            die_of(self._dying_of)
+        if self._exit_signal is not None:
+            end_by_signal(self._exit_signal)
 
     def end_by_sigint(self) -> None:
-        """Have the process end by SIGINT when all is done, as Python does after a KeyboardInterrupt."""
-        self._dying_of = signal.SIGINT
+        """End the process by SIGINT after `finish`, as Python does after a KeyboardInterrupt."""
+        self._exit_signal = signal.SIGINT
 
     def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() == self.pid and self._finished:
-            self._dying_of = number  # the trace is being written: first that, then the end
+            self._exit_signal = number  # after the trace, which is being written
             return
         self.finish()
-        die_of(number)
+        end_by_signal(number)
 
     def _forget_in_child(self) -> None:
-        """A forked child has a log of its own, which lies beside; CUDA does not survive a fork."""
+        """A forked child has its own log file; CUDA does not survive a fork."""
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

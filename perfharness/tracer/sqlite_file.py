@@ -1,4 +1,4 @@
-"""A trace file being written or added to: tables are made when they get rows, strings are kept once."""
+"""A trace file being written or extended: tables are made with their first rows, strings are stored once."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.tables import ENUMERATIONS, TABLES
 
-ROWS_AT_ONCE = 100_000
+ROWS_PER_INSERT = 100_000
 
 
 class TraceFile:
-    """A context: on a normal exit all is committed; on an exception a new file is worthless, an old one as before.
+    """A context: a normal exit commits; after an exception a new file is invalid, an existing one unchanged.
 
     Args:
         path: the file.
-        new: whether it is made; otherwise it is a trace that gets more rows.
+        new: whether to create it; otherwise rows are added to an existing trace.
     """
 
     def __init__(self, path: Path, *, new: bool = True) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._is_new = new
         if new:
-            # Nobody sees the file before it is whole, so neither a journal nor waiting for the disk protects anything.
+            # The file is renamed when it is complete, so neither a journal nor waiting for the disk is needed.
             for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
                 self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute("BEGIN IMMEDIATE")
@@ -63,13 +63,13 @@ class TraceFile:
         return self._strings.setdefault(text, len(self._strings) + 1)
 
     def make(self, table: str) -> None:
-        """Make the table, if it is not there yet."""
+        """Make the table if it does not exist."""
         if table not in self._made:
             self._made.add(table)
             self._connection.execute(f"CREATE TABLE {table} ({TABLES[table]})")
 
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows; without any, the table stays out of the file."""
+        """Insert rows; without any, the table is not made."""
         rows = list(rows)
         if rows:
             self.make(table)
@@ -81,19 +81,19 @@ class TraceFile:
             return
         self.make(table)
         statement = _statement(table, list(columns))
-        for start in range(0, count, ROWS_AT_ONCE):
-            stop = min(start + ROWS_AT_ONCE, count)
+        for start in range(0, count, ROWS_PER_INSERT):
+            stop = min(start + ROWS_PER_INSERT, count)
             parts = [_slice(values, start, stop) for values in columns.values()]
             self._connection.executemany(statement, zip(*parts, strict=True))
 
     def write_strings(self) -> None:
-        """Write what is new in `StringIds`."""
+        """Write the new strings to `StringIds`."""
         new = itertools.islice(self._strings.items(), self._strings_written, None)
         self.insert(schema.TABLE_STRINGS, ("id", "value"), [(number, text) for text, number in new])
         self._strings_written = len(self._strings)
 
     def values(self, table: str, name: str) -> list[str]:
-        """The values of a name in a table of names and values."""
+        """All values of a name in a table with the columns `name` and `value`."""
         if table not in self._made:
             return []
         return [value for (value,) in self._connection.execute(f"SELECT value FROM {table} WHERE name = ?", (name,))]

@@ -1,4 +1,4 @@
-"""The tables of `trace.sqlite`: names, columns and types of nsys's export schema 3.20, and rows that never change."""
+"""The tables of `trace.sqlite`: names, columns and types of nsys's export schema 3.20, and constant rows."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK
 from perfharness.model.range_log import FIRST_CHUNK_BYTES, HAS_PAYLOAD, OP_BITS, RECORD_BYTES, RangeLog
-from perfharness.tracer.ranges import of_memory
+from perfharness.tracer.ranges import log_in_memory
 
 OP_NAMES = {
     range_log.PUSH: "push",
@@ -72,7 +72,7 @@ def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:
 
 
 def _decode(log: RangeLog, pairs: list[tuple[int, int]]) -> list[Event]:
-    attributes = of_memory(log).attributes
+    attributes = log_in_memory(log).attributes
     decoded = []
     payload = range_id = 0
     for head, value in pairs:

@@ -168,8 +168,8 @@ def test_nothing_that_is_there_is_refused(script: Path, module: ModuleType) -> N
     [
         ("package.inner:helpr", "package/inner.py has no helpr; did you mean helper?"),
         ("package.inner:Model.call", "package/inner.py has no Model.call"),
-        ("package.gone:f", "finds no module package.gone (nor is it beside the script)"),
-        ("gone.inner.f", "finds no module gone (nor is it beside the script)"),
+        ("package.gone:f", "finds no module package.gone (nor is it next to the script)"),
+        ("gone.inner.f", "finds no module gone (nor is it next to the script)"),
         ("package.gone.f", "package/__init__.py has no gone.f"),
         ("script:main", "script is the script itself; write __main__:main"),
         ("package.inner:Model", "Model is a class; name one of its methods"),

@@ -13,7 +13,7 @@ from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import RangeLog
-from perfharness.tracer.ranges import decode, joined, of_memory
+from perfharness.tracer.ranges import decode, joined, log_in_memory
 from tests.unit.recorder_events import Event, drawn, events, recording
 
 
@@ -297,8 +297,8 @@ def test_ranges_of_two_recorders_have_numbers_of_their_own(log: RangeLog) -> Non
         await asyncio.gather(one(fast, "f", 2), one(slow, "s", 5), one(again, "a", 3))
 
     asyncio.run(main())
-    decoded = joined(list(decode(of_memory(log))))
-    attributes = of_memory(log).attributes
+    decoded = joined(list(decode(log_in_memory(log))))
+    attributes = log_in_memory(log).attributes
     found = {
         attributes[key].message: (attributes[key].category, end)
         for key, end, kind in zip(decoded.key, decoded.end, decoded.event_type, strict=True)

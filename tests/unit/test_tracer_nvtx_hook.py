@@ -26,7 +26,7 @@ from perfharness.model.range_log import (
     RangeLog,
 )
 from perfharness.tracer import nvtx_hook
-from perfharness.tracer.ranges import NO_END, RangeEvents, joined, of_memory
+from perfharness.tracer.ranges import NO_END, RangeEvents, joined, log_in_memory
 from perfharness.tracer.ranges import decode as decoded_blocks
 from tests.unit.recorder_events import records
 
@@ -74,11 +74,11 @@ def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def decode(log: RangeLog) -> RangeEvents:
-    return joined(list(decoded_blocks(of_memory(log))))
+    return joined(list(decoded_blocks(log_in_memory(log))))
 
 
 def attributes_of(log: RangeLog) -> list[RangeAttributes]:
-    return of_memory(log).attributes
+    return log_in_memory(log).attributes
 
 
 def events(log: RangeLog) -> list[tuple[int, str, str | None, str | int | None]]:

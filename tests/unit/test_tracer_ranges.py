@@ -36,7 +36,7 @@ from perfharness.model.range_log import (
     RangeLog,
 )
 from perfharness.tracer.output import complete_trace, log_paths
-from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents, joined, of_memory, read_log
+from perfharness.tracer.ranges import NO_END, LoggedRanges, RangeEvents, joined, log_in_memory, read_log
 from perfharness.tracer.ranges import decode as decoded_blocks
 
 Row = tuple[str, int, int]
@@ -170,7 +170,7 @@ def test_each_domain_has_a_stack() -> None:
 
 
 def test_a_log_with_nothing_in_it() -> None:
-    assert len(decode(of_memory(RangeLog()))) == 0
+    assert len(decode(log_in_memory(RangeLog()))) == 0
 
 
 def test_a_record_that_is_only_half_written_is_left_out() -> None:
