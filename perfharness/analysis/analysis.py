@@ -55,6 +55,6 @@ class Analysis:
 
     @property
     def findings(self) -> list[Finding]:
-        """What there is to say against the numbers."""
+        """Findings about the numbers."""
         judged = judge_stages(self.stages, self.stage_times, self.options.warmup_batches)
         return [*self.table.findings, *self.stages.findings, *judged]

@@ -13,7 +13,7 @@ def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
     """For each of `calls` (indices into `api`) the innermost stage that holds it whole; -1 where none does.
 
     Stages of one owner, thread and lane nest. Where lanes (or recorders) of one thread overlap around a call, the one
-    that began last is taken: a thread does not tell which of its tasks made the call.
+    that began last is taken: which task of the thread made the call is not known.
     """
     found = np.full(len(calls), NO_PARENT, dtype=np.int64)
     if not len(stages) or not len(calls):
@@ -44,7 +44,7 @@ def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
 
 
 def _nests(stages: StageTable, start: Int64, end: Int64, begin: int, stop: int) -> bool:
-    """Whether the stages of a slice lie beside or inside each other: those with one parent do not overlap."""
+    """Whether the stages of a slice lie next to or inside each other: those with one parent do not overlap."""
     order = begin + np.lexsort((np.arange(begin, stop), stages.parent[begin:stop]))
     siblings = stages.parent[order[1:]] == stages.parent[order[:-1]]
     return not (siblings & (start[order[1:]] < end[order[:-1]])).any()
@@ -55,10 +55,10 @@ def _last_around(starts: list[int], ends: list[int], call_start: Int64, call_end
     found = np.full(len(call_start), NO_PARENT, dtype=np.int64)
     is_open: list[int] = []
     coming = 0
-    for place, (begins, finishes) in enumerate(zip(call_start.tolist(), call_end.tolist(), strict=True)):
+    for position, (begins, finishes) in enumerate(zip(call_start.tolist(), call_end.tolist(), strict=True)):
         while coming < len(starts) and starts[coming] <= begins:
             is_open.append(coming)
             coming += 1
         is_open = [stage for stage in is_open if ends[stage] >= begins]
-        found[place] = max((stage for stage in is_open if ends[stage] >= finishes), default=NO_PARENT)
+        found[position] = max((stage for stage in is_open if ends[stage] >= finishes), default=NO_PARENT)
     return found

@@ -23,19 +23,19 @@ LOWER_IS_BETTER = re.compile(r"mse|max_absolute|max_relative|abs_rel|sq_rel|rmse
 """Metrics of ours, of which 0 is perfect."""
 
 TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")
-"""Metrics of ours that are a difference to the baseline already."""
+"""Metrics of ours that are already a difference to the baseline."""
 
 NOT_MEASURED = "-"
 """What tables have instead of a number."""
 
 MUCH_DRIFT_PERCENT = 5.0
-"""Of a latency within its loop: told wherever its figures are shown."""
+"""Of a latency within its loop: shown with its figures."""
 
 MUCH_CLOCK_DROP_PERCENT = 5.0
-"""Of the SM clock while a case was measured: told likewise."""
+"""Of the SM clock while a case was measured: shown likewise."""
 
-APART_PERCENT = 10.0
-"""Between the timed rounds and the same rounds with a sampler beside them; on an H200 that took 0 to 6 % longer."""
+DEVIATION_PERCENT = 10.0
+"""Between the timed rounds and the same rounds with a sampler running; on an H200 that took 0 to 6 % longer."""
 
 
 def cell_of(case: BenchCase) -> str:
@@ -89,22 +89,22 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
     return Estimate(value=ratio, low=low / base_high, high=high / base_low if base_low > 0 else None)
 
 
-def apart_percent(timed: Estimate, again: float) -> float | None:
+def deviation_percent(timed: Estimate, again: float) -> float | None:
     """How much the rate of a second pass of the same case is above that of the timed rounds, in percent.
 
-    None where it is within their interval, or `APART_PERCENT` or less: rounds with a sampler beside them may well take
-    a few percent longer. Beyond that the interval, which knows of its own seconds only, says less than it seems to.
+    None where it is within their interval, or `DEVIATION_PERCENT` or less: rounds with a sampler running may well
+    take a few percent longer. Beyond that the interval, which knows of its own seconds only, is too narrow.
     """
     if timed.value <= 0:
         return None
     inside = timed.interval is not None and timed.interval[0] <= again <= timed.interval[1]
     percent = 100 * (again - timed.value) / timed.value
-    return None if inside or abs(percent) <= APART_PERCENT else round(percent, 3)
+    return None if inside or abs(percent) <= DEVIATION_PERCENT else round(percent, 3)
 
 
-def gain(result: CaseResult, at_once: InstancesRecord | StreamsRecord) -> float | None:
+def gain(result: CaseResult, concurrent: InstancesRecord | StreamsRecord) -> float | None:
     """How many times the items per second of one that runs alone several have together."""
-    one, all_of_them = result.items_per_second, at_once.items_per_second
+    one, all_of_them = result.items_per_second, concurrent.items_per_second
     return None if one is None or one.value <= 0 or all_of_them is None else all_of_them / one.value
 
 
@@ -191,7 +191,7 @@ def drift_line(latency: LatencyStats | None) -> str | None:
 def unsteady_speed(result: CaseResult) -> str | None:
     """Where the telemetry pass ran at another speed than the timed rounds, so that one of both is unusual."""
     timed, again = result.items_per_second, result.telemetry_items_per_second
-    if timed is None or again is None or (percent := apart_percent(timed, again)) is None:
+    if timed is None or again is None or (percent := deviation_percent(timed, again)) is None:
         return None
     rates = [in_significant_digits(rate) for rate in (timed, Estimate(value=again))]
     return (

@@ -1,4 +1,4 @@
-"""What cases are called for people: the cell in the words of the table, then the batch sizes."""
+"""Names of cases for people: the cell as the table shows it, then the batch sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def short_backend(name: str) -> str:
 
 @dataclass(frozen=True)
 class CaseNames:
-    """Names of the cases of one suite, as short as they can be told apart.
+    """Names of the cases of one suite, as short as they can be and still distinct.
 
     Args:
         with_model: several models are named together.

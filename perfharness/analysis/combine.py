@@ -12,7 +12,7 @@ from perfharness.analysis.entries import PER_ITEM
 from perfharness.analysis.mean_entries import mean_of_entries
 from perfharness.analysis.outside import outside_tree
 from perfharness.analysis.paths import free_key
-from perfharness.analysis.tabulate import place_at, statistics_tree
+from perfharness.analysis.tabulate import statistics_tree, subtree_at
 from perfharness.analysis.throughput import throughput
 from perfharness.model.result import Float64, Path, ProcessResult, Tree
 
@@ -78,7 +78,7 @@ def _renamed(result: ProcessResult, renamed: Mapping[Path, Path]) -> ProcessResu
     mean_data: Tree = {}
     for path in result.values_minus_warmup:
         numbers = {key: value for key, value in _at(result.mean_data, path).items() if not isinstance(value, dict)}
-        place_at(mean_data, new(path)).update(numbers)
+        subtree_at(mean_data, new(path)).update(numbers)
     return replace(
         result,
         mean_data=mean_data,

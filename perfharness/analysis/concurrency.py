@@ -1,4 +1,4 @@
-"""How many processes were at it at once: inside a measured batch, over a window of time."""
+"""How many processes were inside a measured batch concurrently, over a window of time."""
 
 from __future__ import annotations
 

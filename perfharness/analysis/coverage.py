@@ -1,6 +1,6 @@
-"""What is not in a trace: GPU work that was started and left no record, told from the trace alone.
+"""What is not in a trace: GPU work that was started and left no record, seen from the trace alone.
 
-A trace that lost events looks whole (nsys 2023.4 on CUDA 13 writes such files). Three signs give it away: launching
+A trace that lost events looks whole (nsys 2023.4 on CUDA 13 writes such files). Three signs show it: launching
 calls without an operation, operations without a call, and CUDA calls that stop while the ranges go on.
 """
 
@@ -26,7 +26,7 @@ CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 
 
 def find_blind_spots(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
-    """Which ranges' GPU times can be trusted (False: not), and the findings that say why not."""
+    """Which ranges' GPU times can be trusted (False: not), and the findings with the reasons."""
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
     if trace.meta.gpu_coverage == "untraced":
@@ -52,10 +52,10 @@ def find_blind_spots(trace: Trace, launches: Launches) -> tuple[Bool, list[Findi
 
 
 def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> tuple[Bool, Finding | None]:
-    """Launches that started nothing, failed and captured ones apart.
+    """Launches that started nothing, except failed and captured ones.
 
     A runtime launch encloses the driver launch that carries the operation, or the other way round, so one that holds or
-    lies in a launch with an operation is none. Of its thread the nearest such launch, before and behind, tells.
+    lies in a launch with an operation is none. The nearest such launches of its thread, before and after, decide.
     """
     is_launch = calls.of(cuda_calls.STARTS_KERNEL) & (trace.api.return_value == 0)
     lost = np.flatnonzero(is_launch & ~started)
@@ -217,7 +217,7 @@ def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
             "nsys-older-than-driver",
             Severity.ERROR,
             f"nsys {meta.tracer_version} knows CUDA up to {newest}, the driver has CUDA {driver}; such a pair loses "
-            "GPU events without a word.",
+            "GPU events silently.",
             "Use a newer nsys, or `--tracer embedded`.",
         )
     ]

@@ -15,7 +15,7 @@ ACTIVITIES = (
     HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
     HostActivity.OTHER,
 )  # fmt: skip
-"""What calls do; a call's activity is its place here."""
+"""What calls do; the activity of a call is an index into these."""
 
 ACTIVITY_OF = (
     (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
@@ -62,11 +62,11 @@ class CudaCalls:
         return np.asarray(self._by_name(lambda name: begins.match(name) is not None), dtype=np.bool_)
 
     def activity(self) -> Integers:
-        """Of each call the place of its activity in `ACTIVITIES`."""
+        """The index in `ACTIVITIES` of the activity of each call."""
         return self._by_name(lambda name: ACTIVITIES.index(activity_of(name)))
 
     def _by_name(self, value: Callable[[str], int]) -> Integers:
-        """What a function says of each call's name; only names that calls have are asked about."""
+        """The value of a function for the name of each call; it is called once for each name that occurs."""
         used = np.flatnonzero(np.bincount(self.api.name + 1, minlength=len(self.names) + 1))
         values = np.zeros(len(self.names) + 1, dtype=np.int8)
         for code in used.tolist():

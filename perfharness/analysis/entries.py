@@ -42,7 +42,7 @@ def divide(times: Float64, items: Float64) -> Float64:
 
 KINDS: Final[Mapping[str, NumberKind]] = {
     "count": "whole", "total_items": "whole", "total_items_minus_warmup": "whole", "warmup": "all", "throttled": "any",
-    "throttle_reasons": "words",
+    "throttle_reasons": "labels",
 }  # fmt: skip
 """Of keys that are no times."""
 
@@ -76,7 +76,7 @@ def _rows_like_holders(stages: StageTable, stage_times: StageTimes) -> list[Inte
         holds[above] = True
         above = stages.parent[above]
     found: list[Integers] = []
-    inside = np.ones(1, dtype=np.bool_)  # of those found so far, by row; the last place is for having no parent
+    inside = np.ones(1, dtype=np.bool_)  # of those found so far, by row; the last one is for having no parent
     holders = np.flatnonzero(holds)
     for depth in range(int(stages.level[holders].max(initial=-1)) + 1):
         names = np.unique(stages.name[holders[stages.level[holders] == depth]])
@@ -113,14 +113,14 @@ def make_entries(stages: StageTable, stage_times: StageTimes) -> EntryTable:
         Columns(waited > 0, {"start_barrier_wait": waited}),
         Columns(is_batch, {"warmup": warm}),
     ]
-    words: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     if stage_times.throttled is not None:
-        words = tuple(sorted(stage_times.throttled))
-        reasons = _reasons([stage_times.throttled[word] for word in words], node, count)
+        labels = tuple(sorted(stage_times.throttled))
+        reasons = _reasons([stage_times.throttled[label] for label in labels], node, count)
         groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
         groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
     per_item = np.where(is_inside, items, np.where(around.applies, around.values["total_items"], np.nan))
-    return _table(stages, first, parent, earliest, groups, words, _rootless_totals(stages, stage_times), per_item)
+    return _table(stages, first, parent, earliest, groups, labels, _rootless_totals(stages, stage_times), per_item)
 
 
 def _table(
@@ -129,7 +129,7 @@ def _table(
     parent: Int64,
     earliest: Int64,
     groups: list[Columns],
-    words: tuple[str, ...],
+    labels: tuple[str, ...],
     rootless: dict[str, tuple[Int64, Float64]],
     items: Float64,
 ) -> EntryTable:
@@ -162,7 +162,7 @@ def _table(
         rows = row_of_entry[at]
         by_row = np.argsort(rows)
         for key, values in group.values.items():
-            numbers.append(number_column(key, rows[by_row], values[at[by_row]], words))
+            numbers.append(number_column(key, rows[by_row], values[at[by_row]], labels))
     for key, (owner_numbers, totals) in rootless.items():
         rows = row_of_owner[np.searchsorted(owners, owner_numbers)]
         by_row = np.argsort(rows)
@@ -172,24 +172,24 @@ def _table(
     return EntryTable(names, name[order], index[order], depth, numbers, items_by_row)
 
 
-def number_column(key: str, rows: Int64, values: Float64, words: tuple[str, ...] = ()) -> NumberColumn:
-    """A column of the table; times are rounded. `words` are those of `throttle_reasons`."""
+def number_column(key: str, rows: Int64, values: Float64, labels: tuple[str, ...] = ()) -> NumberColumn:
+    """A column of the table; times are rounded. `labels` are those of `throttle_reasons`."""
     kind = KINDS.get(key, "number")
     return NumberColumn(
-        key, rows, rounded(values) if kind == "number" else values, kind, words if kind == "words" else ()
+        key, rows, rounded(values) if kind == "number" else values, kind, labels if kind == "labels" else ()
     )
 
 
 def _reasons(throttled: list[Bool], node: Integers, count: int) -> Float64:
     """For each entry the reasons for which it was throttled, a bit each."""
     bits = np.zeros(count, dtype=np.int64)
-    for place, touched in enumerate(throttled):
-        bits[node[touched]] |= 1 << place
+    for position, touched in enumerate(throttled):
+        bits[node[touched]] |= 1 << position
     return bits.astype(np.float64)
 
 
 def rounded(values: Float64) -> Float64:
-    """Six digits after the point, as Python's `round` has it to the last bit, -0.0 apart; 0.000001 ms is 1 ps."""
+    """Six digits after the point, as Python's `round` has it to the last bit, except -0.0; 0.000001 ms is 1 ps."""
     scaled = values * 1e6
     whole = np.rint(scaled)
     found = whole / 1e6
@@ -216,17 +216,17 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
     size = np.ones(count, dtype=np.int64)
     for at in reversed(levels[1:]):
         size += np.bincount(parent[at], weights=size[at], minlength=count).astype(np.int64)
-    place = np.zeros(count, dtype=np.int64)
+    position = np.zeros(count, dtype=np.int64)
     for at in levels:
         above = parent[at]
-        begin = np.where(above >= 0, place[above] + 1, 0)
+        begin = np.where(above >= 0, position[above] + 1, 0)
         ordered = np.lexsort((at, rank[at], begin))
         before = np.cumsum(size[at[ordered]]) - size[at[ordered]]
         is_first = np.r_[True, np.diff(begin[ordered]) != 0][: len(at)]
         before -= np.maximum.accumulate(np.where(is_first, before, 0))
-        place[at[ordered]] = begin[ordered] + before
+        position[at[ordered]] = begin[ordered] + before
     order = np.empty(count, dtype=np.int64)
-    order[place] = np.arange(count)
+    order[position] = np.arange(count)
     return order, depth[order]
 
 

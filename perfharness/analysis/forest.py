@@ -1,6 +1,6 @@
 """Ranges as forests, so that the ranges around a call are one chain, found by one search and a climb.
 
-Push/pop ranges of a thread nest; start/end ranges may overlap. Those that do are told apart by lanes: of two ranges of
+Push/pop ranges of a thread nest; start/end ranges may overlap. Those that do are split into lanes: of two ranges of
 one lane, one holds the other, or they do not even touch. So every range lies in one lane, and every lane is a forest.
 """
 
@@ -36,7 +36,7 @@ class Line:
 class Forest:
     """All ranges that may hold calls, in order of (thread, lane, start, -end).
 
-    `row` is the range's place among the trace's ranges, None where the order is the same; `parent` is a position, or
+    `row` is the range's index among the trace's ranges, None where the order is the same; `parent` is a position, or
     -1; `level` the depth below the root of its lane. Ranges that ended on another thread are in no line.
     """
 
@@ -83,7 +83,7 @@ def build_forest(ranges: NvtxRanges) -> tuple[Forest, Nesting]:
     row: Integers | None = None
     if ranges.crosses_threads.any():
         row = np.flatnonzero(~ranges.crosses_threads)
-    start, end, thread = (_taken(column, row) for column in (ranges.start_ns, ranges.end_ns, ranges.thread))
+    start, end, thread = (_take(column, row) for column in (ranges.start_ns, ranges.end_ns, ranges.thread))
     if not is_outer_first(start, end, thread):
         order = outer_first(start, end, thread)
         row = order if row is None else row[order]
@@ -101,12 +101,12 @@ def build_forest(ranges: NvtxRanges) -> tuple[Forest, Nesting]:
     for name, begin, stop in zip(threads, begins.tolist(), stops, strict=True):
         if name in nested.touching:
             part = slice(begin, stop)
-            own_parent, level[part], lane[part] = apart(start[part], end[part])
+            own_parent, level[part], lane[part] = split_lanes(start[part], end[part])
             parent[part] = np.where(own_parent >= 0, own_parent + begin, NO_PARENT)
     return _in_lines(row, start, end, thread, parent, level, lane), nesting
 
 
-def _taken(column: Int64, row: Integers | None) -> Int64:
+def _take(column: Int64, row: Integers | None) -> Int64:
     return column if row is None else column[row]
 
 
@@ -124,9 +124,9 @@ def _in_lines(
 ) -> Forest:
     """Positions by lane within each thread."""
     order = np.lexsort((np.arange(len(start)), lane, thread))
-    place = np.empty(len(order) + 1, dtype=np.int32)
-    place[order] = np.arange(len(order))
-    place[-1] = NO_PARENT
+    position = np.empty(len(order) + 1, dtype=np.int32)
+    position[order] = np.arange(len(order))
+    position[-1] = NO_PARENT
     thread, lane = thread[order], lane[order]
     begins = np.r_[0, np.flatnonzero((thread[1:] != thread[:-1]) | (lane[1:] != lane[:-1])) + 1].tolist()
     lines = tuple(
@@ -134,10 +134,10 @@ def _in_lines(
         for begin, stop in zip(begins, [*begins[1:], len(order)], strict=True)
     )
     rows = order if row is None else row[order]
-    return Forest(rows, start[order], end[order], place[parent[order]], level[order], lines)
+    return Forest(rows, start[order], end[order], position[parent[order]], level[order], lines)
 
 
-def apart(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]:
+def split_lanes(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]:
     """Parent, level and lane of intervals of one thread that overlap or touch; in order of (start, -end).
 
     Level by level, as `nest_in_order` does: among intervals with one owner, those that reach beyond all before them
@@ -176,11 +176,11 @@ def _turns(start: Int64, end: Int64, owner: Int64) -> Int64:
     fresh = np.r_[True, (owner[1:] != owner[:-1]) | (start[1:] > end[:-1])]
     group = np.cumsum(fresh) - 1
     begins = np.flatnonzero(fresh)
-    place = np.arange(len(start)) - begins[group]
+    position = np.arange(len(start)) - begins[group]
     # How many of the group reach the start of each: those before it whose end is not before its start.
     # Ranks for times, so that groups laid one behind the other stay within 64 bits.
     rank = np.unique(np.r_[start, end], return_inverse=True)[1].ravel()
     rank += np.r_[group, group] * len(rank)
     first_reaching = np.searchsorted(rank[len(start) :], rank[: len(start)], side="left")
     together = np.arange(len(start)) - first_reaching + 1
-    return np.asarray(place % np.maximum.reduceat(together, begins)[group])
+    return np.asarray(position % np.maximum.reduceat(together, begins)[group])

@@ -86,14 +86,14 @@ def _encode(column: Integers) -> tuple[Integers, int]:
     return encoded.indices.to_numpy().astype(np.int32), len(encoded.dictionary)
 
 
-def _encode_by_table(place: Integers, span: int) -> tuple[Integers, int]:
+def _encode_by_table(position: Integers, span: int) -> tuple[Integers, int]:
     first = np.full(span, -1, dtype=np.int32)
-    first[place[::-1]] = np.arange(len(place) - 1, -1, -1, dtype=np.int32)
+    first[position[::-1]] = np.arange(len(position) - 1, -1, -1, dtype=np.int32)
     used = np.flatnonzero(first >= 0)
     used = used[np.argsort(first[used], kind="stable")]
     number = first  # the same memory, for what comes next
     number[used] = np.arange(len(used), dtype=np.int32)
-    return number[place], len(used)
+    return number[position], len(used)
 
 
 def sum_by_code(code: Integers, values: Float64, count: int) -> Float64:

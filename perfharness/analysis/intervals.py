@@ -11,7 +11,7 @@ from perfharness.model.trace import Int64, Integers
 NO_PARENT = -1
 
 
-LEVELS_AT_ONCE = 64
+VECTORIZED_LEVELS = 64
 """So many levels are found one by one, each in all intervals together; what is deeper, interval by interval."""
 
 
@@ -49,9 +49,9 @@ def nest(start: Int64, end: Int64, group: Int64) -> Nesting:
         return Nesting(nested.parent, nested.level)
     order = outer_first(start, end, group)
     nested = nest_in_order(start[order], end[order], group[order])
-    place = np.append(order, NO_PARENT)
+    position = np.append(order, NO_PARENT)
     parent, level = np.empty(len(start), dtype=np.int32), np.empty(len(start), dtype=nested.level.dtype)
-    parent[order], level[order] = place[nested.parent], nested.level
+    parent[order], level[order] = position[nested.parent], nested.level
     return Nesting(parent, level)
 
 
@@ -79,7 +79,7 @@ def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
     owner = np.full(count, NO_PARENT, dtype=np.int32)  # enclosing interval of the level above
     partition: Integers = group
     depth = 0
-    while len(remaining) and depth < LEVELS_AT_ONCE:
+    while len(remaining) and depth < VECTORIZED_LEVELS:
         # Among intervals with one owner, in order of start, one that reaches beyond all before it is contained in none.
         e = end[remaining]
         before = running_maximum_before(e, partition)
@@ -122,13 +122,13 @@ def _nest_deep(
 ) -> None:
     """The same for what is left, one by one, so that the time does not grow with the depth.
 
-    The intervals around the one looked at are a stack; their ends do not rise from the outermost to the innermost.
+    The intervals around the current one are a stack; their ends do not rise from the outermost to the innermost.
     """
     starts, ends, groups = (column[remaining].tolist() for column in intervals)
-    owners, places = owner[remaining].tolist(), remaining.tolist()
+    owners, positions = owner[remaining].tolist(), remaining.tolist()
     stack: list[int] = []
     base = NO_PARENT
-    for at, place in enumerate(places):
+    for at, position in enumerate(positions):
         if owners[at] != base:
             base, stack = owners[at], []
         sibling = None
@@ -138,8 +138,8 @@ def _nest_deep(
             into.touching.add(groups[at])
             if starts[at] < ends[sibling]:
                 into.overlapping.add(groups[at])
-        into.parent[place] = places[stack[-1]] if stack else base
-        into.level[place] = depth + len(stack)
+        into.parent[position] = positions[stack[-1]] if stack else base
+        into.level[position] = depth + len(stack)
         stack.append(at)
 
 

@@ -20,10 +20,10 @@ PerRecorder = dict[tuple[str, int], int]
 
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
-"""nsys 2023.4 records no range of nvtx 0.2.12 or newer and says nothing; 2025.3 does. In between: not tried."""
+"""nsys 2023.4 records no range of nvtx 0.2.12 or newer without a warning; 2025.3 does. Between: not tried."""
 
 
-WAYS_TO_END = {
+ENDINGS = {
     "exit": "the process came to its end",
     "exception": "the process ended by an exception",
     "running": "the process was killed",
@@ -77,7 +77,7 @@ def _missing_items(name: str, pid: int, there: int, made: int) -> Finding:
 
 def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: RecorderJournal, trace: Trace) -> Finding:
     """`counts`: by pid, how many ranges the trace holds and how many the recorder made."""
-    there, made = (sum(count[place] for count in counts.values()) for place in (0, 1))
+    there, made = (sum(count[position] for count in counts.values()) for position in (0, 1))
     where = ", ".join(
         f"{made_here - there_here} of pid {pid}" for pid, (there_here, made_here) in [*counts.items()][:8]
     )
@@ -101,7 +101,7 @@ def _not_finalized(name: str, records: list[RecorderRecord], journal: RecorderJo
         Finding(
             "recorder-not-finalized",
             Severity.WARNING,
-            f"Recorder '{name}' was never finalized: {WAYS_TO_END.get(journal.ended, journal.ended)}{detail}.",
+            f"Recorder '{name}' was never finalized: {ENDINGS.get(journal.ended, journal.ended)}{detail}.",
             "Call finalize() when the pipeline is done.",
         )
     ]
@@ -113,10 +113,10 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> dict[tup
     if recorders is not None:
         owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
     else:
-        # No recorder declared itself: its ranges cannot be told from others, so those of its domain are counted.
+        # No recorder declared itself: its ranges are not distinct, so those of its domain are counted.
         domain_of = {record.domain: record.name for journal in journals for record in journal.recorders}
         names = list(domain_of.values())
-        owner_of_domain = {domain: place for place, domain in enumerate(domain_of)}
+        owner_of_domain = {domain: position for position, domain in enumerate(domain_of)}
         of_code = np.asarray([*(owner_of_domain.get(name, -1) for name in trace.names), -1], dtype=np.int64)
         owner = of_code[trace.ranges.domain]
     at = np.flatnonzero(owner >= 0)
@@ -151,10 +151,10 @@ def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
-            "Install nvtx<0.2.12 beside the script, use a newer nsys, or `--tracer embedded`."
+            "Install nvtx<0.2.12 next to the script, use a newer nsys, or `--tracer embedded`."
         )
     if journal.nvtx_version is None and trace.meta.tracer == "nsys":
-        return "The package nvtx is not installed beside the script: `pip install nvtx`."
+        return "The package nvtx is not installed next to the script: `pip install nvtx`."
     nvtx, nsys = _version(journal.nvtx_version), _version(trace.meta.tracer_version)
     if trace.meta.tracer == "nsys" and nsys and nsys < NSYS_THAT_KNOWS_NEW_NVTX and nvtx >= NVTX_THAT_OLD_NSYS_IGNORES:
         return (

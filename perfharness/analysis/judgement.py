@@ -15,7 +15,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, Int64, pid_of
 
 MUCH_OF_A_RANGE = 0.01
-"""A wait of other threads that is less of a range does not change what its time says."""
+"""A wait of other threads that is less of a range does not matter for its time."""
 
 
 def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
@@ -23,7 +23,7 @@ def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: in
     findings = []
     batches = np.flatnonzero(stages.is_batch)
     if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
-        pass  # why there is nothing is said already
+        pass  # the findings already give the reason
     elif not len(stages):
         findings.append(
             Finding(
@@ -97,7 +97,7 @@ CONSEQUENCES = frozenset(
 
 
 def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
-    """The findings that say something beside that the process failed; a range that its end cut off needs no hint."""
+    """The findings that are no consequence of the failure of the process; a range cut off by its end needs no hint."""
     if ended_well:
         return list(findings)
     return [
@@ -107,20 +107,20 @@ def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> li
     ]
 
 
-def judge_rejected(stages: StageTable, set_apart: Bool, rejected: Bool | None) -> list[Finding]:
-    """What leaving out throttled batches left; `rejected` is None where that was not asked for."""
+def judge_rejected(stages: StageTable, excluded: Bool, rejected: Bool | None) -> list[Finding]:
+    """Findings about excluded throttled batches; `rejected` is None where none were to be excluded."""
     if rejected is None:
         return []
     batches = np.flatnonzero(stages.is_batch)
     count = int(rejected[batches].sum())
     if not count:
         return []
-    left = int((~set_apart[batches]).sum())
+    left = int((~excluded[batches]).sum())
     return [
         Finding(
             "throttled-batches-rejected",
             Severity.WARNING if left else Severity.ERROR,
-            f"{count} of {len(batches)} batches were throttled and are left out of the statistics, beside the warm-up; "
+            f"{count} of {len(batches)} batches were throttled and are excluded from the statistics, like the warm-up; "
             + (f"{left} are left." if left else "none is left, so every number without them is null."),
             "Cool the GPU or lock lower clocks, and measure again." if not left else "",
         )

@@ -1,6 +1,6 @@
-"""Statistics of repeated iterations, with 95 % intervals where the iterations say enough for one.
+"""Statistics of repeated iterations, with 95 % intervals where there are enough of them.
 
-Neighbouring iterations are autocorrelated, so that n of them say as much as n / inflation independent ones. The
+Neighbouring iterations are autocorrelated, so that n of them are worth n / inflation independent ones. The
 inflation is the sum of the autocorrelations in a window that grows until it holds three times that sum (Sokal, Monte
 Carlo Methods in Statistical Mechanics, 1997, section 3), plus one standard error of it; it is not less than what the
 lowest frequencies of the periodogram show (Heidelberger and Welch, A spectral method for confidence interval
@@ -29,7 +29,7 @@ from perfharness.model.bench import Estimate, LatencyStats
 from perfharness.model.result import Float64
 
 MIN_FOR_INTERVAL = 200
-"""Fewer iterations cannot tell autocorrelated from independent, nor show what happens in one of a hundred."""
+"""Fewer iterations cannot distinguish autocorrelated from independent, nor show what happens in one of a hundred."""
 
 WINDOW = 3.0
 """The window of autocorrelations is so many times as long as their sum."""
@@ -53,7 +53,7 @@ MIN_FOR_DRIFT = 6
 """Fewer values have no 95 % interval of the median: 2 / 2**5 is more than 5 %."""
 
 DRIFT_PERCENT = 2.0
-"""A change between first and last third that is worth a word."""
+"""A change between first and last third that is reported."""
 
 
 def latency_stats(
@@ -64,7 +64,7 @@ def latency_stats(
     Args:
         milliseconds: of each iteration.
         stable: whether the median had settled; None where that was not asked for.
-        pooled: of several loops that ran at once, one after the other; between those is no drift.
+        pooled: of several concurrent loops, one after the other; between those is no drift.
     """
     count = len(milliseconds)
     if not count:
@@ -123,7 +123,7 @@ def quantile_estimate(values: Float64, quantile: float) -> Estimate | None:
 
 @dataclass(frozen=True)
 class Information:
-    """How much autocorrelated values say about their mean.
+    """How much information autocorrelated values have about their mean.
 
     Args:
         inflation: variance of the mean over that of as many independent values.
@@ -205,12 +205,12 @@ def _median_of_third(values: Float64) -> Estimate | None:
 
 def _level(values: Float64) -> Float64:
     """Without their own trend, for a drift goes on inside of the thirds."""
-    place = np.arange(len(values)) - (len(values) - 1) / 2
-    return np.asarray(values - place * (place @ values) / (place @ place))
+    position = np.arange(len(values)) - (len(values) - 1) / 2
+    return np.asarray(values - position * (position @ values) / (position @ position))
 
 
 def autocorrelation(values: Float64, lag: int = 1) -> float | None:
-    """Of values `lag` apart, -1 to 1; None where there are too few, or all are the same."""
+    """Of values at a distance of `lag`, -1 to 1; None where there are too few, or all are the same."""
     if len(values) < lag + 3:
         return None
     off = values - values.mean()
@@ -243,7 +243,7 @@ def _hall(t: float, skewness: float) -> float:
 
 
 def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | str:
-    """Places in the ordered values that enclose the quantile in 95 of 100 cases, or why there are none."""
+    """Ranks in the ordered values that enclose the quantile in 95 of 100 cases, or why there are none."""
     count = len(values)
     found = information_of(values)
     below = information_of((values <= value).astype(np.float64))
@@ -255,7 +255,7 @@ def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | 
     beyond = independent * min(quantile, 1 - quantile)
     low, high = _binomial_ranks(independent, quantile) if beyond >= MIN_BEYOND else (-1, independent)
     if low < 0 or high >= independent:
-        return f"{count} iterations say as much as {independent} independent ones, too few for this quantile"
+        return f"{count} iterations are worth {independent} independent ones, too few for this quantile"
     return floor(low * count / independent), ceil((high + 1) * count / independent) - 1
 
 

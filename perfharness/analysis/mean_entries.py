@@ -106,19 +106,19 @@ def _mean_column(parts: list[tuple[NumberColumn, Int64]], count: int) -> NumberC
     values: Float64 = np.concatenate([column.values for column, _ in parts])
     rows_with = count_by_code(at, count)
     rows = np.flatnonzero(rows_with)
-    if like.kind == "words":
-        return _all_words(like.key, parts, rows)
+    if like.kind == "labels":
+        return _all_labels(like.key, parts, rows)
     mean = sum_by_code(at, values, count)[rows] / rows_with[rows]
     mean = {"all": np.floor, "any": np.ceil}.get(like.kind, rounded)(mean)
     return NumberColumn(like.key, rows, mean, like.kind)
 
 
-def _all_words(key: str, parts: list[tuple[NumberColumn, Int64]], rows: Int64) -> NumberColumn:
-    """Every word that one of the tables has, sorted."""
-    words = tuple(sorted({word for column, _ in parts for word in column.words}))
+def _all_labels(key: str, parts: list[tuple[NumberColumn, Int64]], rows: Int64) -> NumberColumn:
+    """Every label that one of the tables has, sorted."""
+    labels = tuple(sorted({label for column, _ in parts for label in column.labels}))
     bits = np.zeros(len(rows), dtype=np.int64)
     for column, at in parts:
-        for place, word in enumerate(column.words):
-            has = (column.values.astype(np.int64) >> place) & 1
-            bits[np.searchsorted(rows, at)] |= has << words.index(word)
-    return NumberColumn(key, rows, bits.astype(np.float64), "words", words)
+        for position, label in enumerate(column.labels):
+            has = (column.values.astype(np.int64) >> position) & 1
+            bits[np.searchsorted(rows, at)] |= has << labels.index(label)
+    return NumberColumn(key, rows, bits.astype(np.float64), "labels", labels)

@@ -36,29 +36,29 @@ def stages_outside(stages: StageTable, stage_times: StageTimes) -> list[OutsideS
     found, begin = [], 0
     for path, count in enumerate(counts.tolist()):
         mine = rows[begin : begin + count]
-        places = np.bincount(where[begin : begin + count], minlength=len(WHERE)).tolist()
+        positions = np.bincount(where[begin : begin + count], minlength=len(WHERE)).tolist()
         begin += count
         if count:
             found.append(
                 OutsideStage(
                     path=stages.paths.names(path),
                     times={time: stage_times.times[time][mine] for time in TIMES},
-                    where={name: number for name, number in zip(WHERE, places, strict=True) if number},
+                    where={name: number for name, number in zip(WHERE, positions, strict=True) if number},
                 )
             )
     return found
 
 
 def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
-    """For each row the place in `WHERE`."""
+    """The index in `WHERE` for each row."""
     owner, pid, start_ns, end_ns = stages.owner, pid_of(stages.thread), stages.start_ns, stages.end_ns
     found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
     if not len(rows):
         return found
-    for place, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
+    for position, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
         group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code
         of_batch, of_row = group[: len(batches)], group[len(batches) :]
-        found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = place
+        found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = position
     return found
 
 

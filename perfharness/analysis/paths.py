@@ -1,7 +1,7 @@
 """The paths of stages: names from the outermost range down, batch indices left out, and the keys they have in files.
 
 Keys are unique beneath their parent. The name of a batch is its key, and that of a stage, unless it is a number's key
-or that of a batch beside it, with or without an index; then ` (range)` follows.
+or that of a batch under the same parent, with or without an index; then ` (range)` follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STAGE_SUFFIX = " (range)"
 BATCH_SUFFIX = " (batch)"
 INDEXED = re.compile(r"(.*)_-?\d+", re.DOTALL)
-"""How the key of a batch with its index looks."""
+"""Form of the key of a batch with its index."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,22 @@ def unique_keys(parent: list[int], names: list[str], is_batch: list[bool]) -> li
             and (indexed is None or indexed[1] not in batches.get(of, ()))
         )
 
-    for place, of in enumerate(parent):
-        if is_batch[place]:
-            batches.setdefault(of, set()).add(names[place])
+    for position, of in enumerate(parent):
+        if is_batch[position]:
+            batches.setdefault(of, set()).add(names[position])
     # Names that are free first, so that no made key takes one; batches before stages.
-    order = sorted(range(len(names)), key=lambda place: (not is_batch[place], names[place] in RESERVED_KEYS))
+    order = sorted(range(len(names)), key=lambda position: (not is_batch[position], names[position] in RESERVED_KEYS))
     pending = []
-    for place in order:
-        if is_free(parent[place], names[place]) or (is_batch[place] and names[place] not in RESERVED_KEYS):
-            used.setdefault(parent[place], set()).add(names[place])
+    for position in order:
+        if is_free(parent[position], names[position]) or (is_batch[position] and names[position] not in RESERVED_KEYS):
+            used.setdefault(parent[position], set()).add(names[position])
         else:
-            pending.append(place)
-    for place in pending:
-        of = parent[place]
-        suffix = BATCH_SUFFIX if is_batch[place] else STAGE_SUFFIX
-        keys[place] = free_key(names[place], lambda key, of=of: not is_free(of, key), suffix)  # type: ignore[misc]
-        used.setdefault(of, set()).add(keys[place])
+            pending.append(position)
+    for position in pending:
+        of = parent[position]
+        suffix = BATCH_SUFFIX if is_batch[position] else STAGE_SUFFIX
+        keys[position] = free_key(names[position], lambda key, of=of: not is_free(of, key), suffix)  # type: ignore[misc]
+        used.setdefault(of, set()).add(keys[position])
     return keys
 
 

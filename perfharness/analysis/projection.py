@@ -23,7 +23,7 @@ NEVER = np.iinfo(np.int64)
 class Launches:
     """Operations with the API call that started them, ordered by thread and start of the call.
 
-    `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` tells the first operation of each call.
+    `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` marks the first operation of each call.
     """
 
     operation: Int64

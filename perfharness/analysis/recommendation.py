@@ -64,7 +64,7 @@ class Check:
         """The sentence of one that is not met."""
         if self.value is None:
             return f"{self.what} {NOT_MEASURED}{f' ({self.reason})' if self.reason else ''}"
-        value, limit = told_apart(self.value, self.limit)
+        value, limit = separable(self.value, self.limit)
         unit = f" {self.unit}" if self.unit else ""
         return f"{self.what} {value}{unit} > {limit}{unit}"
 
@@ -75,7 +75,7 @@ class Check:
         return MissedConstraint(what=self.what, value=self.value, limit=self.limit, unit=self.unit, reason=reason)
 
 
-def told_apart(value: float, limit: float) -> tuple[str, str]:
+def separable(value: float, limit: float) -> tuple[str, str]:
     """Both in five digits, or in as many as show that they differ."""
     for digits in range(5, 17):
         shown = f"{value:.{digits}g}", f"{limit:.{digits}g}"
@@ -98,7 +98,7 @@ def dominates(one: Candidate, other: Candidate, objectives: Sequence[int]) -> bo
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[str]:
-    """Case ids of those whom nobody beats, in the order given. Objectives not known of all do not count."""
+    """Case ids of those that no other dominates, in the order given. Objectives not known of all do not count."""
     shared = shared_objectives(candidates)
     return [one.case_id for one in candidates if not any(dominates(other, one, shared) for other in candidates)]
 
@@ -116,8 +116,8 @@ def is_any_unmet(suite: BenchSuiteResult) -> bool:
 
 def _limits(constraints: Constraints) -> bool:
     """Whether any is set."""
-    said = {"latency_percentile", "accuracy_metric", "accuracy_direction"}
-    return any(value is not None for value in constraints.model_dump(exclude=said).values())
+    qualifiers = {"latency_percentile", "accuracy_metric", "accuracy_direction"}
+    return any(value is not None for value in constraints.model_dump(exclude=qualifiers).values())
 
 
 def recommend(results: Sequence[CaseResult], constraints: Constraints, baseline: str | None) -> list[Recommendation]:

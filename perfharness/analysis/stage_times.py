@@ -182,7 +182,7 @@ def _begins(holder: Integers, index: Integers) -> Bool:
 
     Args:
         holder: of each batch; those of one stand together, in order of start.
-        index: of the batch. One that never changes says nothing.
+        index: of the batch. A constant one carries no information.
     """
     if not len(holder):
         return np.zeros(0, dtype=np.bool_)
@@ -214,7 +214,7 @@ def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) 
     holder = stages.parent[at].astype(np.int64)
     left = np.arange(len(at))
 
-    def taken_by(rows: Int64, *keys: Int64) -> Bool:
+    def number_holders(rows: Int64, *keys: Int64) -> Bool:
         """Number the holders of these rows; which rows' holders have enough batches."""
         nonlocal numbered
         groups = group_rows(path[rows], *(key[rows] for key in keys))
@@ -229,13 +229,13 @@ def _holders(stages: StageTable, at: Integers, path: Integers, start_ns: Int64) 
         is_held = holder[left] >= 0
         at_root.append(left[~is_held])
         left = left[is_held]
-        left = left[~taken_by(left, holder)]
+        left = left[~number_holders(left, holder)]
         holder[left] = stages.parent[holder[left]]
     left = np.concatenate(at_root)
     thread = stages.thread[at]
     lane = _lanes_with_own_indices(path, thread, stages.lane[at], stages.batch_index[at], start_ns, left)
     for keys in ((thread, lane), (thread,), ()):
-        left = left[~taken_by(left, *keys)]
+        left = left[~number_holders(left, *keys)]
     return found
 
 
@@ -245,7 +245,7 @@ def _lanes_with_own_indices(
     """The lane of each batch; 0 where the tasks of its thread share one numbering, as those of a server do.
 
     Tasks that each count their own batches have indices in common; where a task takes the next one when it comes, which
-    lane it got says nothing.
+    lane it got means nothing.
 
     Args:
         rows: which batches are asked about.
@@ -271,8 +271,8 @@ def _warmup(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
         return warm
     at = at[np.lexsort((stages.start_ns[at], loop[at]))]
     _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
-    place = np.arange(len(at)) - np.repeat(first, count)
-    warm[at] = (place < warmup_batches) | (place >= np.repeat(count, count) - warmup_batches)
+    position = np.arange(len(at)) - np.repeat(first, count)
+    warm[at] = (position < warmup_batches) | (position >= np.repeat(count, count) - warmup_batches)
     return warm
 
 

@@ -1,7 +1,7 @@
 """Which ranges make up the result, and what they mean: recorder, lane, batch index, item count, deleted or not.
 
-A recorder's trace explains itself (docs/internals/trace-conventions.md). A trace of plain NVTX calls is read by a
-pattern that tells which names are batches.
+A recorder's trace is self-describing (docs/internals/trace-conventions.md). A trace of plain NVTX calls is read by a
+pattern that matches the names of batches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NO_WAITS = BarrierWaits(*(np.empty(0, dtype=np.int64),) * 3, np.empty(0, dtype=n
 class StageTable:
     """The ranges that results are made of; all columns are aligned, `parent` indexes this table.
 
-    `index` is the range's place in the trace's ranges, `start_ns` and `end_ns` are its times; `owner` indexes `owners`,
+    `index` is the range's index in the trace's ranges, `start_ns` and `end_ns` are its times; `owner` indexes `owners`,
     the recorders (or, of plain NVTX, the domains); `name` indexes `names`; `batch_index` counts where `is_batch`;
     `items` may be `NOT_COUNTED`.
     `barrier_wait_ns` is how long the thread waited at the start barrier inside the range.
@@ -107,7 +107,7 @@ def find_stages(
         nesting: of all its ranges.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges
             where there are any, else all domains.
-        batch_pattern: regular expression that tells which plain ranges are batches.
+        batch_pattern: regular expression that matches the names of plain ranges that are batches.
     """
     if domain is None and batch_pattern is None:
         recorded = _recorded(trace)
@@ -118,14 +118,14 @@ def find_stages(
 
 @dataclass(frozen=True)
 class Recorders:
-    """The recorders of a trace, and what each category code says: whose it is (-1: nobody's), and which lane."""
+    """The recorders of a trace, and for each category code its recorder (-1: none) and its lane."""
 
     owner: Int64
     lane: Int64
     owners: list[str]
 
     def owner_of(self, category: Integers) -> Int64:
-        """Place in `owners` of each event's recorder, -1 where it has none."""
+        """Index in `owners` of each event's recorder, -1 where it has none."""
         return _by_code(self.owner, category)
 
 
@@ -192,9 +192,9 @@ def _range_of_mark(parent: Int64, count: int) -> Int64:
 
 def _nearest(holder: Int64, parent: Int64, is_batch: Bool) -> Int64:
     """The innermost batch around each holder, itself included: a stage may end in the very moment of the mark."""
-    stops = np.append(is_batch, True)  # the last place stands for the holder -1: a mark outside of any range
-    while (astray := ~stops[holder]).any():
-        holder = np.where(astray, parent[holder], holder)
+    stops = np.append(is_batch, True)  # the last one stands for the holder -1: a mark outside of any range
+    while (climbing := ~stops[holder]).any():
+        holder = np.where(climbing, parent[holder], holder)
     return holder
 
 
@@ -321,7 +321,8 @@ def _batches_by_name(
             continue
         matches[code] = True
         digits = next(
-            (place for place in range(1, len(match.groups()) + 1) if MAX_INDEX.fullmatch(match[place] or "")), None
+            (position for position in range(1, len(match.groups()) + 1) if MAX_INDEX.fullmatch(match[position] or "")),
+            None,
         )
         if digits is not None:
             number[code] = int(match[digits])
@@ -420,12 +421,12 @@ def find_paths(stages: StageTable) -> StagePaths:
     is_batch = np.asarray(stages.is_batch[first], dtype=np.bool_)
     names = [stages.names[name] for name in stages.name[first].tolist()]
     around = np.where(parent >= 0, parent, -1 - owner).tolist()
-    owners = [stages.owners[place] for place in owner.tolist()]
+    owners = [stages.owners[position] for position in owner.tolist()]
     return StagePaths(code, first, parent, is_batch, unique_keys(around, names, is_batch.tolist()), owners)
 
 
 def name_paths(stages: StageTable) -> Integers:
-    """One number per chain of names from the outermost range down, owners, batches and stages told apart."""
+    """One number per chain of names from the outermost range down, owners, batches and stages distinguished."""
     path = np.zeros(len(stages), dtype=np.int32)
     next_number = 0
     for at in stages.rows_of_levels:

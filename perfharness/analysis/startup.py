@@ -19,7 +19,7 @@ Interval = tuple[int, int]
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
-    """The first CUDA calls of a trace; None where it has none, or does not tell UTC.
+    """The first CUDA calls of a trace; None where it has none, or no UTC time.
 
     The embedded tracer keeps only calls that started GPU work: from it nothing is known of what came before.
     """
@@ -50,24 +50,24 @@ def startup(
         loops: batches of the trace, where there is one; of no use where `clock_is_utc` is false.
         cuda: first calls.
     """
-    told = (journal.startup if journal is not None else None) or StartupRecord()
+    record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []
     batch = _first_batch(loops) if clock_is_utc else None
-    begin_ns = told.first_batch_unix_ns or (batch[0] if batch else None)
-    signs = [told.first_recorder_unix_ns, *(part.begin_unix_ns for part in told.ranges)]
+    begin_ns = record.first_batch_unix_ns or (batch[0] if batch else None)
+    signs = [record.first_recorder_unix_ns, *(part.begin_unix_ns for part in record.ranges)]
     signs.append(cuda.first_call_unix_ns if cuda is not None else None)
     known_signs = [sign for sign in signs if sign is not None]
     reasons: dict[str, str] = {}
-    context, source = _context(told, cuda, process_start_unix_ns, reasons)
-    model_load = _of_name(told, MODEL_LOAD)
+    context, source = _context(record, cuda, process_start_unix_ns, reasons)
+    model_load = _of_name(record, MODEL_LOAD)
     if begin_ns is None:
         reasons["process_to_first_batch_ms"] = "there was no batch, or it is not known when"
     if not known_signs:
-        reasons["interpreter_and_imports_ms"] = "nothing tells when the script's own work began: no recorder, no range"
+        reasons["interpreter_and_imports_ms"] = "the start of the script's own work is unknown: no recorder, no range"
     if model_load is None:
         reasons["model_load_ms"] = f'no startup_range("{MODEL_LOAD}") is in the script'
     if batch is None:
-        reasons["first_batch_ms"] = "no trace tells how long the first batch took"
+        reasons["first_batch_ms"] = "no trace has the length of the first batch"
     imports = (process_start_unix_ns, min(known_signs)) if known_signs else None
     waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
     return Startup(
@@ -78,7 +78,9 @@ def startup(
         model_load_ms=_ms(model_load),
         first_batch_ms=_ms(batch[1] - batch[0] if batch else None),
         start_barrier_wait_ms=_ms(waited) or 0.0,
-        other_ms=_ms(_rest(process_start_unix_ns, begin_ns, imports, told, cuda if source == "trace" else None, waits)),
+        other_ms=_ms(
+            _rest(process_start_unix_ns, begin_ns, imports, record, cuda if source == "trace" else None, waits)
+        ),
         parts=[
             StartupPart(
                 part.name,
@@ -86,7 +88,7 @@ def startup(
                 part.duration_ns / NS_PER_MS,
                 part.failed,
             )
-            for part in sorted(told.ranges, key=lambda part: part.begin_unix_ns)
+            for part in sorted(record.ranges, key=lambda part: part.begin_unix_ns)
         ],
         reasons=reasons,
     )
@@ -101,15 +103,15 @@ def _first_batch(loops: Iterable[BatchLoop]) -> Interval | None:
     return min(first) if first else None
 
 
-def _of_name(told: StartupRecord, name: str) -> int | None:
-    found = [part.duration_ns for part in told.ranges if part.name == name and not part.failed]
+def _of_name(record: StartupRecord, name: str) -> int | None:
+    found = [part.duration_ns for part in record.ranges if part.name == name and not part.failed]
     return sum(found) if found else None
 
 
 def _context(
-    told: StartupRecord, cuda: FirstCuda | None, begin_ns: int, reasons: dict[str, str]
+    record: StartupRecord, cuda: FirstCuda | None, begin_ns: int, reasons: dict[str, str]
 ) -> tuple[int | None, str | None]:
-    named = _of_name(told, CUDA_CONTEXT)
+    named = _of_name(record, CUDA_CONTEXT)
     if named is not None:
         return named, "startup_range"
     if cuda is not None and cuda.first_work_end_unix_ns is not None:
@@ -124,14 +126,14 @@ def _rest(
     begin_ns: int,
     end_ns: int | None,
     imports: Interval | None,
-    told: StartupRecord,
+    record: StartupRecord,
     cuda: FirstCuda | None,
     waits: list[BarrierWait],
 ) -> int | None:
     """What is covered by none of the parts."""
     if end_ns is None or imports is None:
         return None
-    parts = [imports, *((part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in told.ranges)]
+    parts = [imports, *((part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in record.ranges)]
     parts += [(wait.begin_unix_ns, _ends(wait)) for wait in waits]
     if cuda is not None and cuda.first_work_end_unix_ns is not None:
         parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))

@@ -51,10 +51,10 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
 
 def _percentile(in_order: Float64, percentile: int) -> float:
     """As `np.percentile` has it to the last bit; that function takes longer than all else, and is called per stage."""
-    place = (len(in_order) - 1) * (percentile / 100)
-    below = int(place)
+    position = (len(in_order) - 1) * (percentile / 100)
+    below = int(position)
     low, high = float(in_order[below]), float(in_order[min(below + 1, len(in_order) - 1)])
-    share = place - below
+    share = position - below
     return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 

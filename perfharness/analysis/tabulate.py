@@ -90,7 +90,7 @@ def _values_per_batch(stages: StageTable, stage_times: StageTimes) -> dict[Path,
     return found
 
 
-def place_at(tree: Tree, path: Path) -> Tree:
+def subtree_at(tree: Tree, path: Path) -> Tree:
     """The sub-tree at this path, made where it is missing."""
     for name in path:
         tree = tree.setdefault(name, {})
@@ -106,8 +106,8 @@ def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree, dict[Path, f
         columns = dict(entry.values)
         kept = ~entry.warmup
         mean = {key: number(_mean(columns, key, slice(None))) for key in columns if key != ITEMS}
-        place_at(means, path).update(mean, batches=len(kept))
-        place_at(statistics, path).update(_statistics(columns, kept))
+        subtree_at(means, path).update(mean, batches=len(kept))
+        subtree_at(statistics, path).update(_statistics(columns, kept))
         items[path] = float(columns[ITEMS].sum())
     return means, statistics, items
 
@@ -116,7 +116,7 @@ def statistics_tree(values: Iterable[tuple[Path, dict[str, Float64]]]) -> Tree:
     """A tree with each number as statistics over the batches."""
     tree: Tree = {}
     for path, columns in values:
-        place_at(tree, path).update(_statistics(columns))
+        subtree_at(tree, path).update(_statistics(columns))
     return tree
 
 

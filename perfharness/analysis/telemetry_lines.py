@@ -86,7 +86,7 @@ def line_points(
 
 
 def whole_steps(times: Float64, values: Float64, *, is_rate: bool) -> tuple[Float64, Float64]:
-    """The same with a point where the step beside a break ends, for a chart draws nothing between a point and NaN."""
+    """The same with a point where the step next to a gap ends, for a chart draws nothing between a point and NaN."""
     broken = np.isnan(values)
     if is_rate:
         after = np.flatnonzero(broken[:-1] & ~broken[1:]) + 1
@@ -124,7 +124,7 @@ def thinned(times: Float64, values: Float64, bins: int = BINS) -> Int64:
 def throttle_spans(reasons: Series | None, zero_unix_ns: int) -> list[Spans]:
     """When each reason that lowers the clocks was given, up to the next reading; none where it never was.
 
-    Stretches that no chart could show apart are one; the shares are of the readings.
+    Stretches that no chart could separate are one; the shares are of the readings.
     """
     if reasons is None or not reasons.is_read.any():
         return []
@@ -158,12 +158,12 @@ def core_load(log: SampleLog, zero_unix_ns: int) -> CoreLoad | None:
     last = np.flatnonzero(np.diff(step_of, append=steps))
     middles = (times[1:] + times[:-1]) / 2
     rows = np.full((len(found), steps), np.nan)
-    for place, (_, series) in enumerate(found):
+    for position, (_, series) in enumerate(found):
         series = series.select(series.is_read)
         step = step_of[np.searchsorted(middles, series.time_unix_ns - zero_unix_ns)]
         count = np.bincount(step, minlength=steps)
         has = count > 0
-        rows[place, has] = np.bincount(step, series.value, steps)[has] / count[has]
+        rows[position, has] = np.bincount(step, series.value, steps)[has] / count[has]
     edges = np.append(2 * times[0] - times[1], times[last]) / NS_PER_S  # a reading is of the time before it
     return CoreLoad([subject.removeprefix("core:") for subject, _ in found], edges, rows)
 
@@ -203,6 +203,6 @@ def stage_shares(
         most = np.sort(np.argsort(-share[:-1].sum(axis=1), kind="stable")[:MAX_STAGES])
         rest = share[:-1].sum(axis=0) - share[most].sum(axis=0)
         others = f"{len(names) - 1 - MAX_STAGES} other stages"
-        names = [*(names[place] for place in most), others, names[-1]]
+        names = [*(names[position] for position in most), others, names[-1]]
         share = np.vstack([share[most], rest, share[-1]])
     return StageShares(names, edges[:-1] / NS_PER_S, share * 100, is_rest)

@@ -21,7 +21,7 @@ from perfharness.model.trace import Bool, Int64
 NS_PER_S = 1e9
 
 MIN_PERIODS = 3
-"""Of one process in the window. Fewer say little of the next ones. Where M batches overlap, it takes 2 M + 1."""
+"""Of one process in the window. Fewer predict little of the next ones. Where M batches overlap, it takes 2 M + 1."""
 
 MIN_WINDOW_NS = 1_000_000
 """Over a shorter one a rate is that of the annotation: a batch costs it some microseconds."""
@@ -32,7 +32,7 @@ DRAIN_THRESHOLD = 1.517
 
 FASTER = {True: 1.1, False: 1.5}
 """So many times faster than the rest is a beginning that lives on a full queue: where the process had threads or
-children to fill one while it waited at the start barrier, and where nothing says so. Less may be the machine."""
+children to fill one while it waited at the start barrier, and where that is not known. Less may be the machine."""
 
 MOSTLY = 0.9
 """Of the batches that begin in a loop's window so many have to end in it, where they overlap: else it is filling up."""
@@ -49,7 +49,7 @@ class _Periods:
     end_ns: Int64
     items: Float64
     overlap: int
-    """So many of its batches ran at once at most; so many periods overlap while it is steady."""
+    """So many of its batches ran concurrently at most; so many periods overlap while it is steady."""
 
     steady: BusyLine
     """When that many do."""
@@ -107,8 +107,8 @@ def throughput(
         failed: how processes failed, by folder name.
 
     Items of the time in which all processes were in their steady state, divided by its length; never processes divided
-    by mean latency. Null, with the reason, where there is too little of such time. Beside it, of the same time: how
-    many processes were inside a measured batch at once, and each process's share of the items.
+    by mean latency. Null, with the reason, where there is too little of such time. In addition, of the same time: how
+    many processes were inside a measured batch concurrently, and each process's share of the items.
     """
     steady = {name: _steady(loops) for name, loops in processes.items()}
     own = {name: _own_rate(found) for name, found in steady.items()}
@@ -163,7 +163,7 @@ def _common(
         if isinstance(found, str):
             return None, f"{name}: {found}"
     if len(steady) > 1 and not clock_is_utc:
-        return None, "a trace does not tell when it began, so the processes cannot be laid side by side"
+        return None, "a trace has no UTC start time, so the processes cannot be aligned"
     known = {name: found for name, found in steady.items() if isinstance(found, _Steady)}
     common = _while_all([(found.window.start, found.window.end) for found in known.values()], len(known))
     if not common.length:
@@ -179,10 +179,10 @@ def _common(
 
 
 def _steady(loops: Sequence[BatchLoop]) -> _Steady | str:
-    """The time in which all loops of a process that run at once were in their steady state, or why there is none.
+    """The time in which all loops of a process that run concurrently were in their steady state, or why there is none.
 
     Loops that run one after another (the pipeline is called twice) each add their own time; the pause between them is
-    in no period. Of loops that run at once (threads), it is the time in which as many are steady as ever run at once.
+    in no period. Of concurrent loops (threads), it is the time in which as many are steady as ever run concurrently.
     """
     if not loops:
         return "there are no batches"
@@ -214,7 +214,7 @@ def _periods(loop: BatchLoop) -> _Periods:
     if counted.any():
         first, reason = _behind_the_drain(loop, int(np.argmax(counted)))
         counted[:first] = False
-    overlap = _most_at_once(start, loop.end_ns, counted)
+    overlap = _max_concurrent(start, loop.end_ns, counted)
     owns = np.flatnonzero(counted[:-overlap])
     if reason is None and not len(owns):
         reason = f"all of its {counted.sum()} batches overlap, or there is only one; run more batches"
@@ -239,7 +239,7 @@ def _periods(loop: BatchLoop) -> _Periods:
     )
 
 
-def _most_at_once(start_ns: Int64, end_ns: Int64, counted: Bool) -> int:
+def _max_concurrent(start_ns: Int64, end_ns: Int64, counted: Bool) -> int:
     """How many batches of a loop overlap at most, from its first counted to its last; 1 where none do."""
     at = np.flatnonzero(counted)
     if not len(at):
@@ -255,7 +255,7 @@ def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
     While a loop waits (at the start barrier, or for a slow warm-up batch), a background loader fills its queue, and the
     batches after it run faster than the loader until the queue is empty. Where the beginning of the counted part runs
     faster than the rest, by no more than what a loader can have gained since the process began, it is left out. Where
-    somebody worked beside the waiting thread for as long as the whole counted part took, nothing is known of its speed.
+    other threads worked during the wait for as long as the whole counted part took, nothing is known of its speed.
 
     Args:
         loop: of one thread or task.

@@ -49,7 +49,7 @@ class BusyLine:
 
 
 def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """The union as intervals that neither overlap nor touch, in order; what is so already is handed back as it is."""
+    """The union as intervals that neither overlap nor touch, in order; returned unchanged where that is already so."""
     if (end > start).all() and (start[1:] > end[:-1]).all():
         return start, end
     s, e = _in_order(start, end)
@@ -123,7 +123,7 @@ class ThreadOrder:
         if len(self._threads) > 1:
             self._line += np.searchsorted(self._threads, thread[self.order]) * self._span
 
-    def _place(self, thread: Int64, time: Int64) -> Int64:
+    def _position(self, thread: Int64, time: Int64) -> Int64:
         rank = np.searchsorted(self._threads, thread)
         return np.asarray(rank * self._span + np.clip(time - self._origin, -1, self._span - 1) + 1, dtype=np.int64)
 
@@ -134,7 +134,9 @@ class ThreadOrder:
             return nothing, nothing
         rank = np.minimum(np.searchsorted(self._threads, thread), len(self._threads) - 1)
         known = self._threads[rank] == thread
-        first = np.searchsorted(self._line, self._place(thread, start), side="left")
-        last = np.searchsorted(self._line, self._place(thread, np.minimum(end, self._origin + self._span - 2)), "right")
+        first = np.searchsorted(self._line, self._position(thread, start), side="left")
+        last = np.searchsorted(
+            self._line, self._position(thread, np.minimum(end, self._origin + self._span - 2)), "right"
+        )
         first = np.where(known, first, 0)
         return first, np.maximum(np.where(known, last, 0), first)

@@ -27,8 +27,8 @@ SESSION_START_ERROR_NS = 1_000_000
 """What is stated where nothing was measured. (Where it was, nsys's session start was less than 1 µs off.)"""
 
 
-WORTH_A_WORD_NS = 1_000_000
-"""A drift or a wrong session start beyond this is told."""
+REPORTED_NS = 1_000_000
+"""A drift or a wrong session start beyond this is reported."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class _Anchor:
 
 
 def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
-    """UTC of a trace's moments, as well as it can be known; None where the trace does not tell the time at all.
+    """UTC of a trace's moments, as exactly as it can be known; None where the trace has no UTC time.
 
     Args:
         trace: with the marks of a recorder or without.
-        machine: UTC against the monotonic clock beside the run (`TelemetryMeta.clock`), or None: without it only the
-            session start is left, for the monotonic clock alone tells no time of day.
+        machine: UTC against the monotonic clock during the run (`TelemetryMeta.clock`), or None: without it only the
+            session start is left, for the monotonic clock alone gives no time of day.
     """
     start = trace.meta.session_start_unix_ns
     anchors = _anchors(trace)
@@ -66,7 +66,7 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
     if clock is None:
         return []
     findings = []
-    if clock.drift_ns is not None and abs(clock.drift_ns) > WORTH_A_WORD_NS:
+    if clock.drift_ns is not None and abs(clock.drift_ns) > REPORTED_NS:
         findings.append(
             Finding(
                 "trace-clock-drift",
@@ -77,7 +77,7 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
             )
         )
     off = clock.session_start_off_ns
-    if off is not None and abs(off) > WORTH_A_WORD_NS:
+    if off is not None and abs(off) > REPORTED_NS:
         findings.append(
             Finding(
                 "trace-session-start-off",

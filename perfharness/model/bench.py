@@ -148,7 +148,7 @@ class LayerRecord(_Model):
     milliseconds: float
 
 
-class _AtOnce(_Model):
+class _Concurrent(_Model):
     """What several that measure the same case at once on one device finish together; all None where there is a reason.
 
     Items per second divided by the case's own is what several gain over one.
@@ -168,7 +168,7 @@ class _AtOnce(_Model):
     reason: str | None = None
 
 
-class InstancesRecord(_AtOnce):
+class InstancesRecord(_Concurrent):
     """Several processes of one case at once on one device."""
 
     instances: int
@@ -179,7 +179,7 @@ class InstancesRecord(_AtOnce):
         return f"{self.instances} instances"
 
 
-class StreamsRecord(_AtOnce):
+class StreamsRecord(_Concurrent):
     """Several sessions of one case in one process at once, each with a stream and a thread of its own."""
 
     streams: int

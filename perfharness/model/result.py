@@ -137,7 +137,7 @@ MAX_ENTRIES = 20_000
 RANGES_NAME = "ranges.parquet"
 """What such a table is called, beside the file that it belongs to."""
 
-NumberKind = Literal["number", "whole", "all", "any", "words"]
+NumberKind = Literal["number", "whole", "all", "any", "labels"]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class NumberColumn:
     """One number, by its key, of the entries that have it: `rows`, in rising order. NaN is null.
 
     `kind`: a `number` has six digits after the point at most, a `whole` one is written without them where it has none;
-    `all` and `any` are true or false, and so is their mean over processes; `words` are those of the column's `words`
+    `all` and `any` are true or false, and so is their mean over processes; `labels` are those of the column's `labels`
     whose bits are set.
     """
 
@@ -153,11 +153,11 @@ class NumberColumn:
     rows: Int64
     values: Float64
     kind: NumberKind = "number"
-    words: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
-    def words_of(self, bits: int) -> list[str]:
-        """The words whose bits are set."""
-        return [word for place, word in enumerate(self.words) if bits >> place & 1]
+    def labels_of(self, bits: int) -> list[str]:
+        """The labels whose bits are set."""
+        return [label for position, label in enumerate(self.labels) if bits >> position & 1]
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ def _value(column: NumberColumn, value: float) -> float | int | bool | list[str]
         return None
     if column.kind in ("all", "any"):
         return bool(value)
-    if column.kind == "words":
-        return column.words_of(int(value))
+    if column.kind == "labels":
+        return column.labels_of(int(value))
     return int(value) if column.kind == "whole" and value.is_integer() and abs(value) < 2**63 else value
 
 

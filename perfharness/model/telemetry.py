@@ -198,7 +198,7 @@ def clock_event_names(bits: int) -> list[str]:
     """Names of the reasons in a reading; a bit that is not known yet is named by its value."""
     known = [reason.name for reason in CLOCK_EVENT_REASONS if bits & reason.bit]
     rest = bits & ~sum(reason.bit for reason in CLOCK_EVENT_REASONS)
-    return known + [hex(1 << place) for place in range(rest.bit_length()) if rest >> place & 1]
+    return known + [hex(1 << position) for position in range(rest.bit_length()) if rest >> position & 1]
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,9 @@ def _values(columns: list[NumberColumn], count: int) -> pa.Array:
     for column in columns:
         values[column.rows] = column.values
     missing = np.isnan(values)
-    if kind == "words":
+    if kind == "labels":
         bits = zip(values.tolist(), missing.tolist(), strict=True)
-        lists = [None if gone else columns[0].words_of(int(value)) for value, gone in bits]
+        lists = [None if gone else columns[0].labels_of(int(value)) for value, gone in bits]
         return pa.array(lists, pa.list_(pa.string()))
     known = np.where(missing, 0, values)
     if kind in ("all", "any"):

@@ -35,15 +35,15 @@ def read_devices(source: TraceSource) -> tuple[GpuDevice, ...]:
     texts: dict[str, dict[str, str]] = {}
     for gpu, *values in source.texts(TABLE_GPU, ["id", *there]):
         texts.setdefault(gpu, dict(zip(there, values, strict=True)))
-    place = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
-    rows: list[tuple[int, int, int | None]] = [(gpu, gpu, None) for gpu in place]
+    position = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
+    rows: list[tuple[int, int, int | None]] = [(gpu, gpu, None) for gpu in position]
     if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
         numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
         rows = list(zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True))
     return tuple(
-        _device(facts, place[gpu], number, pid, texts.get(str(gpu), {}))
+        _device(facts, position[gpu], number, pid, texts.get(str(gpu), {}))
         for gpu, number, pid in dict.fromkeys(rows)
-        if gpu in place
+        if gpu in position
     )
 
 

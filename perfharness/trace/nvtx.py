@@ -177,7 +177,7 @@ def _read_ids(
     if nameless:
         codes = names.add([f"domain {key[1]} of process {pid_of(key[0])}" for key in nameless])
         named = Definitions(
-            [np.r_[column, [key[place] for key in nameless]] for place, column in enumerate(named.keys)],
+            [np.r_[column, [key[position] for key in nameless]] for position, column in enumerate(named.keys)],
             np.zeros(len(named.name) + len(nameless), dtype=np.int64),
             np.r_[named.name, codes],
         )

@@ -37,7 +37,7 @@ def test_deep_intervals_nest_as_others_do(rows: list[tuple[int, int, int]], leve
     columns = start[order], end[order], group[order]
     by_level = intervals.nest_in_order(*columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "LEVELS_AT_ONCE", levels)
+        patch.setattr(intervals, "VECTORIZED_LEVELS", levels)
         one_by_one = intervals.nest_in_order(*columns)
     assert one_by_one.parent.tolist() == by_level.parent.tolist()
     assert one_by_one.level.tolist() == by_level.level.tolist()

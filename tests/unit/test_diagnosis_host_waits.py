@@ -134,7 +134,7 @@ def test_a_stage_that_ends_when_anothers_ends_looks_like_waiting(tmp_path: Path)
     assert "by chance: 9 %" in stage.verdict.evidence[0]
     assert "--trace-os" in stage.verdict.missing[0]
     assert stage.cost.saving_share is None
-    assert "waited for another thread" in (stage.cost.reason or "")
+    assert "wait for another thread" in (stage.cost.reason or "")
 
 
 @pytest.mark.parametrize(

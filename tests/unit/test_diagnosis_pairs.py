@@ -131,7 +131,7 @@ PAIRS: dict[str, tuple[Verdict, Content, str, Content]] = {
     "copy": (
         Verdict.COPY_BOUND,
         transfer(420),
-        "Copies without a kernel beside them take 40 % of its time",
+        "Copies without a concurrent kernel take 40 % of its time",
         transfer(419),
     ),
     # 400 us of copy, of which the last has a kernel beside it

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.bench_figures import apart_percent, speedup
+from perfharness.analysis.bench_figures import deviation_percent, speedup
 from perfharness.analysis.latency_statistics import (
     autocorrelation,
     drift_percent,
@@ -241,10 +241,10 @@ def test_drift_is_told_from_noise() -> None:
 
 def test_a_second_pass_is_apart_only_beyond_the_interval_and_ten_percent() -> None:
     narrow, wide = Estimate(value=100, low=98, high=102), Estimate(value=100, low=50, high=200)
-    assert [apart_percent(narrow, again) for again in (101, 91, 110, 59, 137)] == [None, None, None, -41, 37]
-    assert [apart_percent(wide, again) for again in (59, 137, 40)] == [None, None, -60]
-    assert apart_percent(Estimate(value=100), 80) == -20
-    assert apart_percent(Estimate(value=0), 80) is None
+    assert [deviation_percent(narrow, again) for again in (101, 91, 110, 59, 137)] == [None, None, None, -41, 37]
+    assert [deviation_percent(wide, again) for again in (59, 137, 40)] == [None, None, -60]
+    assert deviation_percent(Estimate(value=100), 80) == -20
+    assert deviation_percent(Estimate(value=0), 80) is None
 
 
 def test_settled_is_a_narrow_interval_without_drift() -> None:

@@ -33,7 +33,7 @@ class CallTable:
 
     `own_ns` is a call's time less that of the calls inside it, `own_idle_ns` the part of it in which the GPU was idle.
     `is_blocking`: it returned only when GPU work had ended. `operation_end_ns` is the end of the last operation that it
-    started, -1 where it started none; `scope` tells which stream (`Gpus.stream_of`) a blocking call waits for (-1: not
+    started, -1 where it started none; `scope` is the stream (`Gpus.stream_of`) a blocking call waits for (-1: not
     known, or all; `NO_STREAM`: one on which nothing ran), `scope_gpu` which GPU (-1: not known).
     """
 
@@ -55,7 +55,7 @@ class CallTable:
     def __len__(self) -> int:
         return len(self.index)
 
-    def beside(self, busy: BusyLine) -> CallTable:
+    def with_busy(self, busy: BusyLine) -> CallTable:
         """The same calls where other work of the GPU counts as busy."""
         idle = self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns)
         return replace(self, own_idle_ns=_less_inner(idle, self.parent))
@@ -143,7 +143,7 @@ def _scopes(
     waits = trace.synchronizations
     if not len(waits):
         return scope, gpu
-    stream, place = gpus.find_streams(waits.process, waits.device, waits.stream)
+    stream, position = gpus.find_streams(waits.process, waits.device, waits.stream)
     by_correlation = np.argsort(waits.correlation, kind="stable")
     known = waits.correlation[by_correlation]
     wanted = trace.api.correlation[order]
@@ -151,7 +151,7 @@ def _scopes(
     row = by_correlation[at]
     matches = (known[at] == wanted) & (waits.start_ns[row] >= trace.api.start_ns[order])
     matches &= (waits.end_ns[row] <= trace.api.end_ns[order]) & (gpu < 0)
-    return np.where(matches, stream[row], scope), np.where(matches, place[row], gpu)
+    return np.where(matches, stream[row], scope), np.where(matches, position[row], gpu)
 
 
 def previous_end_on_stream(operations: GpuOperations, stream: Integers) -> Int64:

@@ -72,13 +72,13 @@ def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
 
 
 def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[StageRows], list[str]]:
-    """The stages that take the most time, in their order, and what is said about the others."""
+    """The stages that take the most time, in their order, and a note on the others."""
     if len(stages) <= MAX_STAGES:
         return stages, []
     length = workload.stages.end_ns - workload.stages.start_ns
     times = [int(length[stage.rows].sum()) for stage in stages]
-    longest = sorted(sorted(range(len(stages)), key=lambda place: -times[place])[:MAX_STAGES])
-    return [stages[place] for place in longest], [
+    longest = sorted(sorted(range(len(stages)), key=lambda position: -times[position])[:MAX_STAGES])
+    return [stages[position] for position in longest], [
         f"a diagnosis of {len(stages) - MAX_STAGES} stages: only the {MAX_STAGES} that take the most time have one"
     ]
 
@@ -107,7 +107,7 @@ def _waits_for_threads(workload: Workload, rows: Int64) -> str | None:
 
 
 def _without_costs_of_handovers(diagnosed: list[StageDiagnosis], loops: list[_Loop]) -> list[StageDiagnosis]:
-    """Where a stage looks as if it waited for another thread, taking others out may only make it wait longer."""
+    """Where a stage seems to wait for another thread, taking others out may only make it wait longer."""
     tied = {
         loop.warmup.loop
         for loop in loops
@@ -116,7 +116,7 @@ def _without_costs_of_handovers(diagnosed: list[StageDiagnosis], loops: list[_Lo
         and stage.verdict.verdict is Verdict.WAITING_ON_STAGE
         and MISSING_OS in stage.verdict.missing
     }
-    reason = f"a stage of the loop looks as if it waited for another thread, and {UNTIED}"
+    reason = f"a stage of the loop seems to wait for another thread, and {UNTIED}"
     return [
         replace(stage, cost=StageCost(None, None, None, reason))
         if any(stage.path[: len(loop)] == loop for loop in tied)

@@ -15,9 +15,9 @@ NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Where a stage's ranges lie, and which launches and calls are in them (places in the workload's orders).
+    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders).
 
-    `launch_of` and `call_of` say which range each belongs to.
+    `launch_of` and `call_of`: the range that each belongs to.
     """
 
     start_ns: Int64
@@ -29,7 +29,7 @@ class StageEvents:
     operation: Int64
 
     def gpus_used(self, workload: Workload) -> tuple[int, ...]:
-        """Places of the GPUs that the stage's operations ran on; all of the trace's where it started none."""
+        """Indices of the GPUs that the stage's operations ran on; all of the trace's where it started none."""
         used = np.flatnonzero(np.bincount(workload.gpus.of[self.operation], minlength=len(workload.gpus)))
         return tuple(used.tolist()) or tuple(range(len(workload.gpus)))
 
@@ -45,7 +45,9 @@ def shared_with_others(workload: Workload, operation: Int64) -> float | None:
     if others.busy is None:
         return None
     if len(gpus) > 1 and others.count:
-        same = [place for place, device in enumerate(gpus.facts) if device.uuid and device.uuid == others.gpu_uuid]
+        same = [
+            position for position, device in enumerate(gpus.facts) if device.uuid and device.uuid == others.gpu_uuid
+        ]
         if not same:
             return None
         operation = operation[gpus.of[operation] == same[0]]

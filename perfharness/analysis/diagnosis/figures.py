@@ -20,7 +20,7 @@ from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitK
 def stage_figures(
     workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine, slow_start_ns: float, limits: GpuLimits
 ) -> Figures:
-    """Everything that the rules look at, nanoseconds."""
+    """Everything that the rules read, nanoseconds."""
     calls, operations = workload.calls, workload.trace.operations
     call = events.call
     own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(ACTIVITIES))
@@ -29,7 +29,7 @@ def stage_figures(
     busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
     copies = events.operation[operations.kind[events.operation] == GpuOperationKind.MEMCPY]
     copies = copies[~stays_inside(workload.details, copies)]
-    copy_only = _beside_no_kernel(workload, copies)
+    copy_only = _without_concurrent_kernel(workload, copies)
     for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
     outside = wall - float(own_time.sum())
     blocked = waited_in_system(workload, stage)
@@ -66,7 +66,7 @@ def stage_figures(
 def _other_thread(
     workload: Workload, stage: StageRows, wall: float, outside: float, blocked: dict[OsWaitKind, int] | None
 ) -> OtherThread | None:
-    """The stage of another thread that the stage's threads wait for, looked for only where a verdict may rest on it."""
+    """The stage of another thread that the stage's threads wait for, searched only where a verdict may rest on it."""
     stages, paths = workload.stages, workload.paths
     if workload.host_waits is not None and blocked is not None:
         if blocked[OsWaitKind.LOCK] < WAITING_SHARE * wall:
@@ -75,8 +75,12 @@ def _other_thread(
         return None if found is None else OtherThread(_last_name(workload, found.path), found.share, None)
     if outside < CPU_BOUND_SHARE * wall:
         return None
-    handed = find_handover(stages, paths, stage.rows)
-    return None if handed is None else OtherThread(_last_name(workload, handed[0].path), handed[0].share, handed[1])
+    handover = find_handover(stages, paths, stage.rows)
+    return (
+        None
+        if handover is None
+        else OtherThread(_last_name(workload, handover[0].path), handover[0].share, handover[1])
+    )
 
 
 def _last_name(workload: Workload, path: int) -> str:
@@ -89,9 +93,9 @@ def _gpu_shares(workload: Workload, events: StageEvents) -> dict[str, float]:
         return {}
     operations, gpus = workload.trace.operations, workload.gpus
     shares = {}
-    for place in events.gpus_used(workload):
-        own = events.operation[gpus.of[events.operation] == place]
-        shares[f"GPU {place}"] = float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
+    for position in events.gpus_used(workload):
+        own = events.operation[gpus.of[events.operation] == position]
+        shares[f"GPU {position}"] = float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
     return shares
 
 
@@ -102,7 +106,7 @@ def _span(workload: Workload, stage: StageRows, events: StageEvents) -> float:
     return float((np.maximum(events.end_ns, gpu_end) - events.start_ns).sum())
 
 
-def _beside_no_kernel(workload: Workload, copies: Int64) -> Int64:
+def _without_concurrent_kernel(workload: Workload, copies: Int64) -> Int64:
     start, end = workload.trace.operations.start_ns[copies], workload.trace.operations.end_ns[copies]
     return np.asarray(end - start - workload.compute.within(start, end), dtype=np.int64)
 
@@ -157,10 +161,10 @@ def _for_other_stages(
 
 
 def _shared(workload: Workload, operation: Int64, blocking: Int64) -> float | None:
-    """Own GPU time beside other processes' work, and waits with an idle GPU of ours while theirs was at work."""
-    others, beside = workload.others.busy, shared_with_others(workload, operation)
-    if others is None or beside is None:
+    """Own GPU time concurrent with other processes' work, and waits with an idle GPU of ours while theirs was busy."""
+    others, shared = workload.others.busy, shared_with_others(workload, operation)
+    if others is None or shared is None:
         return None
     start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
     either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
-    return beside + float((either.within(start, end) - workload.busy.within(start, end)).sum())
+    return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())

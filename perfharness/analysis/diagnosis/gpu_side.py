@@ -70,26 +70,29 @@ def _top_kernels(workload: Workload, at: Int64, per_batch: float) -> list[Kernel
     duration, group = operations.end_ns[at] - operations.start_ns[at], groups.of[at]
     time, count = np.bincount(group, weights=duration), np.bincount(group)
     whole = max(float(duration.sum()), 1.0)
-    top = [place for place in np.argsort(-time, kind="stable")[:TOP_KERNELS].tolist() if count[place]]
-    return [_kernel_group(workload, place, int(count[place]), float(time[place]), whole, per_batch) for place in top]
+    top = [position for position in np.argsort(-time, kind="stable")[:TOP_KERNELS].tolist() if count[position]]
+    return [
+        _kernel_group(workload, position, int(count[position]), float(time[position]), whole, per_batch)
+        for position in top
+    ]
 
 
 def _kernel_group(
-    workload: Workload, place: int, count: int, time: float, whole: float, per_batch: float
+    workload: Workload, position: int, count: int, time: float, whole: float, per_batch: float
 ) -> KernelGroup:
     details, groups, shape = workload.details, workload.kernels, workload.kernels.residency
-    example = int(groups.example[place])
-    name, limiter = int(details.name[example]), int(shape.limiter[place])
+    example = int(groups.example[position])
+    name, limiter = int(details.name[example]), int(shape.limiter[position])
     return KernelGroup(
         name=workload.trace.names[name] if name >= 0 else "?",
         gpu=int(workload.gpus.of[example]),
-        kind=KINDS_OF_KERNELS[groups.kind[place]],
+        kind=KINDS_OF_KERNELS[groups.kind[position]],
         grid=_shape(details.grid[example]),
         block=_shape(details.block[example]),
         registers=_known(int(details.registers[example])),
         shared_bytes=_known(int(details.shared_bytes[example])),
-        waves=_number(float(shape.waves[place])),
-        occupancy=_number(float(shape.occupancy[place])),
+        waves=_number(float(shape.waves[position])),
+        occupancy=_number(float(shape.occupancy[position])),
         limiter=LIMITERS[limiter] if limiter >= 0 else None,
         count=count * per_batch,
         time_ms=time / NS_PER_MS * per_batch,
@@ -124,18 +127,18 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
     gpu, (source, target) = workload.gpus.of[at], _ends(workload, at)
     groups = group_rows(details.copy_kind[at], memory, gpu, source, target)
     found = []
-    for place, first in enumerate(groups.first.tolist()):
-        mine = groups.code == place
+    for position, first in enumerate(groups.first.tolist()):
+        mine = groups.code == position
         direction, host = int(details.copy_kind[at[first]]), int(memory[first])
         size, time = details.bytes[at[mine]], float(duration[mine].sum())
         known = bool((size >= 0).all())
         found.append(
             CopyGroup(
-                direction=_word(CopyKind, direction),
+                direction=_label(CopyKind, direction),
                 gpu=int(gpu[first]),
                 source_gpu=_known(int(source[first])),
                 target_gpu=_known(int(target[first])),
-                host_memory=_word(MemoryKind, host) if host >= 0 else None,
+                host_memory=_label(MemoryKind, host) if host >= 0 else None,
                 count=float(mine.sum()) * per_batch,
                 bytes=float(size.sum()) * per_batch if known else None,
                 time_ms=time / NS_PER_MS * per_batch,
@@ -146,7 +149,7 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
 
 
 def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
-    """Places of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
+    """Indices of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
     details, process = workload.details, workload.trace.operations.process[at]
     between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
     between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])
@@ -159,7 +162,7 @@ def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
     return source, target
 
 
-def _word(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
+def _label(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
     try:
         return kinds(value).name.lower().replace("_", "-")
     except ValueError:
@@ -168,18 +171,18 @@ def _word(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
 
 def gpu_during(workload: Workload, stage: StageRows, events: StageEvents) -> list[GpuDuringStage]:
     """Each GPU that the stage uses while the host was in the stage, and what the host did while that GPU was idle."""
-    return [_during(workload, stage, events, place) for place in events.gpus_used(workload)] or [
+    return [_during(workload, stage, events, position) for position in events.gpus_used(workload)] or [
         _during(workload, stage, events, None)
     ]
 
 
-def _during(workload: Workload, stage: StageRows, events: StageEvents, place: int | None) -> GpuDuringStage:
+def _during(workload: Workload, stage: StageRows, events: StageEvents, position: int | None) -> GpuDuringStage:
     per_batch = 1.0 / stage.batches
     wall = float((events.end_ns - events.start_ns).sum())
-    line = workload.busy if place is None else workload.busy_of[place]
+    line = workload.busy if position is None else workload.busy_of[position]
     busy = float(line.within(events.start_ns, events.end_ns).sum())
     gaps = line.gaps_within(events.start_ns, events.end_ns)
-    calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.beside(line)
+    calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.with_busy(line)
     idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
     meanwhile: dict[str, float | None] = {
         kind.value: float(idle[at]) / NS_PER_MS * per_batch for at, kind in enumerate(ACTIVITIES)
@@ -188,9 +191,9 @@ def _during(workload: Workload, stage: StageRows, events: StageEvents, place: in
     if not workload.api_is_complete:
         meanwhile |= dict.fromkeys(NOT_RECORDED, None)
     return GpuDuringStage(
-        gpu=place,
+        gpu=position,
         busy_ms=busy / NS_PER_MS * per_batch,
-        own_busy_ms=_own_busy(workload, events, place) / NS_PER_MS * per_batch,
+        own_busy_ms=_own_busy(workload, events, position) / NS_PER_MS * per_batch,
         idle_ms=(wall - busy) / NS_PER_MS * per_batch,
         gaps=len(gaps) * per_batch,
         gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,
@@ -199,9 +202,9 @@ def _during(workload: Workload, stage: StageRows, events: StageEvents, place: in
     )
 
 
-def _own_busy(workload: Workload, events: StageEvents, place: int | None) -> float:
+def _own_busy(workload: Workload, events: StageEvents, position: int | None) -> float:
     operations = workload.trace.operations
-    own = events.operation if place is None else events.operation[workload.gpus.of[events.operation] == place]
+    own = events.operation if position is None else events.operation[workload.gpus.of[events.operation] == position]
     return float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
 
 
@@ -209,4 +212,4 @@ NOT_RECORDED = (
     HostActivity.SYNCHRONIZE.value, HostActivity.ALLOCATE.value, HostActivity.LOAD.value, HostActivity.OTHER.value,
     HostActivity.OUTSIDE.value,
 )  # fmt: skip
-"""What a tracer that records only calls which start work cannot tell: those calls look like time outside of CUDA."""
+"""What a tracer misses that records only calls which start work: the others count as time outside of CUDA."""

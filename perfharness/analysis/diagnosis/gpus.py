@@ -15,7 +15,7 @@ NO_STREAM = -2
 
 @dataclass(frozen=True)
 class Gpus:
-    """`of` is the place in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, different
+    """`of` is the index in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, different
     for every stream of every process and GPU.
     """
 
@@ -24,24 +24,24 @@ class Gpus:
     stream_of: Integers
     streams: dict[tuple[int, int, int], int]
     """Process, device and stream as the trace numbers them -> number of the stream."""
-    places: dict[tuple[int, int], int]
-    """Process and device as the trace numbers them -> place of the GPU."""
+    positions: dict[tuple[int, int], int]
+    """Process and device as the trace numbers them -> index of the GPU."""
 
     def __len__(self) -> int:
         return len(self.facts)
 
     def find_streams(self, process: Int64, device: Int64, stream: Int64) -> tuple[Int64, Int64]:
-        """Number of the stream (-1: no single one, `NO_STREAM`: nothing ran on it), and place of the GPU."""
+        """Number of the stream (-1: no single one, `NO_STREAM`: nothing ran on it), and index of the GPU."""
         groups = group_rows(process, device, stream)
         columns = (process[groups.first].tolist(), device[groups.first].tolist(), stream[groups.first].tolist())
         rows = list(zip(*columns, strict=True))
         number = np.asarray([self.streams.get(row, NO_STREAM if row[2] >= 0 else -1) for row in rows], dtype=np.int64)
-        place = np.asarray([self.places.get(row[:2], -1) for row in rows], dtype=np.int64)
-        return number[groups.code], place[groups.code]
+        position = np.asarray([self.positions.get(row[:2], -1) for row in rows], dtype=np.int64)
+        return number[groups.code], position[groups.code]
 
 
 def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
-    """Every GPU that something ran on, in order of processes and numbers, with what the trace tells of it.
+    """Every GPU that something ran on, in order of processes and numbers, with what the trace records of it.
 
     Processes of one trace (forked workers) number GPUs each for itself: what has one UUID is one GPU, also under two
     numbers; without UUIDs, each process's number is a GPU of its own.
@@ -50,25 +50,25 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     process, device = operations.process[groups.first], operations.device[groups.first]
     facts: list[GpuDevice] = []
     by_uuid: dict[str, int] = {}
-    places: dict[tuple[int, int], int] = {}
-    place = np.zeros(len(groups), dtype=np.int64)
+    positions: dict[tuple[int, int], int] = {}
+    position = np.zeros(len(groups), dtype=np.int64)
     pids = pid_of(process)
     for at in np.lexsort((device, process)).tolist():
         found = _facts(meta, int(pids[at]), int(device[at]))
         known = by_uuid.get(found.uuid) if found.uuid is not None else None
-        place[at] = len(facts) if known is None else known
-        places[int(process[at]), int(device[at])] = int(place[at])
+        position[at] = len(facts) if known is None else known
+        positions[int(process[at]), int(device[at])] = int(position[at])
         if known is None:
             facts.append(found)
             by_uuid |= {found.uuid: len(facts) - 1} if found.uuid is not None else {}
     streams = group_rows(operations.process, operations.device, operations.stream)
     columns = (column[streams.first].tolist() for column in (operations.process, operations.device, operations.stream))
     return Gpus(
-        of=place.astype(np.int32)[groups.code],
+        of=position.astype(np.int32)[groups.code],
         facts=facts,
         stream_of=streams.code.astype(np.int32),
         streams={key: number for number, key in enumerate(zip(*columns, strict=True))},
-        places=places,
+        positions=positions,
     )
 
 

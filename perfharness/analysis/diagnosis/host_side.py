@@ -23,8 +23,8 @@ def host_work(workload: Workload, stage: StageRows, events: StageEvents) -> Host
     time = np.bincount(kind, weights=own, minlength=len(ACTIVITIES)) / NS_PER_MS * per_batch
     count = np.bincount(kind, minlength=len(ACTIVITIES)) * per_batch
     wall = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS * per_batch
-    activity: dict[str, float | None] = {kind.value: float(time[place]) for place, kind in enumerate(ACTIVITIES)}
-    numbers: dict[str, float | None] = {kind.value: float(count[place]) for place, kind in enumerate(ACTIVITIES)}
+    activity: dict[str, float | None] = {kind.value: float(time[position]) for position, kind in enumerate(ACTIVITIES)}
+    numbers: dict[str, float | None] = {kind.value: float(count[position]) for position, kind in enumerate(ACTIVITIES)}
     activity[HostActivity.OUTSIDE.value] = max(wall - float(time.sum()), 0.0)
     if not workload.api_is_complete:
         activity |= dict.fromkeys(NOT_RECORDED, None)
@@ -59,10 +59,10 @@ def waited_in_system(workload: Workload, stage: StageRows) -> dict[OsWaitKind, i
 
 def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) -> list[Wait]:
     calls = workload.calls
-    places = np.flatnonzero(calls.is_blocking[events.call])
-    length = (calls.end_ns - calls.start_ns)[events.call[places]]
-    top = places[np.argsort(-length, kind="stable")[:LONGEST_WAITS]]
-    return [_wait(workload, stage, int(events.call[place]), int(events.call_of[place])) for place in top]
+    positions = np.flatnonzero(calls.is_blocking[events.call])
+    length = (calls.end_ns - calls.start_ns)[events.call[positions]]
+    top = positions[np.argsort(-length, kind="stable")[:LONGEST_WAITS]]
+    return [_wait(workload, stage, int(events.call[position]), int(events.call_of[position])) for position in top]
 
 
 def _wait(workload: Workload, stage: StageRows, call: int, occurrence: int) -> Wait:

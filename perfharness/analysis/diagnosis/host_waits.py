@@ -27,7 +27,7 @@ CHANCE = 0.30
 MIN_RANGES = 5
 """At 30 % chance, four of five do so in 3 % of cases."""
 MAX_THREADS = 64
-"""Of one stage's threads, so many are looked at."""
+"""Of one stage's threads, at most this many are examined."""
 AS_GOOD = 0.80
 """Of the most that any stage explains: among these the innermost is named."""
 
@@ -39,7 +39,7 @@ class ThreadLines:
         self._threads = np.unique(thread)
         self._origin, self._span = origin, end - origin + 2
 
-    def place(self, thread: Int64, time: Int64) -> Int64:
+    def position(self, thread: Int64, time: Int64) -> Int64:
         """Where on the line a moment of a thread lies; -1 for threads that are not on it."""
         rank = np.minimum(np.searchsorted(self._threads, thread), max(len(self._threads) - 1, 0))
         if not len(self._threads):
@@ -49,15 +49,15 @@ class ThreadLines:
 
     def busy(self, thread: Int64, start: Int64, end: Int64) -> BusyLine:
         """The union of stretches of threads."""
-        return BusyLine(self.place(thread, start), self.place(thread, end))
+        return BusyLine(self.position(thread, start), self.position(thread, end))
 
-    def times(self, place: Int64) -> Int64:
+    def times(self, position: Int64) -> Int64:
         """The moments at these places."""
-        return np.asarray(place % self._span + self._origin, dtype=np.int64)
+        return np.asarray(position % self._span + self._origin, dtype=np.int64)
 
-    def threads(self, place: Int64) -> Int64:
+    def threads(self, position: Int64) -> Int64:
         """The threads at these places."""
-        return np.asarray(self._threads[place // self._span], dtype=np.int64)
+        return np.asarray(self._threads[position // self._span], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class HostWaits:
 
     def within(self, thread: Int64, start: Int64, end: Int64) -> dict[OsWaitKind, int]:
         """How long these stretches of threads waited, ns."""
-        first, last = self.lines.place(thread, start), self.lines.place(thread, end)
+        first, last = self.lines.position(thread, start), self.lines.position(thread, end)
         return {kind: int(line.within(first, last).sum()) for kind, line in self.waiting.items()}
 
 
@@ -161,22 +161,22 @@ def find_handover(stages: StageTable, paths: Int64, rows: Int64) -> tuple[OtherS
     close = int(min(HANDOVER_NS, HANDOVER_SHARE * float(np.median(end - start))))
     begin, stop = int(start.min()), int(end.max())
     all_end = stages.end_ns
-    beside = np.isin(stages.thread & PROCESS_MASK, np.unique(thread) & PROCESS_MASK) & (paths != paths[rows[0]])
-    beside &= (all_end >= begin) & (all_end <= stop)
-    beside &= ~np.isin(stages.thread, np.unique(thread))
-    if not beside.any() or close < 1:
+    eligible = np.isin(stages.thread & PROCESS_MASK, np.unique(thread) & PROCESS_MASK) & (paths != paths[rows[0]])
+    eligible &= (all_end >= begin) & (all_end <= stop)
+    eligible &= ~np.isin(stages.thread, np.unique(thread))
+    if not eligible.any() or close < 1:
         return None
     best: tuple[OtherStage, float] | None = None
-    candidates = np.flatnonzero(beside)
+    candidates = np.flatnonzero(eligible)
     groups = group_rows(paths[candidates])
-    for place, path in enumerate(paths[candidates[groups.first]].tolist()):
-        theirs = np.sort(all_end[candidates[groups.code == place]])
-        last = np.searchsorted(theirs, end, side="right") - 1
-        handed = (last >= 0) & (end - theirs[np.maximum(last, 0)] <= close)
+    for position, path in enumerate(paths[candidates[groups.first]].tolist()):
+        other_ends = np.sort(all_end[candidates[groups.code == position]])
+        last = np.searchsorted(other_ends, end, side="right") - 1
+        follows = (last >= 0) & (end - other_ends[np.maximum(last, 0)] <= close)
         # A hand-over that began before this range began woke nobody in it.
-        handed &= theirs[np.maximum(last, 0)] >= start
-        share = float(np.mean(handed))
-        chance = BusyLine(theirs, theirs + close).length / max(stop - begin, 1)
+        follows &= other_ends[np.maximum(last, 0)] >= start
+        share = float(np.mean(follows))
+        chance = BusyLine(other_ends, other_ends + close).length / max(stop - begin, 1)
         if share >= HANDOVERS and chance <= CHANCE and (best is None or share > best[0].share):
             best = OtherStage(path, share), chance
     return best

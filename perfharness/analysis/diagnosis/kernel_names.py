@@ -1,4 +1,4 @@
-"""What a kernel's name says of the work it does. Names are evidence, not measurement: whoever uses this says so."""
+"""The kind of work that a kernel's name suggests. Evidence, not measurement: results name it as such."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perfharness.model.diagnosis import KernelKind
 
 PATTERNS = (
     (KernelKind.COMMUNICATION, r"nccl|nvshmem"),
-    # Beside or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
+    # Next to or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
     (KernelKind.MEMORY, r"gemv|split_?k_?reduce|im2col|col2im|nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFoldedNhwc"),
     # nvjet: cuBLAS 12.8 and newer; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
     (KernelKind.TENSOR_CORE, r"nvjet|xmma|wgmma|[hi]mma|tensor_?op|[shi](8816|1688|16816|16832|884)(?!\d)|tcgen05"),

@@ -1,4 +1,4 @@
-"""Kernels that are alike, and how much of their GPU each can use: from grid, block, registers and shared memory."""
+"""Groups of equal kernels, and how much of their GPU each can use: from grid, block, registers and shared memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ SHARED_RESERVED_BYTES = 1024
 
 @dataclass(frozen=True)
 class Residency:
-    """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace cannot tell.
+    """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
 
-    `blocks_per_sm` fit on one multiprocessor at once, and `limiter` (a place in `LIMITERS`) is what keeps more away;
+    `blocks_per_sm` fit on one multiprocessor concurrently, and `limiter` (an index in `LIMITERS`) is what
+    keeps more away;
     `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
     share of the GPU's warps that can be resident while the grid runs.
     """
@@ -45,10 +46,10 @@ class Residency:
 
 @dataclass(frozen=True)
 class KernelGroups:
-    """Kernels of one name, device, grid, block, registers and shared memory, a place each.
+    """Kernels of one name, device, grid, block, registers and shared memory, a row each.
 
     `of` is the group of each operation of the trace, -1 for what is no kernel; `example` an operation of each group;
-    `kind` a place in `KINDS_OF_KERNELS`.
+    `kind` an index in `KINDS_OF_KERNELS`.
     """
 
     of: Integers
@@ -68,7 +69,7 @@ LIMITERS = (
 
 
 def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
-    """Group the kernels of a trace, and work out once for each group what its name and shape say."""
+    """Group the kernels of a trace, and work out once for each group what follows from its name and shape."""
     details = trace.details
     at = np.flatnonzero(trace.operations.kind == GpuOperationKind.KERNEL)
     shapes = [shape[at, axis] for shape in (details.grid, details.block) for axis in range(3)]
@@ -78,7 +79,7 @@ def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
     of[at] = groups.code
     example = at[groups.first]
     residency = find_residency(
-        [gpus.facts[place] for place in range(len(gpus))], gpus.of[example],
+        [gpus.facts[position] for position in range(len(gpus))], gpus.of[example],
         blocks=_volume(details.grid[example]), threads=_volume(details.block[example]),
         registers=details.registers[example], shared_bytes=details.shared_bytes[example],
     )  # fmt: skip
@@ -107,7 +108,7 @@ def find_residency(
     largest share of the L1 cache as shared memory; the driver may choose less, so this is an upper bound.
 
     Args:
-        devices: the GPUs, `device` the place of each grid's own among them.
+        devices: the GPUs, `device` the index of each grid's own among them.
         device: as above.
         blocks: of the grid; NaN: not known.
         threads: of a block; NaN: not known.

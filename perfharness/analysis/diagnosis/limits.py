@@ -1,7 +1,7 @@
-"""Is the GPU's own work limited by arithmetic or by memory, or does it not fill the GPU: what a trace alone can tell.
+"""Is the GPU's own work limited by arithmetic or by memory, or does it not fill the GPU: what a trace alone shows.
 
 A trace holds no hardware counters. What it holds is shapes (grids against multiprocessors), bytes and times of copies
-inside the GPU and memsets, and names of kernels; each answer says which of these it rests on.
+inside the GPU and memsets, and names of kernels; each answer names its evidence.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PEAK_SHARE = 0.60
 SHORT_NS = 5_000
 """The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces): in less than this, starting and ending is a
 fifth of the time or more, whatever the kernel does."""
-SAID_SHARE = 0.25
+REPORTED_SHARE = 0.25
 """Of the work's time: less than that is not worth a sentence."""
 
 MISSING_COUNTERS = (
     "whether its kernels are bound by arithmetic or by memory: a trace holds no hardware counters (Nsight Compute has)"
 )
 MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node tells)"
-MISSING_SHAPES = "whether its kernels fill the GPU: the trace does not tell grids, or what the GPU holds"
+MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids, or what the GPU holds"
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
     at = _work(workload, events.operation)
     kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
     kernel = at[kind == GpuOperationKind.KERNEL]
-    time, beside = duration[kind == GpuOperationKind.KERNEL], workload.beside_kernels_ns[kernel]
+    time, overlapped = duration[kind == GpuOperationKind.KERNEL], workload.overlapped_ns[kernel]
     # Shapes and names are those of groups, so that most of this is a matter of few numbers.
     group, is_short = groups.of[kernel], time < SHORT_NS
-    whole, besides = _by_group(groups, group, time), _by_group(groups, group, beside)
+    whole, overlapped_by_group = _by_group(groups, group, time), _by_group(groups, group, overlapped)
     shorts = _by_group(groups, group[is_short], time[is_short])
     there, is_small = whole > 0, groups.residency.fill <= FILL_SHARE
-    alone = np.where(is_small, whole - besides, 0.0)
-    short = np.where(is_small, _by_group(groups, group[is_short], beside[is_short]), shorts)
+    alone = np.where(is_small, whole - overlapped_by_group, 0.0)
+    short = np.where(is_small, _by_group(groups, group[is_short], overlapped[is_short]), shorts)
     named = np.bincount(groups.kind, weights=whole - alone - short, minlength=len(KINDS_OF_KERNELS))
-    by_name = {each: float(named[place]) for place, each in enumerate(KINDS_OF_KERNELS)}
+    by_name = {each: float(named[position]) for position, each in enumerate(KINDS_OF_KERNELS)}
     fill, waves = groups.residency.fill[there], groups.residency.waves[there]
     last_wave = np.where(waves > 1, whole[there] * (1 - waves / np.ceil(waves)), 0.0)
     moved, moving, near_peak = _moved(workload, at[kind != GpuOperationKind.KERNEL])
@@ -157,7 +157,7 @@ def _evidence(parts: _Parts, moved_gb_per_s: float) -> list[str]:
     sentences = (
         (
             parts.underfilled,
-            "are kernels with blocks for at most half of the multiprocessors, and no other kernel beside them",
+            "are kernels with blocks for at most half of the multiprocessors, and no other kernel concurrent with them",
         ),
         (parts.short, f"are kernels of less than {SHORT_NS / 1e3:.0f} us, in which starting and ending counts"),
         (parts.near_peak, f"are copies inside the GPU and memsets near its memory's speed ({moved_gb_per_s:.0f} GB/s)"),
@@ -170,7 +170,7 @@ def _evidence(parts: _Parts, moved_gb_per_s: float) -> list[str]:
     return [
         f"{100 * part / parts.work:.0f} % of its GPU time {what}."
         for part, what in sentences
-        if part and part >= SAID_SHARE * parts.work
+        if part and part >= REPORTED_SHARE * parts.work
     ]
 
 

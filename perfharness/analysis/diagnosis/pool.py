@@ -17,7 +17,7 @@ from perfharness.model.pooled_diagnosis import (
 
 
 def pool(diagnoses: dict[str, Diagnosis]) -> PooledDiagnosis:
-    """What all processes say together, by their folder names."""
+    """The diagnoses of all processes pooled, by folder name."""
     by_path: dict[Path, dict[str, StageDiagnosis]] = {}
     loops: dict[Path, dict[str, list[WarmupDiagnosis]]] = {}
     for process, diagnosis in diagnoses.items():
@@ -35,12 +35,12 @@ def pool(diagnoses: dict[str, Diagnosis]) -> PooledDiagnosis:
 
 def _pool_stage(path: Path, stages: dict[str, StageDiagnosis], everyone: list[str]) -> PooledStage:
     verdicts = Counter(stage.verdict.verdict for stage in stages.values())
-    told = [verdict for verdict in verdicts if verdict is not Verdict.CANNOT_TELL]
+    known = [verdict for verdict in verdicts if verdict is not Verdict.CANNOT_TELL]
     totals = _totals(list(stages.values()))
     savings = [stage.cost.saving_share for stage in stages.values() if stage.cost.saving_share is not None]
     return PooledStage(
         path=path,
-        verdict=told[0] if len(told) == 1 else None,
+        verdict=known[0] if len(known) == 1 else None,
         agreement=verdicts.most_common(1)[0][1] / len(stages),
         verdicts={verdict.value: count for verdict, count in verdicts.most_common()},
         totals=totals,

@@ -3,7 +3,7 @@
 The model: each host thread does its work in order; a GPU operation begins when its call has reached the GPU and
 everything before it on its stream has ended; a blocking call returns when what it waited for has ended. Durations and
 latencies are those of the trace. A stage that takes no time leaves no host time and no operations behind; a wait in it
-for other stages' work stays. docs/guides/diagnosis.md says what the model does not know.
+for other stages' work stays. Limits of the model: docs/guides/diagnosis.md.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SEVERAL_THREADS = "the loop's batches run on several threads, whose waiting for 
 class Window:
     """The stretch of one loop that is played: batches that follow each other, and the events of their thread in it.
 
-    Events are in order of time. `is_wait` tells blocking calls from launches; a copy that blocks is a launch followed
-    by a wait. `own_start` and `own_end` are the operation's times (launches only), `stream` its stream, or the one that
-    is waited for (-1: all of `gpu`, and of all GPUs where that is -1 too).
+    Events are in order of time. `is_wait` marks blocking calls, others are launches; a copy that blocks is a launch
+    followed by a wait. `own_start` and `own_end` are the operation's times (launches only), `stream` its stream, or the
+    one that is waited for (-1: all of `gpu`, and of all GPUs where that is -1 too).
     """
 
     thread: int

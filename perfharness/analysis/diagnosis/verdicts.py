@@ -9,12 +9,12 @@ from perfharness.model.trace import OsWaitKind
 
 FIRST_USE_SHARE = 0.10
 """Of the host time. First use is no part of the steady state at all, so a tenth is already a wrong answer."""
-SAID_SHARE = 0.01
+REPORTED_SHARE = 0.01
 """Of the host time: less than that is not worth a sentence."""
 GPU_BOUND_SHARE = 0.60
 """Of the stage's span. Above it, everything but the GPU's work together could not make the stage 1.7 times faster."""
 COPY_OF_GPU_SHARE = 0.50
-"""Of the GPU's time. More than half of it is copies without a kernel beside them."""
+"""Of the GPU's time. More than half of it is copies without a concurrent kernel."""
 COPY_BOUND_SHARE = 0.40
 """Of the span, where the GPU is not at work all the time: pageable copies leave it idle between their pieces."""
 SHARED_GPU_SHARE = 0.30
@@ -22,7 +22,7 @@ SHARED_GPU_SHARE = 0.30
 WAITING_SHARE = 0.40
 """Of the span: waiting for another stage is the largest single part when nothing else reaches its own threshold."""
 AT_WORK_SHARE = 0.50
-"""Of the waiting. With less, most of it passes while nobody is at work in the stage that is named."""
+"""Of the waiting. With less, most of it passes while no thread works in the stage that is named."""
 SYNCHRONIZATION_SHARE = 0.30
 """Of the host time. Waiting overlaps with nothing on that thread, so a third of it is a third to gain."""
 MANY_WAITS = 3
@@ -56,7 +56,7 @@ class Figures:
     """Sums over the stage's ranges, nanoseconds; counts per batch.
 
     `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
-    `gpu_busy`: own operations; `copy_only`: own transfers beside which no kernel ran; `gpu_idle`: no operation of the
+    `gpu_busy`: own operations; `copy_only`: own transfers without a concurrent kernel; `gpu_idle`: no operation of the
     trace ran, in `wall`; `blocking`: in synchronising calls, and copies to the host that the next call waits
     for; `read_backs`: copies to the host a batch; `blocking_idle` of it with an idle GPU; `outside`: not in
     CUDA calls; `launch_path`: launching, and what lies between launches close together; `for_stages`: waiting, or
@@ -126,7 +126,7 @@ TURNS_STEP = "Its GPUs take turns, and none is at work most of the time: give ea
 GPU_STEPS = {
     GpuLimit.COMPUTE: "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores.",
     GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
-    GpuLimit.UNDERFILLED: "Give the GPU more at once: larger batches, or independent stages on streams of their own.",
+    GpuLimit.UNDERFILLED: "Give the GPU more work: larger batches, or independent stages on streams of their own.",
     GpuLimit.CANNOT_TELL: "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
 }
 
@@ -135,12 +135,14 @@ def _first_use(f: Figures) -> StageVerdict | None:
     if max(f.loading, f.slow_start) < FIRST_USE_SHARE * f.wall:
         return None
     evidence = []
-    if f.loading >= SAID_SHARE * f.wall:
+    if f.loading >= REPORTED_SHARE * f.wall:
         evidence.append(f"Loading modules and kernels takes {_percent(f.loading, f.wall)} of its host time.")
-    if f.slow_start >= SAID_SHARE * f.wall:
+    if f.slow_start >= REPORTED_SHARE * f.wall:
         evidence.append(f"Batches before the steady state add {_percent(f.slow_start, f.wall)} to its host time.")
     return StageVerdict(
-        Verdict.FIRST_USE, evidence, "Set more batches apart (-w), or run each shape once before the first batch."
+        Verdict.FIRST_USE,
+        evidence,
+        "Exclude more batches (-w), or run each shape once before the first batch.",
     )
 
 
@@ -149,14 +151,14 @@ def _waiting_on_process(f: Figures) -> StageVerdict | None:
         return None
     return StageVerdict(
         Verdict.WAITING_ON_PROCESS,
-        [f"During {_percent(f.shared, f.span)} of its time another process was at work on the same GPU beside it."],
+        [f"During {_percent(f.shared, f.span)} of its time another process was at work on the same GPU."],
         "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
     )
 
 
 def _gpu(f: Figures) -> StageVerdict | None:
-    told = [", ".join(f"{name} {_percent(busy, f.span)}" for name, busy in f.gpu_shares.items()) + " of the time."]
-    several = told if len(f.gpu_shares) > 1 else []
+    shares = [", ".join(f"{name} {_percent(busy, f.span)}" for name, busy in f.gpu_shares.items()) + " of the time."]
+    several = shares if len(f.gpu_shares) > 1 else []
     take_turns = bool(several) and max(f.gpu_shares.values()) < GPU_BOUND_SHARE * f.span
     copies_rule = f.copy_only >= COPY_OF_GPU_SHARE * f.gpu_busy
     if f.gpu_busy >= GPU_BOUND_SHARE * f.span and not copies_rule:
@@ -177,7 +179,7 @@ def _gpu(f: Figures) -> StageVerdict | None:
     if f.copy_only < COPY_BOUND_SHARE * f.span:
         return None
     pageable = f.pageable >= 0.5 * f.copy_only
-    evidence = [f"Copies without a kernel beside them take {_percent(f.copy_only, f.span)} of its time.", *several]
+    evidence = [f"Copies without a concurrent kernel take {_percent(f.copy_only, f.span)} of its time.", *several]
     if pageable:
         evidence.append(f"{_percent(f.pageable, f.copy_only)} of that are copies from or to pageable memory.")
     step = "Pin the host's memory (pin_memory) and copy with non_blocking=True on a stream of its own."
@@ -218,7 +220,9 @@ def _blocked(f: Figures) -> StageVerdict | None:
     if whole < CPU_BOUND_SHARE * f.wall:
         return None
     parts = ", ".join(
-        f"{WAITS_FOR[kind]} {_percent(part, f.wall)}" for kind, part in f.blocked.items() if part >= SAID_SHARE * f.wall
+        f"{WAITS_FOR[kind]} {_percent(part, f.wall)}"
+        for kind, part in f.blocked.items()
+        if part >= REPORTED_SHARE * f.wall
     )
     evidence = [f"Its thread is blocked in the operating system {_percent(whole, f.wall)} of its host time: {parts}."]
     if f.blocked[OsWaitKind.PROCESS] >= WAITING_SHARE * f.wall:

@@ -18,7 +18,7 @@ from perfharness.model.result import path_text
 Float64 = npt.NDArray[np.float64]
 
 MIN_BATCHES = 12
-"""Fewer leave quarters of less than three batches, of which no median says anything."""
+"""Fewer leave quarters of less than three batches, whose medians mean nothing."""
 DEVIATIONS = 3.0
 MAD_TO_SIGMA = 1.4826
 """Makes a median absolute deviation comparable with a standard deviation, for normal values."""
@@ -65,7 +65,7 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
 
 
 def _first_steady(is_steady: npt.NDArray[np.bool_]) -> int | None:
-    """Place of the first batch that begins a run of `STEADY_RUN`."""
+    """Index of the first batch that begins a run of `STEADY_RUN`."""
     runs = np.lib.stride_tricks.sliding_window_view(is_steady, STEADY_RUN).all(axis=1)
     return int(np.argmax(runs)) if runs.any() else None
 

@@ -25,7 +25,7 @@ from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64
 class OtherProcesses:
     """When other processes of the run were at work on one GPU, on this trace's clock; None: not known.
 
-    `gpu_uuid` (without `GPU-`) tells which, where this process uses several.
+    `gpu_uuid` (without `GPU-`): of which GPU, where this process uses several.
     """
 
     busy: BusyLine | None
@@ -39,8 +39,8 @@ class Workload:
     """A trace, and what all stages share.
 
     `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `queued_ns` and `latency_ns`
-    are aligned with them; `busy` and `compute` are of all GPUs, `busy_of` of each; `beside_kernels_ns` is how long each
-    kernel ran beside another (or a graph) on its GPU.
+    are aligned with them; `busy` and `compute` are of all GPUs, `busy_of` of each; `overlapped_ns` is how long each
+    kernel ran concurrently with another (or a graph) on its GPU.
     """
 
     trace: Trace
@@ -59,7 +59,7 @@ class Workload:
     busy_of: list[BusyLine]
     gpus: Gpus
     kernels: KernelGroups
-    beside_kernels_ns: Int64
+    overlapped_ns: Int64
     host_waits: HostWaits | None
     others: OtherProcesses
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class StageRows:
-    """The ranges of one stage that are looked at: rows of the stage table, and in how many batches they lie."""
+    """The ranges of one stage that are examined: rows of the stage table, and in how many batches they lie."""
 
     path: Path
     number: int
@@ -102,42 +102,42 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
             operations.start_ns[is_compute], operations.end_ns[is_compute]
         ),
         busy_of=[
-            BusyLine(operations.start_ns[gpus.of == place], operations.end_ns[gpus.of == place])
-            for place in range(len(gpus))
+            BusyLine(operations.start_ns[gpus.of == position], operations.end_ns[gpus.of == position])
+            for position in range(len(gpus))
         ] if len(gpus) > 1 else [busy] * len(gpus),
         gpus=gpus, kernels=group_kernels(trace, gpus),
-        beside_kernels_ns=_beside_kernels(operations, is_compute, gpus),
+        overlapped_ns=_overlapped(operations, is_compute, gpus),
         host_waits=find_host_waits(trace, calls), others=others,
     )  # fmt: skip
 
 
-def _beside_kernels(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Int64:
+def _overlapped(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Int64:
     """How long each operation ran while two kernels, memsets or graphs, itself perhaps one of them, were on its GPU."""
-    beside = np.zeros(len(operations), dtype=np.int64)
-    for place in range(len(gpus)):
-        mine = np.flatnonzero(is_compute & (gpus.of == place))
+    overlapped = np.zeros(len(operations), dtype=np.int64)
+    for position in range(len(gpus)):
+        mine = np.flatnonzero(is_compute & (gpus.of == position))
         line = BusyLine(*overlaps(operations.start_ns[mine], operations.end_ns[mine]))
         if line.length:
-            beside[mine] = line.within(operations.start_ns[mine], operations.end_ns[mine])
-    return beside
+            overlapped[mine] = line.within(operations.start_ns[mine], operations.end_ns[mine])
+    return overlapped
 
 
-def on_gpus(workload: Workload, places: tuple[int, ...]) -> Workload:
+def on_gpus(workload: Workload, positions: tuple[int, ...]) -> Workload:
     """The workload where only these GPUs count as busy: what other GPUs do is not this stage's."""
-    if len(places) == len(workload.gpus):
+    if len(positions) == len(workload.gpus):
         return workload
-    if places not in workload.narrowed:
+    if positions not in workload.narrowed:
         operations = workload.trace.operations
-        mine = np.isin(workload.gpus.of, places)
+        mine = np.isin(workload.gpus.of, positions)
         compute = mine & (operations.kind != GpuOperationKind.MEMCPY)
         busy = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
-        workload.narrowed[places] = replace(
+        workload.narrowed[positions] = replace(
             workload,
             busy=busy,
             compute=BusyLine(operations.start_ns[compute], operations.end_ns[compute]),
-            calls=workload.calls.beside(busy),
+            calls=workload.calls.with_busy(busy),
         )
-    return workload.narrowed[places]
+    return workload.narrowed[positions]
 
 
 def stage_rows(workload: Workload) -> list[StageRows]:

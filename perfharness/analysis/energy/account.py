@@ -37,7 +37,7 @@ from perfharness.model.trace import Int64
 
 
 def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
-    """Energy of a run, from what the sensors saw and what the traces say that the GPUs did."""
+    """Energy of a run, from the readings of the sensors and the GPU work of the traces."""
     uuids = list(dict.fromkeys(process.sensor_uuid for process in processes if process.sensor_uuid))
     gpus: list[GpuEnergy] = []
     shares: dict[str, ProcessEnergy] = {}
@@ -132,7 +132,7 @@ def _attribution(
         return _no_attribution(f"what {unknown.folder} did on the GPU is not known: {unknown.work.reason}")
     metric = seen.finest()
     if metric is None:
-        return _no_attribution(seen.best()[1].reason or "no sensor can tell")
+        return _no_attribution(seen.best()[1].reason or "no sensor can measure it")
     names, busy = _classes(processes)
     found = attribute(
         sensors.steps[metric],
@@ -266,8 +266,8 @@ def _findings(
 ) -> list[Finding]:
     found = []
     if gpu.disagreement_j:
-        said = {one.source: one for one in gpu.window if one.energy_j is not None}
-        parts = ", ".join(f"{name} {one.energy_j:.1f} ± {one.error_j:.1f} J" for name, one in said.items())
+        estimates = {one.source: one for one in gpu.window if one.energy_j is not None}
+        parts = ", ".join(f"{name} {one.energy_j:.1f} ± {one.error_j:.1f} J" for name, one in estimates.items())
         found.append(
             Finding(
                 "energy-sensors-disagree",
@@ -282,7 +282,7 @@ def _findings(
             Finding(
                 "energy-idle-unknown",
                 Severity.NOTE,
-                f"GPU {sensors.uuid}: idle power is not known ({gpu.idle.reason}), so it is not told apart.",
+                f"GPU {sensors.uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
                 "Wait before the run on a GPU that nobody else uses: `perfharness launch --measure-idle 5`.",
             )
         )

@@ -46,7 +46,7 @@ Method = Literal["regression", "bounds", "no_gpu_work", "none"]
 class ClassEnergy:
     """One class's energy over the window, idle power included while it runs; interval of 95 %.
 
-    `method`: `regression`, told apart from all others; `bounds`, no number, only what is possible, with the reason;
+    `method`: `regression`, separable from all others; `bounds`, no number, only what is possible, with the reason;
     `no_gpu_work`, measured to be 0; `none`, with the reason.
     """
 
@@ -62,7 +62,7 @@ class ClassEnergy:
 
 @dataclass(frozen=True)
 class Joint:
-    """What several classes spent that cannot be told apart."""
+    """What several classes spent together, not separable."""
 
     names: tuple[str, ...]
     busy_s: float
@@ -108,7 +108,7 @@ def attribute(
         busy: when each of them was at work.
         window: UTC ns.
         idle_w, limit_w: between which the GPU's power must lie; None: not known.
-        explained: the steps over the window, where that was done already.
+        explained: the steps over the window, where it is known.
     """
     total = busy.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0]
     seconds = (window[1] - window[0]) / NS_PER_S
@@ -123,7 +123,7 @@ def attribute(
         return _without(every, total, seconds, len(inside), why)
     explained = explained or Explained(steps, window, KnownWork(busy), low_w=low_w, high_w=limit_w)
     if explained.total.joules is None:
-        return _without(every, total, seconds, len(inside), explained.total.reason or "no sensor can tell")
+        return _without(every, total, seconds, len(inside), explained.total.reason or "no sensor can measure it")
     if not total[:-1].any():
         return _only_waiting(every, total, explained.total, len(inside))
     fits = [fit for fit in explained.fits if fit.kinds.name != "batch"]
@@ -152,10 +152,10 @@ def attribute(
 
 
 def _of_class(
-    name: str, busy_s: float, said: tuple[float, float, float], between_w: tuple[float, float]
+    name: str, busy_s: float, estimates: tuple[float, float, float], between_w: tuple[float, float]
 ) -> ClassEnergy:
     """A number where its interval is narrow enough to be one, else what is possible."""
-    value, low, high = said
+    value, low, high = estimates
     floor, ceiling = (watts * busy_s for watts in between_w)
     if high < floor or low > ceiling:
         why = f"the steps of the sensor ask for {value / busy_s:.0f} W, which the GPU cannot draw"
@@ -171,7 +171,7 @@ def _of_class(
 
 
 def _awake(quiet: Energy, waiting: ClassEnergy) -> Energy:
-    """Where no time was quiet enough, waiting that was told apart by itself says the same."""
+    """Where no time was quiet enough, waiting that is separable gives the same."""
     if quiet.joules is not None or waiting.joules is None:
         return quiet
     assert waiting.low_j is not None
@@ -192,9 +192,13 @@ def _only_waiting(names: Sequence[str], total: Float64, energy: Energy, steps: i
 
 
 def _between(fits: Sequence[Fit], owners: Sequence[int]) -> tuple[float, float, float]:
-    """What all fits say of some classes together: the best one's number, and the interval that holds theirs all."""
-    said = [fit.energy(fit.seconds_of(owners)) for fit in fits]
-    return said[0][0], min(value - half for value, half in said), max(value + half for value, half in said)
+    """Energy of some classes together: of the best fit, and the interval that holds those of all fits."""
+    estimates = [fit.energy(fit.seconds_of(owners)) for fit in fits]
+    return (
+        estimates[0][0],
+        min(value - half for value, half in estimates),
+        max(value + half for value, half in estimates),
+    )
 
 
 def _joint(fits: Sequence[Fit], found: list[ClassEnergy]) -> tuple[Joint, ...]:

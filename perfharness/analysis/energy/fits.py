@@ -2,7 +2,7 @@
 
 What a step speaks of is not documented, and what power depends on is not known. So every combination of a response of
 the sensor (how late, which part of each period, how much smoothed) and of a model (`kinds`) is tried, and all that the
-readings do not rule out are kept: what they say between them is the interval. What the readings do not tell at all is
+readings do not rule out are kept: their range is the interval. What the readings do not determine at all is
 left to a prior as wide as the powers that a GPU can draw. docs/guides/energy.md derives it.
 """
 
@@ -30,42 +30,42 @@ FINER = (0.5, 0.25, 0.1, 0.05, 0.02)
 """Steps of the search for the best lag, in periods."""
 
 STRETCHED = (1.3, 1.15, 1.07, 1.03, 1.015)
-"""Factors beside them by which a time constant, or the age of a change, is made larger or smaller."""
+"""Factors next to them by which a time constant, or the age of a change, is made larger or smaller."""
 
 MOST_MOVES = 6
-"""With steps of one size, where time constant and lag are both looked for."""
+"""With steps of one size, where time constant and lag are both fitted."""
 
 LAG_SLACK = (-0.2, -0.1, -0.04, -0.015, 0.015, 0.04, 0.1, 0.2)
 
 SMOOTH_SLACK = (0.83, 1.2)
 
 CELLS = 25
-"""Moments a period at which the kinds' times are looked up."""
+"""Moments a period at which the kinds' times are sampled."""
 
 MOST_STEPS = 750
 BLOCK_STEPS = 125
 """Of a longer run, blocks of steps all over it are used: more would tell little more, and take long."""
 
 SCOUTS = 250
-"""Steps by which a response is looked for; what is found is judged by all of them."""
+"""Steps by which a response is searched; what is found is judged by all of them."""
 
 NOT_LINEAR = 0.01
 """Of the mean power: what better sensors than there are would leave."""
 
 RULED_OUT = 14.0
-"""Log-likelihood, doubled, by which a fit must be worse than the best; corrected for residuals that are alike."""
+"""Log-likelihood, doubled, by which a fit must be worse than the best; corrected for autocorrelated residuals."""
 
 WORSE = 5.0
 """And how many times the best fit's mean square a fit must leave: no model is exact."""
 
 INEXACT = 1.6
-"""No model is exact: so much wider than sampling alone says is each fit's interval."""
+"""No model is exact: so much wider than sampling alone suggests is each fit's interval."""
 
-MOST_ALIKE = 9.0
+MAX_CORRELATION_LENGTH = 9.0
 """Variance from blocks of steps over that from single ones: more is a few odd steps and no correlation."""
 
 DEVIATION_W = 100.0
-"""How far kinds of one class may differ where the readings do not tell: standard deviation."""
+"""How far kinds of one class may differ where the readings do not determine it: standard deviation."""
 
 SLACK = 0.05
 """Of the powers that a GPU can draw: so much may a kind's be off for its being a mean."""
@@ -74,7 +74,7 @@ HIGHEST_W = 2000.0
 """No GPU draws more, where its own limit is not known."""
 
 CHANGE_MS = tuple(15 * 1.2**step for step in range(19))
-"""Ages at which power may change at once: a power limit acts after tens to hundreds of milliseconds."""
+"""Ages at which power may jump: a power limit acts after tens to hundreds of milliseconds."""
 
 LEADING = 4
 MAX_KEPT = 40
@@ -108,7 +108,11 @@ class Fit:
     def energy(self, seconds: Float64) -> tuple[float, float]:
         """Energy of so much time of each kind, and half of its 95 % interval."""
         blocks, single = (max(float(seconds @ one @ seconds), 0.0) for one in self.covariances)
-        half = INEXACT * student_t(self.freedom) * float(np.sqrt(min(max(blocks, single), MOST_ALIKE * single)))
+        half = (
+            INEXACT
+            * student_t(self.freedom)
+            * float(np.sqrt(min(max(blocks, single), MAX_CORRELATION_LENGTH * single)))
+        )
         return float(seconds @ self.power_w), half + abs(float(seconds @ self.pull_w))
 
     def seconds_of(self, owners: Sequence[int]) -> Float64:
@@ -362,13 +366,15 @@ def _not_ruled_out(fits: Sequence[Fit], inexact: float) -> list[Fit]:
     ordered = sorted(fits, key=lambda one: one.score)
     ordered = [fit for fit in ordered if fit.impossible <= RULED_OUT] or ordered
     best = ordered[0]
-    alike = _alike(best.residual)
+    correlation_length = _correlation_length(best.residual)
     least = WORSE * max(best.mean_square, inexact)
-    return [fit for fit in ordered if fit.mean_square <= least or (fit.score - best.score) / alike <= RULED_OUT]
+    return [
+        fit for fit in ordered if fit.mean_square <= least or (fit.score - best.score) / correlation_length <= RULED_OUT
+    ]
 
 
-def _alike(residual: Float64) -> float:
-    """How many successive residuals say about the same: 1 where they are independent."""
+def _correlation_length(residual: Float64) -> float:
+    """How many successive residuals count as one: 1 where they are independent."""
     count, power = len(residual), float(residual @ residual)
     found = 1.0
     if count < 10 or power <= 0:

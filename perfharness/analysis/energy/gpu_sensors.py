@@ -83,7 +83,7 @@ class GpuSensors:
 
 
 class WindowEnergy:
-    """What the sensors of a GPU say of a window of time and of stretches of it.
+    """What the sensors of a GPU measured in a window of time and of stretches of it.
 
     Args:
         sensors: of the GPU.
@@ -136,17 +136,17 @@ class WindowEnergy:
         )
 
     def best(self) -> tuple[str, Energy]:
-        """What the first sensor says that says anything."""
+        """The energy of the first sensor that has one."""
         found = ((metric, self.energy(metric)) for metric in (COUNTER, *POWERS))
         return next((one for one in found if one[1].joules is not None), (COUNTER, self.energy(COUNTER)))
 
     @property
     def ambiguous(self) -> bool:
-        """No sensor says anything, though one was read: its readings go with energies that are far apart."""
+        """No sensor gives an energy, though one was read: its readings fit energies that differ widely."""
         return self.best()[1].joules is None and any(one.fits for one in self._found.values())
 
     def finest(self) -> str | None:
-        """The sensor whose steps say most of what happened when: the finest that was read over all of the window."""
+        """The sensor whose steps resolve time best: the finest that was read over all of the window."""
         usable = (metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.explained(metric).total.joules)
         return next(usable, None)
 

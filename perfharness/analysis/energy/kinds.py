@@ -1,4 +1,4 @@
-"""Kinds of time: what the power of a GPU may depend on, beside the class of work that runs.
+"""Kinds of time: what the power of a GPU may depend on, besides the class of work that runs.
 
 The plainest model has one power for each class of work, and one for waiting. Each other model splits the classes by
 something that power may depend on as well: how long the work (or the waiting) has run, what ran before, how long a
@@ -19,7 +19,7 @@ NS_PER_S = 1e9
 
 
 class BusyShares:
-    """Busy time of each class of work, shared where several ran at once.
+    """Busy time of each class of work, shared where several ran concurrently.
 
     Args:
         work: (start_ns, end_ns) of the operations of each class, in any order, overlaps allowed.
@@ -53,7 +53,7 @@ Lines = list[tuple[Float64, Float64]]
 
 
 def _take_turns(merged: Spans) -> bool:
-    """Whether no two classes are ever at work at once, as on a GPU with one stream."""
+    """Whether no two classes ever run concurrently, as on a GPU with one stream."""
     start = np.concatenate([start for start, _ in merged]) if merged else np.empty(0, dtype=np.int64)
     end = np.concatenate([end for _, end in merged]) if merged else np.empty(0, dtype=np.int64)
     order = np.argsort(start, kind="stable")

@@ -1,6 +1,6 @@
-"""What the sensors say of a stretch of time: the energy counter, and power integrated, each with its error.
+"""What the sensors measure over a stretch of time: the energy counter, and power integrated, each with its error.
 
-The sensors are slow. A counter that moves every 100 ms tells nothing of what lies between two moves, so every figure
+The sensors are slow. A counter that moves every 100 ms knows nothing of what lies between two moves, so every figure
 comes with the error that follows from the update period found in the log.
 """
 
@@ -19,13 +19,13 @@ MIN_UPDATES = 20
 tenth of it in all."""
 
 MIN_GROUPS = 10
-"""Of several steps together, whose differences say what the sensor may have missed."""
+"""Of several steps together, whose differences show what the sensor may have missed."""
 
 EDGES_SHARE = 0.2
-"""Steps differ for the places of their edges, mostly: an edge moved by e at power P makes 3 (P e)² of the variance."""
+"""Steps differ mostly by the positions of their edges: an edge moved by e at power P makes 3 (P e)² of the variance."""
 
 BLURRED = 0.15
-"""Edges with an error of more than this part of a period are told from the steps' differences no more."""
+"""Edges with an error of more than this part of a period are not derived from the differences of the steps."""
 
 NEIGHBOURS = 2
 """How many updates around the end of a stretch may have seen what happened there: sensors lag by about one period."""
@@ -111,7 +111,7 @@ class Explained:
         return Energy(read.joules, error, read.seconds)
 
 
-UNKNOWN_WORK = "when the GPU was at work is not known, so whether its sensor saw all of the work cannot be told"
+UNKNOWN_WORK = "when the GPU was at work is not known, so whether its sensor saw all of the work is unknown"
 
 
 def energy_within(
@@ -132,7 +132,7 @@ def shown_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
 
     The error has two parts, added in squares: what may have happened on which side of the two ends (the spread of
     power among the updates around them, for as long as an update and the sensor's averaging last, and how badly the
-    places of updates are known), and what the sensor may have missed by chance because it looks only part of the time
+    places of updates are known), and what the sensor may have missed by chance because it samples only part of the time
     (from how much successive updates differ, after von Neumann's mean square successive difference).
     """
     if isinstance(steps, str):
@@ -158,7 +158,7 @@ def _missed(steps: Steps, inside: Int64) -> float:
     """Error from looking only part of the time: how much the sum would differ if each step had seen its neighbour's.
 
     Where edges are known so badly that most of the difference between steps is theirs (what one has too much the next
-    one lacks), the differences of several steps together are looked at too, and the smallest estimate is taken: each
+    one lacks), the differences of several steps together are compared too, and the smallest estimate is taken: each
     of them is too large where the load itself changes. Elsewhere the smallest would be small by chance. Student's t
     allows for how few there are, with (n - 1)² / (1.5 n - 2) degrees of freedom for the differences of n.
     """
@@ -219,12 +219,12 @@ def idle_power(steps: Steps | str, window: tuple[int, int] | None, utilization: 
     Args:
         steps: of the counter, or of power.
         window: the stated idle time, UTC ns; None where there was none.
-        utilization: share of time with a kernel, percent; what tells that nothing ran.
+        utilization: share of time with a kernel, percent; 0 where nothing ran.
     """
     if window is None:
         return Energy(None, reason="no idle time was waited for before the run (--measure-idle)")
     if utilization is None:
-        return Energy(None, reason="the GPU does not tell its utilisation, so that it was idle cannot be known")
+        return Energy(None, reason="the GPU does not report its utilisation, so whether it was idle is unknown")
     inside = (utilization.time_ns >= window[0]) & (utilization.time_ns <= window[1])
     if not inside.any():
         return Energy(None, reason="the GPU's utilisation was not read in the idle time before the run")

@@ -1,5 +1,4 @@
-"""What a sensor says of consecutive stretches of time, from its readings: where its updates lie, and what they add up
-to.
+"""What a sensor measured in successive stretches of time, from its readings: where its updates lie, and their sums.
 
 The sensors are slow: an update lies somewhere between the reading that found it and the one before. Where updates keep
 a rhythm, the line through all of them places each far better.
@@ -19,10 +18,10 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Steps:
-    """What a sensor said of consecutive stretches of time.
+    """What a sensor measured in consecutive stretches of time.
 
     `edge_ns` has one more entry than `energy_j`: stretch i runs from edge i to edge i + 1. `edge_error_ns` is the
-    standard error of an edge's place; an error common to all edges is the sensor's lag and not in it.
+    standard error of an edge's position; an error common to all edges is the sensor's lag and not in it.
     """
 
     edge_ns: Int64
@@ -32,7 +31,7 @@ class Steps:
     window_ns: float
     """How much of the time before an edge its value speaks of: the period, or the time that it was averaged over."""
     drift_ns: float = 0.0
-    """How far the last edge may lie from its place when the first is held, the others in proportion."""
+    """How far the last edge may lie from its position when the first is held, the others in proportion."""
 
     def __len__(self) -> int:
         return len(self.energy_j)
@@ -67,7 +66,7 @@ class Energy:
 class Readings:
     """Readings of one metric in order of time: failed ones left out, repeats kept.
 
-    `is_new` tells those that found something new. `period_ns` is the source's update period, or None: not known.
+    `is_new` marks those that found something new. `period_ns` is the source's update period, or None: not known.
     """
 
     time_ns: Int64
@@ -103,7 +102,7 @@ def power_steps(readings: Readings, window_ns: float | None = None, edge_error_n
     Args:
         readings: of one power metric.
         window_ns: what the driver averages over, where that is longer than the period.
-        edge_error_ns: where the driver itself says when it read; else it is the polling's.
+        edge_error_ns: where the driver gives the time of its reading; else it is the polling's.
     """
     at = np.flatnonzero(readings.is_new)
     at = at[at > 0] if edge_error_ns is None else at
@@ -149,7 +148,7 @@ class Rhythm:
     Args:
         time_ns: of each, on the line.
         period_ns: of the line.
-        drift_ns: how far the last may lie from its place when the first is held, for other lines fit as well.
+        drift_ns: how far the last may lie from its position when the first is held, for other lines fit as well.
     """
 
     time_ns: Int64

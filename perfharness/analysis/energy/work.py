@@ -30,7 +30,7 @@ def gpu_work(analysis: Analysis) -> GpuWork:
     trace, stages, launches = analysis.trace, analysis.stages, analysis.launches
     utc = trace.meta.session_start_unix_ns
     if utc is None:
-        return GpuWork(reason="the trace does not tell when it began, so it cannot be laid beside the sensors")
+        return GpuWork(reason="the trace has no UTC start time, so it cannot be aligned with the sensors")
     if trace.meta.clock is not None and trace.meta.clock.error_ns > MAX_CLOCK_ERROR_NS:
         off = trace.meta.clock.error_ns / 1e6
         return GpuWork(

@@ -71,7 +71,7 @@ def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEve
 
 
 def _around_readings(steps: Held, series: Series) -> Held:
-    """A state is looked at and not averaged: it began, on the average, half a reading before it was seen."""
+    """A state is sampled and not averaged: it began, on the average, half a reading before it was seen."""
     if len(series) < 2:
         return steps
     half = round(float(np.median(np.diff(series.time_unix_ns))) / 2)
@@ -82,13 +82,13 @@ def find_throttling(
     reasons: Series | None, sm_clock: Series | None, memory_clock: Series | None,
     requested_mhz: tuple[float | None, float | None] = (None, None), work: Window | None = None,
 ) -> Throttling:  # fmt: skip
-    """All times in which the clocks were kept down: by NVML's reasons, and by the clocks read.
+    """All times in which the GPU was throttled: by NVML's reasons, and by the clocks read.
 
     Args:
-        reasons: `clock_event_reasons`; None where the GPU does not tell.
+        reasons: `clock_event_reasons`; None where the GPU does not report them.
         sm_clock, memory_clock: in MHz.
         requested_mhz: what they were locked to, SM and memory; None: not locked.
-        work: the time in which processes ran, in which a reference is looked for where nothing was requested.
+        work: the time in which processes ran, in which a reference is searched where nothing was requested.
     """
     found: dict[str, list[tuple[int, int]]] = {}
     idle = BusyLine(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))

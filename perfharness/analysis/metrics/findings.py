@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def metric_findings(metrics: RunMetrics, *, rejected: bool) -> list[Finding]:
-    """Findings of a run. `rejected`: throttled batches are already left out of the statistics."""
+    """Findings of a run. `rejected`: throttled batches are already excluded from the statistics."""
     found = [finding for gpu in metrics.gpus for finding in _of_gpu(gpu, rejected)]
     for folder, process in metrics.processes.items():
         for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):

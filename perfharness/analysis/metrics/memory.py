@@ -16,7 +16,7 @@ batch is no growth, and neighbouring readings are not independent, parts nearly 
 
 MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
-"""Growth over the window that is worth a word: allocators take pages in steps of this size, and caches settle."""
+"""Growth over the window that is reported: allocators take pages in steps of this size, and caches settle."""
 
 NS_PER_S = 1e9
 
@@ -39,7 +39,7 @@ def growth(series: Series | None, window: Window | None) -> Growth:
     edges = np.linspace(window[0], window[1], BLOCKS + 1)
     block = np.clip(np.searchsorted(edges, read.time_unix_ns, side="right") - 1, 0, BLOCKS - 1)
     if len(np.unique(block)) < BLOCKS:
-        return Growth(peak, None, None, None, None, "it was read too seldom in the measured window to tell growth")
+        return Growth(peak, None, None, None, None, "it was read too seldom in the measured window to show growth")
     lowest = np.full(BLOCKS, np.inf)
     np.minimum.at(lowest, block, read.value)
     seconds = (edges[:-1] + edges[1:]) / 2 / NS_PER_S

@@ -79,7 +79,7 @@ class RequestedClocks:
 
 
 def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
-    """When the clocks of a GPU (the whole GPU, of a MIG instance) were kept down."""
+    """When the clocks of a GPU (the whole GPU, of a MIG instance) were lowered."""
     return find_throttling(
         log.get(uuid, "clock_event_reasons"),
         log.get(uuid, "sm_clock_mhz"),
@@ -165,7 +165,7 @@ def _gpu(
 
 
 def throttling_known(log: SampleLog, uuid: str) -> bool:
-    """Whether the GPU tells anything that throttling could be seen in."""
+    """Whether the GPU reports anything that shows throttling."""
     seen = (log.get(uuid, metric) for metric in ("clock_event_reasons", "sm_clock_mhz"))
     return any(series is not None and bool(series.is_read.any()) for series in seen)
 
@@ -178,7 +178,7 @@ def _hold(
 
 
 def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int | None:
-    """How many of the batches that are not warm-up were touched; None where the trace does not tell the time."""
+    """How many of the batches that are not warm-up were touched; None where the trace has no UTC time."""
     if process.reason is not None:
         return None
     batches = process.batches

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from perfharness.analysis.bench_figures import (
-    apart_percent,
+    deviation_percent,
     drift_line,
 )
 from perfharness.backends import Session, backend, model_source
@@ -196,7 +196,7 @@ def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
     reasons = {name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"}
     record.keep(gpu=use, engine_reasons={**_so_far(record).engine_reasons, **reasons})
     latency, rate, again = record.result.latency, record.result.items_per_second, seen.telemetry_items_per_second
-    if latency and rate and again and apart_percent(rate, again) is not None:
+    if latency and rate and again and deviation_percent(rate, again) is not None:
         told = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those with the sampler"
         _remark(record, f"its speed was not reproducible: a mean of {told}")
 

@@ -24,7 +24,7 @@ from perfharness.analysis.bench_figures import (
     unsteady_speed,
 )
 from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
-from perfharness.analysis.recommendation import told_apart
+from perfharness.analysis.recommendation import separable
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
 from perfharness.model.bench_suite import (
     BenchMergedResult,
@@ -299,7 +299,7 @@ def _batch_size(missed: Missed) -> int:
 
 def _figure(missed: MissedConstraint) -> str:
     assert missed.value is not None, "of a figure that was measured"
-    return f"{told_apart(missed.value, missed.limit)[0]}{_unit(missed.unit)}"
+    return f"{separable(missed.value, missed.limit)[0]}{_unit(missed.unit)}"
 
 
 def _named(what: str, cases: Sequence[BenchCase], names: CaseNames) -> Iterator[str]:
