@@ -57,7 +57,7 @@ SPELLINGS: dict[str, tuple[str, str]] = {
 """Names on the command line that stand for a backend in one of its modes."""
 
 
-def spelled(text: str) -> tuple[str, str]:
+def backend_and_mode(text: str) -> tuple[str, str]:
     """Backend and mode (empty: the default) of `NAME`, `NAME/MODE`, one of `SPELLINGS`, or `module:class[/MODE]`."""
     if text in SPELLINGS:
         return SPELLINGS[text]

@@ -175,7 +175,7 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], li
     values = list(value) if isinstance(value, list | tuple) else [value]
     if names and len(names) != len(values):
         raise BackendError(f"the model returns {len(values)} outputs, and {len(names)} are named: {', '.join(names)}")
-    return tuple(names) or tuple(f"output_{place}" for place in range(len(values))), values
+    return tuple(names) or tuple(f"output_{index}" for index in range(len(values))), values
 
 
 def own_precision_problem(name: str, framework: str, elements: Mapping[str, int], wanted: Precision) -> str | None:

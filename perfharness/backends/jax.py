@@ -38,7 +38,7 @@ THREADS_VARIABLE = "NPROC"
 Function = Callable[..., Any]
 
 CACHE_HIT, CACHE_MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
-_cache_told: Counter[str] = Counter()
+_cache_events: Counter[str] = Counter()
 """How often JAX has told each event in this process since it was listened to."""
 
 
@@ -125,7 +125,7 @@ class JaxSession(FunctionSession):
     def compiled_programs(self) -> tuple[int, int]:
         """Of JAX's compilation cache, where there is one."""
         _listen(self._jax)
-        return _cache_told[CACHE_HIT], _cache_told[CACHE_MISS]
+        return _cache_events[CACHE_HIT], _cache_events[CACHE_MISS]
 
     def device_memory_bytes(self) -> int | None:
         """Peak of JAX's allocator, where it was reached since `allocate`; JAX cannot reset it."""
@@ -134,12 +134,12 @@ class JaxSession(FunctionSession):
 
     def settings(self) -> dict[str, str]:
         """What JAX and XLA were told."""
-        told = {"matmul_precision": MATMUL_PRECISION.get(self._options.precision, "default")}
-        told |= {f"--{name}": value for name, value in self._flags.items()}
+        settings = {"matmul_precision": MATMUL_PRECISION.get(self._options.precision, "default")}
+        settings |= {f"--{name}": value for name, value in self._flags.items()}
         for variable in ("XLA_FLAGS", THREADS_VARIABLE, "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
             if variable in os.environ:
-                told[variable] = os.environ[variable]
-        return told
+                settings[variable] = os.environ[variable]
+        return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Not told: XLA fuses a model's operators, and JAX has times of what became of them only in its profiler."""
@@ -263,7 +263,7 @@ def started(jax: Any, options: BackendOptions) -> str | None:
 @cache
 def _listen(jax: Any) -> None:
     """Count events from now on; there is no public way to end that."""
-    jax.monitoring.register_event_listener(lambda event, **_: _cache_told.update([event]))
+    jax.monitoring.register_event_listener(lambda event, **_: _cache_events.update([event]))
 
 
 @contextmanager

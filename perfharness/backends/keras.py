@@ -189,8 +189,8 @@ class KerasTorchSession(FunctionSession):
         self._model: Any = function
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        few = with_errors(lambda: self._tried(inputs, 1), f"{name} could not be called")
-        more = with_errors(lambda: self._tried(inputs, 2), f"{name} could not be called")
+        few = with_errors(lambda: self._output_arrays(inputs, 1), f"{name} could not be called")
+        more = with_errors(lambda: self._output_arrays(inputs, 2), f"{name} could not be called")
         outputs = [
             TensorSpec(
                 name=each,
@@ -210,7 +210,7 @@ class KerasTorchSession(FunctionSession):
         del rounds
         return "Keras does not tell the times of its layers; the backend torch does, for a model of PyTorch's own"
 
-    def _tried(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
+    def _output_arrays(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
         zeros = [
             self._torch.zeros([size if each is None else each for each in spec.shape], dtype=self._dtype(spec))
             for spec in inputs

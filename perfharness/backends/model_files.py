@@ -22,12 +22,12 @@ def model_files(model: ModelSource) -> list[Path]:
         return _files_of_function(str(model.factory).rpartition(":")[0])
     if model.path.is_dir():
         return sorted(one for one in model.path.rglob("*") if one.is_file())
-    beside: Iterable[Path] = ()
+    companions: Iterable[Path] = ()
     if model.suffix == ".onnx":
-        beside = _weights_of_broken_or_whole(model.path)
+        companions = _weights_of_broken_or_whole(model.path)
     elif model.suffix == ".xml":
-        beside = (model.path.with_suffix(".bin"),)
-    return [path for path in (model.path, *beside) if path.is_file()]
+        companions = (model.path.with_suffix(".bin"),)
+    return [path for path in (model.path, *companions) if path.is_file()]
 
 
 def sha256_of(*files: Path) -> str:
@@ -85,8 +85,8 @@ def _files_of_function(module: str) -> list[Path]:
 def _module_file(name: str) -> Path | None:
     """Of a module that would be imported from the working folder or `sys.path`."""
     *packages, last = name.split(".")
-    places = [Path.cwd(), *map(Path, sys.path)]
+    folders = [Path.cwd(), *map(Path, sys.path)]
     for package in packages:  # with an __init__.py or without one
-        places = [place / package for place in places if (place / package).is_dir()]
-    found = PathFinder.find_spec(last, [str(place) for place in places])
+        folders = [folder / package for folder in folders if (folder / package).is_dir()]
+    found = PathFinder.find_spec(last, [str(folder) for folder in folders])
     return Path(found.origin) if found is not None and found.has_location and found.origin else None

@@ -88,8 +88,10 @@ def _is_function_name(module: str, function: str) -> bool:
 def _factory_name(module: str, function: str) -> str:
     """`samples.mobilenet_v3.factory:create` is `mobilenet_v3`: the folder where the rest says nothing."""
     parts = (module[:-3].replace("/", ".") if module.endswith(".py") else module).split(".")
-    told = [part for part in [*parts, function] if part and part not in ("factory", "model", "create", "make", "build")]
-    return told[-1] if told else function
+    parts_of_name = [
+        part for part in [*parts, function] if part and part not in ("factory", "model", "create", "make", "build")
+    ]
+    return parts_of_name[-1] if parts_of_name else function
 
 
 def named_function(model: ModelSource) -> Callable[..., Any]:

@@ -234,18 +234,22 @@ class OnnxRuntimeSession(Session):
 
     def settings(self) -> dict[str, str]:
         """Provider and its nodes, threads, level of optimisation."""
-        told = {"provider": self._provider, "optimization": self._options.extra.get("optimization", "all")}
+        settings = {"provider": self._provider, "optimization": self._options.extra.get("optimization", "all")}
         if self._nodes:
-            told["nodes"] = ", ".join(f"{count} on {provider}" for provider, count in self._nodes.items())
+            settings["nodes"] = ", ".join(f"{count} on {provider}" for provider, count in self._nodes.items())
         if self._options.threads is not None:
-            told["intra_op_num_threads"] = str(self._options.threads)
+            settings["intra_op_num_threads"] = str(self._options.threads)
         if self._options.precision in ("fp16", "bf16") and not self._on_gpu:
-            told["arithmetic"] = f"fp32, between casts, in operators that have no {self._options.precision} on the CPU"
+            settings["arithmetic"] = (
+                f"fp32, between casts, in operators that have no {self._options.precision} on the CPU"
+            )
         if self._left_to_library:
-            told["allocated in each round"] = ", ".join(self._left_to_library)
+            settings["allocated in each round"] = ", ".join(self._left_to_library)
         if self._on_gpu:
-            told |= {name: value for name, value in self._provider_options().items() if name != "user_compute_stream"}
-        return told
+            settings |= {
+                name: value for name, value in self._provider_options().items() if name != "user_compute_stream"
+            }
+        return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """From ONNX Runtime's own profile, of a second session on the same inputs; operators as they are after fusion.
@@ -298,9 +302,9 @@ class OnnxRuntimeSession(Session):
             return given
         given |= {f"trt_{precision}_enable": "1" for precision in ("fp16", "bf16") if options.precision == precision}
         if options.cache_dir is not None:
-            place = str(options.cache_dir)
-            given |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": place}
-            given |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": place}
+            cache_folder = str(options.cache_dir)
+            given |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": cache_folder}
+            given |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": cache_folder}
         return given
 
     def _refuse_fallback(self) -> None:

@@ -166,16 +166,16 @@ class OpenVinoSession(Session):
             raise BackendError("there are no outputs; allocate and execute before they are read")
         self.synchronize()
         return {
-            spec.name: np.array(self._request.get_output_tensor(place).data) for place, spec in enumerate(self.outputs)
+            spec.name: np.array(self._request.get_output_tensor(index).data) for index, spec in enumerate(self.outputs)
         }
 
     def settings(self) -> dict[str, str]:
         """What OpenVINO set for this model, once it is compiled, and the dtype of the weights in the file."""
-        told = {"dtypes of weights": ", ".join(f"{kind} {count}" for kind, count in self._weights.items())}
+        settings = {"dtypes of weights": ", ".join(f"{kind} {count}" for kind, count in self._weights.items())}
         if self._compiled is not None:
             names = ("PERFORMANCE_HINT", "INFERENCE_PRECISION_HINT", "NUM_STREAMS", "INFERENCE_NUM_THREADS")
-            told |= {name: _text(self._compiled.get_property(name)) for name in names}
-        return told
+            settings |= {name: _text(self._compiled.get_property(name)) for name in names}
+        return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """From OpenVINO's counters, of a second compilation with them; layers as they are after fusion."""
@@ -212,8 +212,8 @@ class OpenVinoSession(Session):
         if counted:
             config["PERF_COUNT"] = True
         compiled = self._core.compile_model(model, "CPU", config)
-        if (told := _text(compiled.get_property("INFERENCE_PRECISION_HINT"))) != HINTS[options.precision]:
-            raise BackendError(f"OpenVINO would compute in {told} though {options.precision} was asked for")
+        if (actual := _text(compiled.get_property("INFERENCE_PRECISION_HINT"))) != HINTS[options.precision]:
+            raise BackendError(f"OpenVINO would compute in {actual} though {options.precision} was asked for")
         return compiled
 
     def _requested(self, compiled: Any) -> Any:

@@ -131,15 +131,15 @@ class TensorFlowSession(FunctionSession):
     def settings(self) -> dict[str, str]:
         """What TensorFlow was told."""
         threading = self._tf.config.threading
-        told = {
+        settings = {
             "jit_compile": str(self._xla),
             "intra_op_parallelism_threads": str(threading.get_intra_op_parallelism_threads() or "TensorFlow's choice"),
             "inter_op_parallelism_threads": str(threading.get_inter_op_parallelism_threads() or "TensorFlow's choice"),
         }
         for variable in ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS"):
             if variable in os.environ:
-                told[variable] = os.environ[variable]
-        return told
+                settings[variable] = os.environ[variable]
+        return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Not told: only TensorFlow's profiler has them, in a trace for TensorBoard."""
@@ -159,8 +159,8 @@ class TensorFlowSession(FunctionSession):
             return [self._whole(value) for value in outputs]
 
         signature = [
-            tf.TensorSpec(shape, spec.dtype, name=f"input_{place}")
-            for place, (shape, spec) in enumerate(zip(shapes, inputs, strict=True))
+            tf.TensorSpec(shape, spec.dtype, name=f"input_{index}")
+            for index, (shape, spec) in enumerate(zip(shapes, inputs, strict=True))
         ]
         with tf.device(self._device):
             return tf.function(traced, autograph=False, jit_compile=self._xla or None).get_concrete_function(*signature)

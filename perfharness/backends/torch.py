@@ -67,12 +67,12 @@ class TorchBackend(Backend):
     def versions(self) -> dict[str, str]:
         """Of PyTorch, and of what it computes with on a GPU."""
         torch = self._library()
-        told = {"torch": str(torch.__version__)}
+        found = {"torch": str(torch.__version__)}
         if torch.version.cuda is not None:
-            told["cuda"] = str(torch.version.cuda)
+            found["cuda"] = str(torch.version.cuda)
             if (cudnn := torch.backends.cudnn.version()) is not None:
-                told["cudnn"] = str(cudnn)
-        return told
+                found["cudnn"] = str(cudnn)
+        return found
 
     def problem(self, options: BackendOptions) -> str | None:
         """Not installed, no GPU, no compiler, or a precision that device or mode have not."""
@@ -243,12 +243,12 @@ class TorchSession(Session):
 
     def settings(self) -> dict[str, str]:
         """PyTorch's settings for this session, layout, dtype, and what was compiled or quantised."""
-        told = {"dtype": self._program.computes_in, "memory_format": "contiguous"}
+        settings = {"dtype": self._program.computes_in, "memory_format": "contiguous"}
         if self._channels_last:
-            told["memory_format"] = "channels_last"
+            settings["memory_format"] = "channels_last"
         if self._mode == "compile":
-            told["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
-        return told | self._process_settings.described()
+            settings["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
+        return settings | self._process_settings.described()
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Of each module's own work, by hooks, on the inputs that were written last."""
@@ -354,9 +354,9 @@ _IDLE_STREAMS: list[Any] = []
 
 def _stream(torch: Any, device: Any) -> Any:
     """A stream that no open session has."""
-    for place, stream in enumerate(_IDLE_STREAMS):
+    for index, stream in enumerate(_IDLE_STREAMS):
         if stream.device == device:
-            return _IDLE_STREAMS.pop(place)
+            return _IDLE_STREAMS.pop(index)
     return torch.cuda.Stream(device)
 
 

@@ -65,8 +65,8 @@ class ProcessSettings:
 
     def described(self) -> dict[str, str]:
         """Those that change speed or numbers, as text."""
-        words = {True: "on", False: "off"}
-        found = {name: words[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
+        texts = {True: "on", False: "off"}
+        found = {name: texts[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
         return {"num_threads": str(self._torch.get_num_threads()), **found}
 
     def _set(self) -> None:

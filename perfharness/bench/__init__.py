@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfharness.bench.suite.run import recommend_again, run_suite
     from perfharness.bench.suite.startup import run_startup
 
-_PLACES = {
+_MODULES = {
     "compare_engines": "engines.compare",
     "compare_layers": "accuracy.layers",
     "load_suite": "suite.check",
@@ -43,6 +43,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the process of a case imports this package, and needs none of it."""
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

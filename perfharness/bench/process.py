@@ -1,4 +1,4 @@
-"""A case in a process of its own, supervised (time limit, interrupts, nobody left behind), and what it left."""
+"""Run a case in its own supervised process (time limit, interrupts, no leftover processes), and read its results."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from perfharness_launcher.processes.outcome import last_said, log_tail, signal_n
 from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
 from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
 
-LOOKED_AT_LINES = 100
-"""Of the log, for signs of memory that ran out: a stack follows them."""
+SEARCHED_LINES = 100
+"""Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
 
 NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA out of memory", "Out of memory")
 """What libraries write to stderr before they abort for lack of memory, instead of raising."""
@@ -48,15 +48,15 @@ def case_outcome(
     timed_out_s: float | None = None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """The row of a case.
+    """The result of a case.
 
     Args:
-        folder: of the case; the end of the log that its process wrote there tells the reason of a crash.
+        folder: of the case; the end of its log has the reason of a crash.
         return_code: of its process as `subprocess` has it, less the signal's number; None: it was never started.
-        timed_out_s: the time limit, where the process was ended for it.
-        result_type: of what its `result.json` holds, and of what is returned.
+        timed_out_s: the time limit that was exceeded; None: it was not.
+        result_type: of `result.json` and of the return value.
 
-    What had been measured before a crash is kept, with a status that says so.
+    Figures measured before a crash are kept; the status reports the crash.
     """
     try:
         result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
@@ -70,18 +70,18 @@ def case_outcome(
         return result.model_copy(update={"status": "timeout", "reason": reason})
     if state is not None and state.status is not None:
         return result.model_copy(update={"status": state.status, "reason": state.reason})
-    status, reason = _crash(return_code, state, log_tail(folder / STDERR_LOG, LOOKED_AT_LINES))
+    status, reason = _crash(return_code, state, log_tail(folder / STDERR_LOG, SEARCHED_LINES))
     return result.model_copy(update={"status": status, "reason": reason})
 
 
 def has_reported(folder: Path) -> bool:
-    """Whether the process of a case said what became of it."""
+    """Whether the process of a case reported its outcome."""
     state = _state(folder)
     return state is not None and state.status is not None
 
 
 def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Raw values of a case by name (`ARRAYS`); what was not measured is not there, nor what cannot be read."""
+    """Raw values of a case by name (`ARRAYS`); without those that were not measured or cannot be read."""
     found = {}
     for name in ARRAYS:
         with suppress(OSError, ValueError):
@@ -121,7 +121,7 @@ class CaseEnd:
     Args:
         return_code: as `subprocess` has it, less the number of a signal; None: it was never started.
         reason: why it was not started.
-        leftovers: command lines of what it had left running, and was ended.
+        leftovers: command lines of processes that it left running; they were ended.
     """
 
     return_code: int | None
@@ -140,7 +140,7 @@ class CaseEnd:
 
 
 Run = Callable[[CaseSpec, Path, str], CaseEnd]
-"""Runs a case in a folder; the text says what it is run for."""
+"""Runs a case in a folder; the text is the purpose of the run."""
 
 
 def result_of(
@@ -150,7 +150,7 @@ def result_of(
     timeout_s: float | None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """The result of a case whose process has ended; `timeout_s` is what it was allowed."""
+    """The result of a case whose process has ended; `timeout_s` is its time limit."""
     late = timeout_s if end.timed_out else None
     found = case_outcome(folder, case, end.return_code, timed_out_s=late, result_type=result_type)
     return found if end.reason is None else found.model_copy(update={"reason": end.reason})
@@ -166,9 +166,9 @@ def run_process(
     patience: Patience | None = None,
     entry: str = CASE_ENTRY,
 ) -> CaseEnd:
-    """Run a case in `folder`, which is made; its `spec.json` and logs are there afterwards.
+    """Run a case in `folder`, which is created; its `spec.json` and logs are there afterwards.
 
-    It sees the case's GPU, or none, so that no framework takes one that it was not given, and ends with this process.
+    It sees only the case's GPU, or none, and ends with this process.
 
     Args:
         timeout_s: of the whole process; None: as long as it takes.
@@ -190,10 +190,10 @@ def run_processes(
     patience: Patience | None = None,
     entry: str = CASE_ENTRY,
 ) -> list[CaseEnd]:
-    """The same for several concurrently, in folders of one parent.
+    """Run several cases concurrently, in folders of one parent.
 
     Args:
-        barrier_timeout_s: how long the first that comes to its timed rounds waits for the others; None: not at all.
+        barrier_timeout_s: how long the first process at its timed rounds waits for the others; None: it does not wait.
     """
     group = ProcessGroup(
         tuple(
@@ -226,22 +226,22 @@ def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
             interrupted=ending.stopped == "interrupted",
             reason=status.not_started or "its supervisor ended before it was started",
         )
-    told = status.ended or {}
-    code, number = told.get("exit_code"), told.get("signal")
+    ended = status.ended or {}
+    code, number = ended.get("exit_code"), ended.get("signal")
     return CaseEnd(
-        return_code=code if code is not None else -(number or 9),  # whoever told of it has been killed with it
+        return_code=code if code is not None else -(number or 9),  # its supervisor was killed with it
         timed_out=ending.stopped == "timeout",
         interrupted=ending.stopped == "interrupted",
         started_unix_ns=status.start_unix_ns,
-        duration_s=told["duration_ns"] / 1e9 if told else None,
-        max_rss_bytes=told.get("max_rss_bytes"),
+        duration_s=ended["duration_ns"] / 1e9 if ended else None,
+        max_rss_bytes=ended.get("max_rss_bytes"),
         leftovers=tuple(leftovers),
     )
 
 
 @dataclass
 class _SpecWriter(Observer):
-    """Writes a spec in the moment in which its process is started, for its start-up is counted from there."""
+    """Writes each spec right before its process starts: start-up time is counted from then."""
 
     specs: Sequence[CaseSpec]
     folders: Sequence[Path]
@@ -250,11 +250,11 @@ class _SpecWriter(Observer):
     _waiting: list[tuple[RunningProcess, CaseSpec, Path]] = field(default_factory=list, init=False)
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """They are there, and wait."""
+        """All processes have started and wait."""
         self._waiting = list(zip(processes, self.specs, self.folders, strict=True))
 
     def poll(self, phases: Sequence[Phase]) -> None:
-        """Write where one is ready."""
+        """Write the specs of processes that are ready."""
         del phases
         for one in [one for one in self._waiting if one[0].status.ready]:
             self._waiting.remove(one)

@@ -1,15 +1,15 @@
-"""What the process of one case is told (`spec.json`), and what it leaves behind in its folder.
+"""The input (`spec.json`) and the output files of the process of one case.
 
-`python -m perfharness.bench.worker.case FOLDER/spec.json` runs it. It writes, each file as a whole or not at all:
+`python -m perfharness.bench.worker.case FOLDER/spec.json` runs it. It writes, each file atomically:
 
 - `status.json` (`CaseState`): which pass it is in;
-- `result.json` (`CaseResult`): what is known so far, after each pass;
+- `result.json` (`CaseResult`): results so far, after each pass;
 - `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
 - `outputs.npz`: outputs of one round by name, where the pass `outputs` was asked for;
-- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter where they are to be kept;
+- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter only if requested;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 
-`perfharness.bench.process.case_outcome` makes one `CaseResult` of them, however the process ended.
+`perfharness.bench.process.case_outcome` combines them into a `CaseResult`, however the process ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 
 Pass = Literal["latency", "telemetry", "layers", "instances", "streams", "stages", "outputs", "accuracy"]
-"""What may be asked for beside start-up, in the order in which they are done."""
+"""Optional passes after start-up, in the order in which they run."""
 
 ARRAYS = {
     "wall_ns": "int64, wall clock of each timed iteration",
@@ -40,14 +40,14 @@ ARRAYS = {
     "warmup_ns": "int64, wall clock of each warm-up iteration",
     "device_ms": "float64, the device's own time of execute, from a pass of its own",
 }
-"""Raw values that a case offers; those that were not measured are not there."""
+"""Raw values of a case; those that were not measured are absent."""
 
 BATCH = "batch"
 """Name of the dimension that the batch size stands for."""
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 EXIT_UNAVAILABLE, EXIT_OUT_OF_MEMORY, EXIT_MEMORY_LIMIT = 10, 11, 12
-"""Exit codes of the process of a case; `CaseState.status` says the same."""
+"""Exit codes of the process of a case; they correspond to `CaseState.status`."""
 
 
 class _Model(BaseModel):
@@ -77,7 +77,7 @@ class LatencySettings(_Model):
 
 
 class TelemetrySettings(_Model):
-    """The second pass, beside which the sampler runs.
+    """The telemetry pass, during which the sampler runs.
 
     Args:
         seconds: of work; sensors of a GPU are updated every 100 ms or so.
@@ -91,7 +91,7 @@ class TelemetrySettings(_Model):
 
 
 class CaseSpec(_Model):
-    """One case, whole.
+    """The complete description of one case.
 
     Args:
         model: as the user named it, for `backends.model_source`.
@@ -101,10 +101,10 @@ class CaseSpec(_Model):
             seeded random values.
         tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
         memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
-        instances: so many processes of this case at once, in the pass `instances`.
-        streams: so many sessions at once in one process, in the pass `streams`.
+        instances: concurrent processes of this case, in the pass `instances`.
+        streams: concurrent sessions in one process, in the pass `streams`.
         pipeline: a script with PerfRecorder for the pass `stages`; None: preprocess, the engine, postprocess.
-        file_cache: what the parent knows of it.
+        file_cache: its state as known to the parent.
         spawned_unix_ns: when the parent started the process; start-up begins there.
     """
 

@@ -372,14 +372,14 @@ def show(
     }
     from perfharness.analysis.recommendation import is_any_unmet
     from perfharness.bench import recommend_again
-    from perfharness.bench.suite.store import is_of_sweep, read_suite_result, read_sweep_result
+    from perfharness.bench.suite.store import is_sweep_folder, read_suite_result, read_sweep_result
     from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
     from perfharness.render.terminal.bench import print_suite
     from perfharness.render.terminal.sweep import print_sweep
 
     console, messages = Console(), Console(stderr=True)
     place = folder if folder.is_dir() else folder.parent
-    if is_of_sweep(folder):
+    if is_sweep_folder(folder):
         if baseline is not None or any(value is not None for value in asked.values()):
             raise UsageError(f"{folder} holds a sweep, which has neither baseline nor constraints; leave them out")
         found = read_sweep_result(folder)

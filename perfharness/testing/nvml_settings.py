@@ -28,15 +28,15 @@ def initial_state(record: NvmlRecord) -> NvmlState:
 
 
 def _device_state(record: NvmlRecord, uuid: str) -> DeviceState:
-    clocks = [_told(record, uuid, "nvmlDeviceGetApplicationsClock", kind) for kind in (MEMORY_CLOCK, 0)]
+    clocks = [_recorded_value(record, uuid, "nvmlDeviceGetApplicationsClock", kind) for kind in (MEMORY_CLOCK, 0)]
     return DeviceState(
-        persistence_mode=_told(record, uuid, "nvmlDeviceGetPersistenceMode"),
-        power_limit_mw=_told(record, uuid, "nvmlDeviceGetPowerManagementLimit"),
+        persistence_mode=_recorded_value(record, uuid, "nvmlDeviceGetPersistenceMode"),
+        power_limit_mw=_recorded_value(record, uuid, "nvmlDeviceGetPowerManagementLimit"),
         application_clocks_mhz=None if None in clocks else (clocks[0], clocks[1]),
     )
 
 
-def _told(record: NvmlRecord, uuid: str, function: str, *arguments: int) -> Any:
+def _recorded_value(record: NvmlRecord, uuid: str, function: str, *arguments: int) -> Any:
     call = record.call(function, device(uuid), *arguments)
     return None if call is None else call.answers[0].value
 

@@ -203,12 +203,12 @@ class ReplayedNvml:
         recorded = self._samples.get((handle.uuid, kind))
         if recorded is None or recorded.error is not None:
             raise pynvml.NVMLError(recorded.error if recorded else pynvml.NVML_ERROR_NOT_SUPPORTED)
-        found = self._in_the_ring(recorded, last_seen_us)
+        found = self._buffered(recorded, last_seen_us)
         if not found:  # as NVML says it when nothing is newer
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return recorded.value_type, found
 
-    def _in_the_ring(self, recorded: RecordedSamples, last_seen_us: int) -> list[Any]:
+    def _buffered(self, recorded: RecordedSamples, last_seen_us: int) -> list[Any]:
         end = bisect.bisect_right(recorded.at_us, self._now_ns() // 1000)
         found = []
         for position in range(max(0, end - recorded.capacity), end):

@@ -62,12 +62,12 @@ class Steps:
     def before(self, name: str) -> int | None:
         """A step begins; returns the NVML error code that it is to fail with, or None."""
         self.count += 1
-        self._bring_about(name, "before")
+        self._apply_faults(name, "before")
         return next((fault.error for fault in self._planned(name, "before") if fault.error is not None), None)
 
     def after(self, name: str) -> None:
         """The step that began last is done."""
-        self._bring_about(name, "after")
+        self._apply_faults(name, "after")
 
     def _planned(self, name: str, when: str) -> list[Fault]:
         return [
@@ -76,7 +76,7 @@ class Steps:
             if fault.when == when and fault.step in (None, self.count) and fnmatchcase(name, fault.name)
         ]
 
-    def _bring_about(self, name: str, when: str) -> None:
+    def _apply_faults(self, name: str, when: str) -> None:
         for fault in self._planned(name, when):
             if fault.signal is not None:
                 os.kill(os.getpid(), signal.Signals[fault.signal])

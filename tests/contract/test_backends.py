@@ -26,9 +26,9 @@ from perfharness.backends import (
     BackendOptions,
     Session,
     backend,
+    backend_and_mode,
     call_factory,
     model_source,
-    spelled,
 )
 from perfharness.errors import BackendError, BackendUnavailableError, UsageError
 from tests.contract import tiny_models
@@ -410,7 +410,7 @@ def test_a_file_that_is_broken(name: str, tmp_path: Any) -> None:
     ],
 )
 def test_names_on_the_command_line(text: str, meant: tuple[str, str]) -> None:
-    assert spelled(text) == meant
+    assert backend_and_mode(text) == meant
     if meant[0] in BACKENDS and meant[1]:
         assert meant[1] in backend(meant[0]).modes
 

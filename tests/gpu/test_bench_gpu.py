@@ -143,9 +143,11 @@ def test_each_stream_gives_what_the_cpu_gives_for_its_inputs(name: str, mode: st
         for number, stream in enumerate(streams):
             prepare(number, reference)
             reference.run_round()
-            (expected,), (found,) = reference.read_outputs().values(), stream.beside.values()
+            (expected,), (found,) = reference.read_outputs().values(), stream.concurrent.values()
             np.testing.assert_allclose(found, expected, rtol=1e-2, atol=0.1)  # streams are 100 apart
-            assert not np.allclose(found, streams[number - 1].beside[next(iter(stream.beside))], rtol=1e-2, atol=1e-2)
+            assert not np.allclose(
+                found, streams[number - 1].concurrent[next(iter(stream.concurrent))], rtol=1e-2, atol=1e-2
+            )
 
 
 def test_a_sweep_ends_at_the_memory_limit(tmp_path: Path) -> None:

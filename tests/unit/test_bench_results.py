@@ -54,10 +54,10 @@ from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import print_merged, print_suite, recommendation_lines
 from perfharness.render.terminal.bench_format import (
     LISTED_WIDTH,
-    bytes_in_words,
+    bytes_text,
     listed,
     side_by_side,
-    speedup_in_words,
+    speedup_text,
 )
 from perfharness.render.terminal.sweep import print_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
@@ -191,14 +191,14 @@ def test_figures_in_words() -> None:
         "12346",
     ]
     assert in_significant_digits(None) == "-"
-    assert [bytes_in_words(size) for size in (None, 999, 1_500_000, 12_000_000_000)] == [
+    assert [bytes_text(size) for size in (None, 999, 1_500_000, 12_000_000_000)] == [
         "-",
         "999 B",
         "1.5 MB",
         "12 GB",
     ]
-    assert speedup_in_words(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
-    assert speedup_in_words(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
+    assert speedup_text(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
+    assert speedup_text(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
 
 
 def test_several_at_once_are_told_below_the_table_and_in_the_rows() -> None:

@@ -137,7 +137,7 @@ def test_each_session_has_one_thread_and_all_are_warm_before_any_is_let_go() -> 
     assert len(set.union(*threads)) == 3
     assert threading.current_thread().name not in set.union(*threads)
     for number, stream in enumerate(streams):
-        np.testing.assert_array_equal(stream.beside["y"], np.full((2, 4), 2.0 * number + number))
+        np.testing.assert_array_equal(stream.concurrent["y"], np.full((2, 4), 2.0 * number + number))
 
 
 def test_what_goes_wrong_says_in_which_stream() -> None:
@@ -171,7 +171,7 @@ def stream(first: float, alone: float, beside: float) -> Stream:
     ("streams", "equal", "says"),
     [
         ([stream(1, 1, 1), stream(2, 2, 2)], True, None),
-        ([stream(1, 1, 1), stream(2, 2, 1)], False, "stream 1 of 2 gave other outputs beside the others than alone"),
+        ([stream(1, 1, 1), stream(2, 2, 1)], False, "stream 1 of 2 gave other outputs next to the others than alone"),
         ([stream(1, 1, 1), stream(2, 3, 4)], None, None),  # a model that draws lots
         ([stream(1, 1, 3), stream(2, 3, 4)], False, "stream 0 of 2 gave other outputs"),
     ],
@@ -196,7 +196,7 @@ def test_sessions_that_share_a_stream_are_told() -> None:
     assert stream_problem(on_gpu, own) is None
     assert stream_problem(on_gpu, shared[:1]) is None
     assert str(stream_problem(on_gpu, shared)).startswith("two of 2 sessions have the same CUDA stream")
-    assert "does not tell a CUDA stream for each session" in str(stream_problem(on_gpu, silent))
+    assert "does not report a CUDA stream for each session" in str(stream_problem(on_gpu, silent))
     assert stream_problem(spec(), silent) is None
     one_by_one, _ = sessions(FakeScript(threads_problem="one after the other"))
     assert stream_problem(spec(), one_by_one) == "one after the other"

@@ -33,14 +33,16 @@ def tables(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> EntryTable
     depth: list[int] = []
     for wanted in shape:
         depth.append(min(wanted, depth[-1] + 1) if depth else 0)
-    spelled = draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    backend_and_mode = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     keys: list[tuple[int, int]] = []
     taken: list[set[str]] = [set()]
     for level in depth:
         del taken[level + 1 :]
-        name = draw(st.integers(0, len(spelled) - 1))
+        name = draw(st.integers(0, len(backend_and_mode) - 1))
         index = draw(st.integers(-1, 12))
-        while (text := spelled[name] if index < 0 else f"{spelled[name]}_{index}") in taken[level] | set(KEYS):
+        while (text := backend_and_mode[name] if index < 0 else f"{backend_and_mode[name]}_{index}") in taken[
+            level
+        ] | set(KEYS):
             index += 1
         keys.append((name, index))
         taken[level].add(text)
@@ -56,7 +58,7 @@ def tables(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> EntryTable
             for part in (slice(0, split), slice(split, None))
         ]
     return EntryTable(
-        spelled,
+        backend_and_mode,
         np.asarray([name for name, _ in keys], dtype=np.int64),
         np.asarray([index for _, index in keys], dtype=np.int64),
         np.asarray(depth, dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Outputs against a baseline or ground truth: accumulators that see one sample after another, and the samples.
+"""Outputs against a baseline or ground truth: accumulators that take one sample at a time, and the samples.
 
 Every accumulator has `update`, `merge` and `figures`; memory does not grow with the number of samples.
 """

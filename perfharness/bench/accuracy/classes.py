@@ -1,4 +1,4 @@
-"""Classification: top-1, top-k, accuracy of each class, and which classes lost against a baseline."""
+"""Classification: top-1, top-k, accuracy per class, and which classes lost against a baseline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """Two-sided p that so many more pairs changed one way than the other by chance."""
+    """Two-sided p-value of McNemar's test."""
     count, fewer = lost + gained, min(lost, gained)
     if lost == gained:
         return 1.0
@@ -38,7 +38,7 @@ def mcnemar(lost: int, gained: int) -> float:
 
 
 def paired_difference(lost: int, gained: int, count: int) -> tuple[float, float]:
-    """95 % interval of (gained - lost) / count, where so many of count pairs changed."""
+    """95 % interval of (gained - lost) / count, where `lost + gained` of `count` pairs changed."""
     whole, down, up = count + 2, lost + 0.5, gained + 0.5
     middle = (up - down) / whole
     half = Z_975 * sqrt((up + down) - (up - down) ** 2 / whole) / whole
@@ -46,7 +46,7 @@ def paired_difference(lost: int, gained: int, count: int) -> tuple[float, float]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values, made larger for their number."""
+    """p-values adjusted for multiple tests (Holm-Bonferroni)."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -84,7 +84,7 @@ class ClassChange:
 
     @property
     def by_chance(self) -> bool:
-        """Whether chance alone would do as much."""
+        """Whether the change is not significant."""
         return self.p_holm >= SIGNIFICANT
 
 
@@ -154,7 +154,7 @@ class ClassAccumulator:
             np.add.at(counts[6], numbers[base], 1)
 
     def merge(self, other: ClassAccumulator) -> None:
-        """Take all that another has seen."""
+        """Add the samples of another accumulator."""
         if other._counts is None:
             return
         counts = self._table(other._counts.shape[1])
@@ -199,7 +199,7 @@ class ClassAccumulator:
         return found
 
     def changes(self) -> list[ClassChange]:
-        """Every class that has pairs, the one that lost most first."""
+        """Every class that has pairs, largest loss first."""
         if self._counts is None:
             return []
         numbers = np.flatnonzero(self._counts[5]).tolist()
@@ -208,7 +208,7 @@ class ClassAccumulator:
         return sorted(found, key=lambda change: (change.difference, change.p, change.name))
 
     def lost(self) -> dict[str, float]:
-        """By how much each class lost, shares of 1; the worst first."""
+        """Loss of each class, shares of 1; largest first."""
         return {change.name: -change.difference for change in self.changes() if change.difference < 0}
 
     def _change(self, number: int, p: float, p_holm: float) -> ClassChange:
@@ -222,7 +222,7 @@ class ClassAccumulator:
         )  # fmt: skip
 
     def name_of(self, number: int) -> str:
-        """A class as people know it."""
+        """Name of a class, or its number."""
         return self.names[number] if number < len(self.names) else str(number)
 
     def _table(self, classes: int) -> Ints:

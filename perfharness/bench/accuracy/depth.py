@@ -3,7 +3,7 @@
 Errors and thresholds: Eigen, Puhrsch, Fergus, Depth map prediction from a single image using a multi-scale deep
 network, NIPS 2014, section 4. Median scaling, per image: Zhou, Brown, Snavely, Lowe, Unsupervised learning of depth and
 ego-motion from video, CVPR 2017, section 4.1. As in their evaluation: only pixels whose truth lies between the caps
-count, a scaled prediction is brought between the caps, and the figures of a data set are the means of its images'.
+count, a scaled prediction is clipped to the caps, and the figures of a data set are the means of its images'.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALLEST_DISPARITY = 1e-6
 
 
 class DepthSettings(BaseModel):
-    """How a map is to be compared with the truth.
+    """How a map is compared with the truth.
 
     Args:
         min_depth, max_depth: caps, in the truth's unit; `min_depth` is more than 0, for errors are divided by depth.
@@ -64,7 +64,7 @@ def depth_errors(
     """The errors of one image, maps of one shape.
 
     Args:
-        mask: where the truth is valid, beside being finite and between the caps.
+        mask: where the truth is valid, in addition to being finite and between the caps.
 
     Raises `SampleError` where there is no valid pixel, `OutputError` where a valid one has no finite
     prediction, or there is no scale.
@@ -116,7 +116,7 @@ class DepthAccumulator:
     def update(
         self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None
     ) -> DepthErrors:
-        """Take one image; returns its errors. Raises `SampleError`, as `depth_errors` does, and takes nothing then."""
+        """Add one image; returns its errors. Raises `SampleError` like `depth_errors`, and adds nothing then."""
         errors = depth_errors(prediction, truth, self.settings, mask)
         for name in self._sums:
             self._sums[name] += getattr(errors, name)
@@ -124,7 +124,7 @@ class DepthAccumulator:
         return errors
 
     def merge(self, other: DepthAccumulator) -> None:
-        """Take all that another has seen."""
+        """Add the images of another accumulator."""
         self.samples += other.samples
         for name, value in other._sums.items():
             self._sums[name] += value
@@ -163,7 +163,7 @@ class MapDifference:
 
 
 def map_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> MapDifference:
-    """Two maps of one shape, each normalised by itself. Raises `SampleError`."""
+    """Difference of two maps of one shape, each normalised separately. Raises `SampleError`."""
     if np.shape(first) != np.shape(second):
         raise SampleError(f"the maps are {np.shape(first)} and {np.shape(second)}")
     error = np.abs(normalised(first) - normalised(second))
@@ -177,7 +177,7 @@ class MapAccumulator:
         self.samples, self._mae, self._rmse, self._max = 0, 0.0, 0.0, 0.0
 
     def update(self, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> MapDifference:
-        """Take one image's maps; returns their difference. Raises `SampleError` and takes nothing then."""
+        """Add one image's maps; returns their difference. Raises `SampleError`, and adds nothing then."""
         found = map_difference(first, second)
         self.samples += 1
         self._mae += found.mae
@@ -186,7 +186,7 @@ class MapAccumulator:
         return found
 
     def merge(self, other: MapAccumulator) -> None:
-        """Take all that another has seen."""
+        """Add the images of another accumulator."""
         self.samples += other.samples
         self._mae += other._mae
         self._rmse += other._rmse

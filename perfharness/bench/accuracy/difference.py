@@ -11,7 +11,7 @@ import numpy.typing as npt
 from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, figure, nothing
 
 BLOCK = 1 << 20
-"""Values that are looked at together, as float64."""
+"""Values per block of the computation, in float64."""
 
 SUMS = (
     "samples", "count", "compared", "unlike", "nan", "inf", "baseline_nan", "baseline_inf", "zero_baseline",
@@ -26,10 +26,10 @@ class DifferenceAccumulator:
 
     - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample, None where a
       sample has none.
-    - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` are those left
-      out of it although x is not 0.
-    - Values that are NaN, or infinite with one sign, on both sides are alike and left out. Where they are on one side
-      only, outputs differ by more than a number can say: the figures are None, and the reason has them of the rest.
+    - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` counts those excluded
+      although x is not 0.
+    - Values that are NaN, or infinite with one sign, on both sides are equal and excluded. Where they are on one side
+      only, the figures are None, and the reason has those of the remaining values.
     """
 
     samples: int = 0
@@ -51,7 +51,7 @@ class DifferenceAccumulator:
     cosine_min: float | None = None
     without_cosine: int = 0
     no_cosine_because: str | None = None
-    """Why the first of these samples has none."""
+    """Reason of the first sample without a cosine."""
 
     worst_sample: str | None = None
     """Of the largest absolute difference."""
@@ -59,7 +59,7 @@ class DifferenceAccumulator:
     _worst: float = field(default=-1.0, repr=False)
 
     def update(self, values: npt.NDArray[Any], baseline: npt.NDArray[Any], sample: str = "") -> None:
-        """Take one sample's output. Raises `OutputError` where shapes differ or the values are no real numbers."""
+        """Add one sample's output. Raises `OutputError` where shapes differ or the values are no real numbers."""
         values, baseline = np.asarray(values), np.asarray(baseline)
         if values.shape != baseline.shape:
             raise OutputError(f"the output is {values.shape}, the baseline's {baseline.shape}")
@@ -104,7 +104,7 @@ class DifferenceAccumulator:
                 self.max_relative = max(self.max_relative, float((error[has_size] / np.abs(b[has_size])).max()))
 
     def merge(self, other: DifferenceAccumulator) -> None:
-        """Take all that another has seen, after what this one has."""
+        """Add the samples of another accumulator, after those of this one."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_absolute = max(self.max_absolute, other.max_absolute)
@@ -142,17 +142,17 @@ class DifferenceAccumulator:
         }
         if not self.unlike:
             return found
-        told = f"{self.unlike} of {self.count} values are NaN or infinite on one side only"
+        text = f"{self.unlike} of {self.count} values are NaN or infinite on one side only"
         return {
-            name: Figure(None, f"{told}; of the others it is {one.value:.6g}" if one.value is not None else told)
+            name: Figure(None, f"{text}; of the others it is {one.value:.6g}" if one.value is not None else text)
             for name, one in found.items()
         }
 
     def _cosine_min(self) -> Figure:
         if not self.without_cosine:
             return Figure(self.cosine_min)
-        told = f"{self.without_cosine} of {self.samples} samples have no cosine ({self.no_cosine_because})"
-        return Figure(None, told if self.cosine_min is None else f"{told}; of the others it is {self.cosine_min:.6g}")
+        text = f"{self.without_cosine} of {self.samples} samples have no cosine ({self.no_cosine_because})"
+        return Figure(None, text if self.cosine_min is None else f"{text}; of the others it is {self.cosine_min:.6g}")
 
 
 def _cosine(dot: float, square: float, other: float) -> Figure:

@@ -1,4 +1,4 @@
-"""A number, or why there is none."""
+"""A number, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SampleError(PerfHarnessError):
 
 
 class OutputError(SampleError):
-    """A model's output is what cannot be compared: another model's might."""
+    """A model's output cannot be compared; another model's might be."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ Figures = dict[str, Figure]
 
 
 def figure(value: float) -> Figure:
-    """A number that is finite, else the reason that it is not."""
+    """A figure of a number; None with a reason where it is not finite."""
     return Figure(value) if isfinite(value) else Figure(None, "the sums are beyond the range of float64")
 
 
 def nothing(names: tuple[str, ...], reason: str) -> Figures:
-    """All of these, for one reason."""
+    """Figures without a value, for one reason."""
     return {name: Figure(None, reason) for name in names}
 
 
 def split(figures: Mapping[str, Figure]) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Values, and reasons of those that have none."""
+    """The values, and the reasons of those that are None."""
     values = {name: one.value for name, one in figures.items()}
     return values, {name: one.reason for name, one in figures.items() if one.value is None and one.reason}

@@ -1,4 +1,4 @@
-"""Functions of the user's, named `module:function` or `file.py:function`."""
+"""User functions, named `module:function` or `file.py:function`."""
 
 from __future__ import annotations
 

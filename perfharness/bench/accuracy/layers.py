@@ -1,7 +1,7 @@
-"""Where the outputs of two ONNX models begin to differ: the tensors inside, in the order in which they are computed.
+"""Where the outputs of two ONNX models begin to differ: intermediate tensors, in the order of computation.
 
 Both graphs run in ONNX Runtime on the CPU, a part of their tensors exposed as outputs at a time, so that memory is
-bounded; graph optimisation is off, since fused operators have no tensors between them.
+bounded; graph optimisation is off, since fused operators have no intermediate tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perfharness.errors import BackendError, BackendUnavailableError, UsageError
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_MEMORY_BYTES = 512 << 20
 UNKNOWN_SHARE = 8
-"""A tensor of unknown size is taken for this part of the memory."""
+"""A tensor of unknown size counts as memory / UNKNOWN_SHARE."""
 
 Pair = tuple[GraphTensor, GraphTensor]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -62,7 +62,7 @@ class LayerRow(_Model):
     cosine: float | None = None
     max_absolute: float | None = None
     max_value: float | None = None
-    """The largest magnitude in the first model, to judge the differences by."""
+    """The largest magnitude in the first model, as the scale of the differences."""
 
     nan_count: int = 0
     inf_count: int = 0
@@ -71,7 +71,7 @@ class LayerRow(_Model):
 
 
 class LayerComparison(_Model):
-    """All tensors that are in both; `first_beyond` is the place in `rows` of the first one beyond the tolerance."""
+    """All tensors that are in both; `first_beyond` indexes the first row beyond the tolerance."""
 
     first: str
     second: str
@@ -94,7 +94,7 @@ def compare_layers(
     tolerance: float = DEFAULT_TOLERANCE,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> LayerComparison:
-    """Run both on the same inputs and compare what is inside.
+    """Run both on the same inputs and compare intermediate tensors.
 
     Args:
         first: what differences are relative to.
@@ -119,10 +119,10 @@ def compare_layers(
         ours = _run(models[0], [one.name for one, _ in part], feeds[0], first)
         theirs = _run(models[1], [two.name for _, two in part], feeds[1], second)
         rows += [compare_tensor(pair, ours[pair[0].name], theirs[pair[1].name], tolerance) for pair in part]
-    return _concluded(first, second, tolerance, alignment, rows, parts)
+    return _comparison(first, second, tolerance, alignment, rows, parts)
 
 
-def _concluded(
+def _comparison(
     first: Path, second: Path, tolerance: float, alignment: Alignment, rows: list[LayerRow], parts: int
 ) -> LayerComparison:
     return LayerComparison(
@@ -140,7 +140,7 @@ def _concluded(
 
 
 def split_parts(pairs: Sequence[Pair], memory_bytes: int) -> Iterator[list[Pair]]:
-    """Pairs in order, as many together as fit; one that does not fit is alone."""
+    """Consecutive pairs grouped into parts that fit; a larger one is alone."""
     part: list[Pair] = []
     used = 0
     for pair in pairs:
@@ -156,7 +156,7 @@ def split_parts(pairs: Sequence[Pair], memory_bytes: int) -> Iterator[list[Pair]
 
 
 def compare_tensor(pair: Pair, ours: Any, theirs: Any, tolerance: float) -> LayerRow:
-    """One tensor; what cannot be compared says why, and is not beyond the tolerance unless values are missing."""
+    """Compare one tensor; one without figures has a reason, and exceeds the tolerance only where values are missing."""
     one, two = pair
     row = LayerRow(
         position=one.position,
@@ -217,7 +217,7 @@ def _feeds(model: Any, inputs: Arrays, path: Path) -> Arrays:
 
 
 def _run(model: Any, names: Sequence[str], feeds: Arrays, path: Path) -> Mapping[str, Any]:
-    """Arrays by name, or why there is none."""
+    """Arrays by name, or why there are none."""
     try:
         library = import_module("onnxruntime")
     except ImportError:

@@ -1,11 +1,11 @@
-"""Accuracy of one case of a suite: run the user's samples through its session and compare as they come.
+"""Accuracy of one case: run the user's samples through its session and compare each output as it arrives.
 
 In the process of the case, after `session.allocate`:
 
     record = measure_accuracy(session, shapes, settings, against="onnxruntime/cpu/fp32", baseline=folder)
 
-The baseline's case gets `store=folder` and no `baseline`: its outputs are kept there, a file a sample, and it is
-compared with ground truth only. Others read them one by one. Nothing is held but sums, and one batch.
+The baseline's case gets `store=folder` and no `baseline`: its outputs are written there, one file per sample, and it is
+compared with ground truth only. Other cases read these files. Only sums and one batch are held in memory.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Outputs = dict[str, npt.NDArray[Any]]
 GROUND_TRUTH = "ground truth"
 DETAILS_NAME = "accuracy.json"
 OUTPUT = "output."
-"""Before the names in files: an output may be called as an argument of `numpy.savez`."""
+"""Prefix of the names in files: an output may have the name of an argument of `numpy.savez`."""
 
 DIFFERENCES, CLASSES, DEPTH, OWN = "differences", "classes", "depth", "own"
 """Kinds of figures."""
 
-MAX_TOLD = 20
-"""Failed samples that are told one by one."""
+MAX_LISTED = 20
+"""Failed samples that are listed one by one."""
 
 
 @dataclass
 class Comparison:
-    """Everything that is summed over the samples of a case. A sample that fails is a line in `failed`."""
+    """Sums over the samples of a case. Each failed sample is a line in `failed`."""
 
     settings: AccuracySettings
     class_names: Sequence[str] = ()
@@ -55,10 +55,10 @@ class Comparison:
     failures: int = 0
     seen: int = 0
     samples: int = 0
-    """Of those seen, with something to compare."""
+    """Samples with something to compare, of those seen."""
 
     not_computed: Counter[str] = field(default_factory=Counter)
-    """Samples whose outputs are why a kind of figure could not be computed, by the kind."""
+    """Kind of figure -> samples whose outputs prevented its computation."""
 
     def __post_init__(self) -> None:
         self.differences: dict[str, DifferenceAccumulator] = {}
@@ -68,7 +68,7 @@ class Comparison:
         self.own = [OwnMetric(text) for text in self.settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Outputs | None) -> None:
-        """One sample. Each kind of figure that can be had is taken; what cannot raises `SampleError` in the end."""
+        """Add one sample to each kind of figure that it allows; then raise `SampleError` for those that it does not."""
         self.seen += 1
         name = self.settings.output_name or next(iter(outputs))
         if name not in outputs:
@@ -80,14 +80,14 @@ class Comparison:
             raise
         truth = None if sample.truth is None else read_map(sample.truth, self.settings.truth_scale)
         parts = {DIFFERENCES: self._differences, CLASSES: self._classes, DEPTH: self._depth, OWN: self._own}
-        came = [self._tried(kind, part, sample, outputs, before, truth, name) for kind, part in parts.items()]
+        came = [self._try_part(kind, part, sample, outputs, before, truth, name) for kind, part in parts.items()]
         self.samples += True in came
         errors = [one for one in came if isinstance(one, str)]
         if errors:
             raise SampleError("; ".join(errors))
 
-    def _tried(self, kind: str, part: Callable[..., bool], *arguments: Any) -> bool | str:
-        """Whether a part had something to compare, or why it could not."""
+    def _try_part(self, kind: str, part: Callable[..., bool], *arguments: Any) -> bool | str:
+        """Whether there was something to compare, or why the comparison failed."""
         try:
             return part(*arguments)
         except SampleError as error:
@@ -110,7 +110,7 @@ class Comparison:
         return sample.label is not None
 
     def _agreement(self, scores: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
-        """Of outputs that the suite declares to be scores of classes, by naming the classes."""
+        """Agreement of the top classes, where the suite names classes and so declares the output to be scores."""
         if scores.size != len(self.class_names):
             raise OutputError(f"the output has {scores.size} values, and {len(self.class_names)} classes are named")
         if np.isnan(other).any():
@@ -135,20 +135,20 @@ class Comparison:
         return bool(self.own)
 
     def try_update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
-        """The same, with the baseline's folder; what cannot be compared is told in the end."""
+        """Like `update`, with the baseline's folder; an error is recorded in `failed`."""
         try:
             self.update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
         except SampleError as error:
             self.fail(sample, error)
 
     def fail(self, sample: Sample, error: SampleError) -> None:
-        """A sample that could not be read or compared."""
+        """Record a sample that could not be read or compared."""
         self.failures += 1
-        if len(self.failed) < MAX_TOLD:
+        if len(self.failed) < MAX_LISTED:
             self.failed.append(f"{sample.name}: {error}")
 
     def figures(self) -> Figures:
-        """By metric; those of an output are `output.metric` where there are several outputs."""
+        """Figures by metric; `output.metric` where there are several outputs."""
         found: Figures = {}
         for output, accumulator in self.differences.items():
             prefix = f"{output}." if len(self.differences) > 1 else ""
@@ -166,17 +166,17 @@ class Comparison:
         return found
 
     def _of_all(self, kind: str, figures: Figures) -> Figures:
-        """None where an output could not be compared: the figures of the others would look better than the model is."""
+        """None where an output could not be compared: the other outputs alone would overstate the accuracy."""
         if not (count := self.not_computed[kind]):
             return figures
-        told = f"the outputs of {count} of {self.seen} samples could not be compared"
+        text = f"the outputs of {count} of {self.seen} samples could not be compared"
         return {
-            name: Figure(None, f"{told}; of the others it is {one.value:.6g}" if one.value is not None else told)
+            name: Figure(None, f"{text}; of the others it is {one.value:.6g}" if one.value is not None else text)
             for name, one in figures.items()
         }
 
     def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
-        """As it stands in `bench.json`."""
+        """The record for `bench.json`."""
         metrics, reasons = split(self.figures())
         if self.failures:
             more = "" if self.failures <= 3 else f"; and {self.failures - 3} more"
@@ -194,7 +194,7 @@ class Comparison:
         if by_chance:
             reasons["lost_classes"] = (
                 f"{len(by_chance)} of {len(lost)} classes may have lost by chance (McNemar, Holm, 5 %): "
-                + ", ".join(by_chance[:MAX_TOLD])
+                + ", ".join(by_chance[:MAX_LISTED])
             )
         return AccuracyRecord(
             against=against, samples=self.samples, metrics=metrics, lost_classes=lost, reasons=reasons
@@ -202,7 +202,7 @@ class Comparison:
 
 
 def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
-    """The baseline's outputs under the names of the case's; in their order where the names are others."""
+    """The baseline's outputs under the case's names; matched by order where the names differ."""
     if set(baseline) != set(outputs) and len(baseline) == len(outputs):
         baseline = dict(zip(outputs, baseline.values(), strict=True))
     if missing := sorted(set(outputs) - set(baseline)):
@@ -227,13 +227,13 @@ def measure_accuracy(
 
     Args:
         session: allocated for `shapes`, in which the first dimension of each input is the batch size.
-        against: what the record says it was compared with.
-        baseline: a folder that another case has filled by `store`; None: ground truth only.
-        store: where outputs are kept.
+        against: name of the baseline, for the record.
+        baseline: folder that another case wrote with `store`; None: ground truth only.
+        store: folder to write the outputs to.
         details: a folder for `accuracy.json`: every class with its interval, and the samples that failed.
 
     Raises `UsageError` where settings do not fit the model or there are no samples, `BackendError` from the session. A
-    file that cannot be read, or has no baseline, is told in `reasons` and the others are compared.
+    file that cannot be read, or has no baseline, is reported in `reasons`; the others are compared.
     """
     found = settings.samples()
     comparison = Comparison(settings, found.class_names)
@@ -257,7 +257,7 @@ def measure_accuracy(
 
 
 def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
-    """Keep a sample's outputs."""
+    """Write a sample's outputs."""
     path = folder / f"{sample}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     named: dict[str, Any] = {f"{OUTPUT}{name}": values for name, values in outputs.items()}
@@ -265,7 +265,7 @@ def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
 
 
 def read_outputs(folder: Path, sample: str) -> Outputs:
-    """What was kept. Raises `SampleError`."""
+    """Outputs that `write_outputs` wrote. Raises `SampleError`."""
     arrays = read_arrays(folder / f"{sample}.npz")
     return {name.removeprefix(OUTPUT): values for name, values in arrays.items()}
 
@@ -277,7 +277,7 @@ def run_samples(
     samples: Sequence[Sample],
     fail: Any,
 ) -> Iterator[tuple[Sample, Outputs]]:
-    """Outputs of each sample, without the batch dimension; a batch that is not full is filled up with its last item.
+    """Outputs of each sample, without the batch dimension; a partial batch is padded with its last item.
 
     Args:
         fail: called with a sample that could not be read, and the error.

@@ -1,4 +1,4 @@
-"""The tensors inside of an ONNX graph, and which of two graphs' tensors are the same."""
+"""The intermediate tensors of an ONNX graph, and which of two graphs' tensors are the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfharness.model.distribution import install_command
 
 INSTALL = install_command("onnxruntime")
 PLUMBING = ("Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Constant")
-"""Operators that a change of precision adds or takes away."""
+"""Operators that a change of precision adds or removes."""
 
 ENOUGH_NAMES = 0.5
 """Of the smaller graph's tensors; where fewer have the same name in both, positions are compared."""
@@ -71,7 +71,7 @@ def load_graph(path: Path) -> Any:
 
 
 def graph_inputs(model: Any) -> dict[str, tuple[tuple[int | str | None, ...], str]]:
-    """Shape (names where open) and NumPy type of each input, weights apart."""
+    """Shape (names where open) and NumPy type of each input, without weights."""
     import onnx
 
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -99,7 +99,7 @@ def onnx_inputs(path: Path) -> list[TensorSpec] | None:
 
 
 def graph_tensors(model: Any, shapes: Mapping[str, Shape]) -> list[GraphTensor]:
-    """All outputs of nodes for these input shapes; those of nodes inside of If and Loop are not among them."""
+    """All outputs of nodes for these input shapes; without those of nodes inside If and Loop."""
     import onnx
 
     sized = onnx.ModelProto()
@@ -141,7 +141,7 @@ def _described(value: Any) -> tuple[Shape | None, str | None]:
 
 
 def align(first: Sequence[GraphTensor], second: Sequence[GraphTensor]) -> Alignment:
-    """Tensors of one name where at least half have one, else those at like places with like operators and shapes."""
+    """Pair tensors by name where at least half match, else by position, operator and shape."""
     own = {tensor.name: tensor for tensor in second}
     real = [[tensor for tensor in graph if tensor.op_type not in PLUMBING] for graph in (first, second)]
     common = [tensor for tensor in real[0] if tensor.name in own]
@@ -173,12 +173,12 @@ def _alignment(
 
 
 def _key(tensor: GraphTensor) -> tuple[str, Shape | None]:
-    """What tensors at like places have in common: QLinearConv is a Conv."""
+    """Key that tensors at matching positions share: QLinearConv counts as Conv."""
     return tensor.op_type.removeprefix("QLinear").removesuffix("Integer"), tensor.shape
 
 
 def with_outputs(model: Any, names: Sequence[str]) -> bytes:
-    """The same graph with these tensors as its only outputs."""
+    """The graph with these tensors as its only outputs."""
     import onnx
 
     exposed = onnx.ModelProto()

@@ -19,7 +19,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class OwnMetric:
-    """One metric of the user's; what it raises becomes the reason that it has no value, and the others go on.
+    """A user metric; an exception in it becomes the reason for a missing value, and other metrics continue.
 
     Args:
         text: as on the command line. Raises `UsageError` where there is no such function.
@@ -38,7 +38,7 @@ class OwnMetric:
             self._object = self._asked(made)
 
     def update(self, outputs: Arrays, reference: Arrays, sample: str) -> None:
-        """Show it one sample.
+        """Pass one sample to the metric.
 
         Args:
             outputs: of the case, by name, without the batch dimension.
@@ -73,8 +73,8 @@ class OwnMetric:
         count = self._counts.get(name, 0)
         if count == self.samples:
             return figure(total / count)
-        told = f"it gave no number for {self.samples - count} of {self.samples} samples"
-        return Figure(None, f"{told}; of the others the mean is {total / count:.6g}" if count else told)
+        text = f"it gave no number for {self.samples - count} of {self.samples} samples"
+        return Figure(None, f"{text}; of the others the mean is {total / count:.6g}" if count else text)
 
     def _figure(self, value: float | None) -> Figure:
         return Figure(None, "the metric has no value") if value is None or not np.isfinite(value) else Figure(value)

@@ -1,6 +1,6 @@
 """The user's data: inputs and their ground truth in folders, matched by the names of the files; labels.
 
-A file that cannot be read raises `SampleError` when it is read, so that it costs one sample and not the rest.
+A file that cannot be read raises `SampleError` when it is read, so only that sample is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 INSTALL_PILLOW = install_command("images")
 NAMED = 3
-"""So many files are named where more do not fit."""
+"""Files named in a message, at most."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All inputs in order of their names, and what a reader must know of the others.
+    """All inputs in order of their names, and remarks on the others.
 
     Args:
         class_names: by label.
-        remarks: files that were not matched, a sentence a kind.
+        remarks: files that were not matched, one sentence per kind.
     """
 
     samples: tuple[Sample, ...]
@@ -77,30 +77,30 @@ def find_samples(
     return SampleSet(tuple(samples), class_names, tuple(remarks))
 
 
-def _by_name(place: Path) -> tuple[dict[str, Path], list[str]]:
-    """Readable kinds of files by name; a name that two files share is used by neither."""
-    if place.is_file():
-        return {place.stem: place}, []
-    if not place.is_dir():
-        raise UsageError(f"there is no file or folder {place}")
+def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
+    """Readable files by name; files that share a name are not used."""
+    if location.is_file():
+        return {location.stem: location}, []
+    if not location.is_dir():
+        raise UsageError(f"there is no file or folder {location}")
     files: dict[str, list[Path]] = {}
     others = []
-    for path in sorted(place.rglob("*")):
+    for path in sorted(location.rglob("*")):
         if not path.is_file() or path.name.startswith("."):
             continue
         if path.suffix.lower() in (*ARRAY_SUFFIXES, *IMAGE_SUFFIXES):
-            files.setdefault(str(path.relative_to(place).with_suffix("")), []).append(path)
+            files.setdefault(str(path.relative_to(location).with_suffix("")), []).append(path)
         elif path.suffix.lower() != ".csv":
             others.append(path.name)
     remarks = []
     if twice := [name for name, paths in files.items() if len(paths) > 1]:
-        remarks.append(f"{_some(twice)} in {place}: several files of one name, so none of them is used")
+        remarks.append(f"{_some(twice)} in {location}: several files of one name, so none of them is used")
     if others:
-        remarks.append(f"{_some(others)} in {place}: neither array nor image")
+        remarks.append(f"{_some(others)} in {location}: neither array nor image")
     one = {name: paths[0] for name, paths in files.items() if len(paths) == 1}
     if not one:
         kinds = ", ".join((*ARRAY_SUFFIXES, *IMAGE_SUFFIXES))
-        raise UsageError(f"{place} holds no samples; it must hold files of these kinds: {kinds}")
+        raise UsageError(f"{location} holds no samples; it must hold files of these kinds: {kinds}")
     return one, remarks
 
 
@@ -142,7 +142,7 @@ def _folder_labels(samples: Iterable[Sample]) -> dict[str, str]:
 
 
 def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
-    """Label by sample; a row names it with or without folder and suffix. A first row of other words is a header."""
+    """Label by sample; a row names it with or without folder and suffix. A first row that matches none is a header."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
@@ -150,11 +150,11 @@ def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
         raise UsageError(f"labels cannot be read from {path}: {error}") from error
     if short := next((number for number, row in enumerate(rows, 1) if len(row) < 2), None):
         raise UsageError(f"{path}: row {short} has no label; each row must be name,label")
-    told: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for name, label, *_ in rows:
-        if told.get(name, label) != label:
-            raise UsageError(f"{path} has two labels for {name}: {told[name]} and {label}")
-        told[name] = label
+        if labels.get(name, label) != label:
+            raise UsageError(f"{path} has two labels for {name}: {labels[name]} and {label}")
+        labels[name] = label
     found = {}
     for one in samples:
         for name in (
@@ -163,8 +163,8 @@ def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
             one.name,
             Path(one.name).name,
         ):
-            if name in told:
-                found[one.name] = told[name]
+            if name in labels:
+                found[one.name] = labels[name]
                 break
     return found
 
@@ -179,9 +179,9 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             with loaded as archive:
                 return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
-        told = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error)
-        raise SampleError(f"{path} cannot be read: {told}") from error
-    except Exception as error:  # a damaged archive raises what zipfile and zlib have
+        problem = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error)
+        raise SampleError(f"{path} cannot be read: {problem}") from error
+    except Exception as error:  # a damaged archive raises errors of zipfile and zlib
         raise SampleError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -200,13 +200,13 @@ def open_image(path: Path) -> Any:
     try:
         image = Image.open(path)
         image.load()
-    except Exception as error:  # Pillow raises whatever its decoders raise
+    except Exception as error:  # Pillow passes on exceptions of its decoders
         raise SampleError(f"{path} cannot be read as an image: {error}") from error
     return image
 
 
 def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
-    """A map of one value a pixel, (height, width).
+    """A map with one value per pixel, (height, width).
 
     Args:
         path: `.npy`, `.npz` with one array (or one called `depth`), or an image of one channel, 8 or 16 bit.
@@ -245,7 +245,7 @@ def as_map(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def resized_map(values: npt.NDArray[Any], shape: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """A map at another size, bilinear, pixels' centres in line."""
+    """A map at another size, bilinear, pixel centres aligned."""
     if values.shape == shape:
         return np.asarray(values, dtype=np.float64)
     rows, row_weight = _places(values.shape[0], shape[0])
@@ -261,7 +261,7 @@ def resized_map(values: npt.NDArray[Any], shape: tuple[int, int]) -> npt.NDArray
 
 
 def _places(size: int, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """For each pixel: the one before it in the source, and how far it is on the way to the next."""
+    """For each pixel: the preceding source pixel, and the fraction of the way to the next."""
     at = np.clip((np.arange(wanted) + 0.5) * size / wanted - 0.5, 0, size - 1)
     first = np.floor(at).astype(np.int64)
     return first, at - first

@@ -1,4 +1,4 @@
-"""What a case is compared on, as a suite or a command line has it."""
+"""Accuracy settings of a suite or a command line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class AccuracySettings(BaseModel):
     Args:
         inputs: a folder of arrays or images, or one file.
         labels: a CSV of name,label, or the same folder as `inputs`, whose subfolders are the classes.
-        class_names: by the number of the model's output; a text file with a name a line. None: by number, or in order
-            of the names in `labels`.
+        class_names: by the number of the model's output; a text file with one name per line. None: by number, or
+            in order of the names in `labels`.
         truth: a folder of maps of the same names (depth).
         truth_scale: what the values of 16-bit images are divided by.
         output_name: the output that labels or maps are for; None: the model's first.
-        metrics: the user's own, `module:function`.
+        metrics: user metrics, `module:function`.
         limit: at most so many samples.
     """
 
@@ -48,7 +48,7 @@ class AccuracySettings(BaseModel):
 
 
 def with_class_numbers(found: SampleSet, names_file: Path) -> SampleSet:
-    """Labels that are names as numbers of the model's classes, whose names a file has in order. Raises `UsageError`."""
+    """Convert labels that are names to class numbers, by a file with the class names in order. Raises `UsageError`."""
     try:
         names = tuple(line.strip() for line in names_file.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -66,10 +66,10 @@ def with_class_numbers(found: SampleSet, names_file: Path) -> SampleSet:
 
 
 class AccuracyPass(BaseModel):
-    """What the process of a case is told of it.
+    """Accuracy settings for the process of a case.
 
     Args:
-        against: what the record says it was compared with.
+        against: name of the baseline, for the record.
         baseline: the folder of outputs of the case that is the baseline; None: ground truth only.
         store: keep the outputs, in the case's folder.
     """

@@ -1,1 +1,1 @@
-"""Engines that make a map of an image (depth, say), side by side: maps, speed, and what the GPU was doing."""
+"""Compare engines that make a map of an image (depth, say): maps, speed, and GPU telemetry."""

@@ -1,4 +1,4 @@
-"""`compare_engines`: all engines, one after another, each a case in its own process; then their maps pair by pair."""
+"""`compare_engines`: all engines, one after another, each as a case in its own process; then their maps in pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
-from perfharness.backends import BACKENDS, backend, model_source, spelled
+from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
 from perfharness.bench.accuracy.depth import MapAccumulator
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.functions import user_function
@@ -46,14 +46,14 @@ from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 
 Map = npt.NDArray[np.float64]
 RUNNING, FAILED = ".running", "failed"
-"""Folders below the results: of a comparison until it is over, and of one that found nothing."""
+"""Subfolders of the results: of a running comparison, and of one without any result."""
 
 INTERRUPTED = "the comparison was interrupted before it was run"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as the command line has it."""
+    """An engine as named on the command line."""
 
     name: str
     engine: str
@@ -95,20 +95,20 @@ def choose_gpu(facts: GpuFacts, wanted: int, device: str, *, named: bool) -> Gpu
 
 
 def engines_of(texts: Sequence[str], backends: Sequence[str] = ()) -> list[Engine]:
-    """Engines with their backends, by file kind where none is named. Raises `UsageError`.
+    """Engines with their backends, chosen by file type where none is named. Raises `UsageError`.
 
     Args:
-        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file kind.
+        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file type.
     """
     if len(backends) not in (0, 1, len(texts)):
         raise UsageError(
             f"--backends names {len(backends)}, and there are {len(texts)} engines: name one, or one for each"
         )
     found: list[Engine] = []
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         source = model_source(text)
-        named = backends[place % len(backends)] if backends else _backend_of(source.suffix, text)
-        chosen, mode = spelled(named)
+        named = backends[index % len(backends)] if backends else _backend_of(source.suffix, text)
+        chosen, mode = backend_and_mode(named)
         found.append(Engine(_unique(source.name, [one.name for one in found]), text, chosen, mode))
     return found
 
@@ -151,18 +151,18 @@ def compare_engines(
 
     Args:
         engines: files, or `module:function`.
-        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file kind.
-        precision: None: as an ONNX file says, else fp32.
+        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file type.
+        precision: None: that of an ONNX file, else fp32.
         device: `auto`, `cpu` or `cuda`.
         gpu_id: NVML's index; None: the first GPU, where there is one.
         timeout_s: of each engine's process.
         keep_maps: of the data set.
-        say: called with a line about what is done now.
-        draw: called with the comparison and its folder before that takes its place.
-        command: that is being run, for the results.
+        say: called with a progress line.
+        draw: called with the comparison and its folder before the folder is moved to `output_dir`.
+        command: the command line, for the results.
 
-    Returns the comparison, and the folder with `compare_engines.json`: one in which nothing was measured does not
-    replace one that has numbers, and lies in `output_dir/failed`. Raises `UsageError` where it cannot be run, and
+    Returns the comparison, and the folder with `compare_engines.json`: one without any number does not
+    replace one that has numbers, and is in `output_dir/failed`. Raises `UsageError` where it cannot be run, and
     `SampleError` where the image's ground truth cannot be read.
     """
     check_settings(settings)
@@ -184,7 +184,7 @@ def compare_engines(
 
 
 def check_settings(settings: CompareSettings) -> None:
-    """Everything that can be known before the first engine is loaded. Raises `UsageError`, `SampleError`."""
+    """Check everything that needs no engine. Raises `UsageError`, `SampleError`."""
     for name, path in (("--image", settings.image), ("--gt", settings.truth)):
         if path is not None and not path.is_file():
             raise UsageError(f"{name}: there is no file {path}")
@@ -217,7 +217,7 @@ def measure_engines(
     interrupts: Interrupts | None = None,
     command: Sequence[str] = (),
 ) -> EngineComparison:
-    """Run all, compare, and write `compare_engines.json`; after an interrupt the engines that are left are not run."""
+    """Run all, compare, and write `compare_engines.json`; after an interrupt the remaining engines are not run."""
     folder.mkdir(parents=True, exist_ok=True)
     interrupts = interrupts or Interrupts()
     results = []
@@ -248,7 +248,7 @@ def measure_engines(
 
 
 def spec_of(engine: Engine, settings: CompareSettings, gpu: GpuChoice, precision: Precision | None) -> EngineSpec:
-    """An engine as a case: one image, so many rounds, then the telemetry pass where there is a GPU."""
+    """An engine as a case: one image, timed rounds, then the telemetry pass where there is a GPU."""
     case = BenchCase(
         case_id=engine.name, model=engine.name, backend=engine.backend, mode=engine.mode,
         precision=precision or "fp32", device=gpu.device, batch_size=1,
@@ -290,7 +290,7 @@ def _run(
 
 
 def engine_result(engine: Engine, found: EngineCase) -> EngineResult:
-    """The row of an engine, of what its process left."""
+    """The result of an engine, from the files of its process."""
     reasons = dict(found.engine_reasons)
     if found.latency is not None and found.execute_latency is None:
         reasons["device_latency"] = "there is no device timer where the engine runs"
@@ -321,14 +321,14 @@ def engine_result(engine: Engine, found: EngineCase) -> EngineResult:
 
 
 def put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
-    """Move a comparison that is over to where it belongs, `compare_engines.json` last; returns where that is.
+    """Move a finished comparison to its final folder, `compare_engines.json` last; returns the folder.
 
-    One without a single number does not replace one that has numbers: it comes to lie below it.
+    One without any number does not replace one that has numbers: it goes to a subfolder.
     """
     if all(one.latency is None for one in comparison.engines) and _has_numbers(output_dir / COMPARISON_NAME):
-        place = output_dir / FAILED
-        shutil.rmtree(place, ignore_errors=True)
-        return running.rename(place)
+        failed = output_dir / FAILED
+        shutil.rmtree(failed, ignore_errors=True)
+        return running.rename(failed)
     for new in sorted(running.iterdir(), key=lambda path: path.name == COMPARISON_NAME):
         old = output_dir / new.name
         if old.is_dir() and not old.is_symlink():
@@ -373,33 +373,33 @@ def remarks_of(results: Sequence[EngineResult]) -> list[str]:
 
 
 def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
-    """Whether the two may be equally fast, for all that was measured; None: they are not."""
+    """Why the difference in speed may be chance; None: it is significant."""
     if one.latency is None or first.latency is None:
         return None
     mine, base = one.latency.mean, first.latency.mean
     medians = first.latency.median.value / one.latency.median.value
-    told = f"(the medians' ratio is {medians:.2f}x)"
+    ratio = f"(the medians' ratio is {medians:.2f}x)"
     if mine.interval is None or base.interval is None:
-        return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {told}"
+        return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {ratio}"
     if overlap(mine, base):
         return (
             f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so the speed-up of "
-            f"{base.value / mine.value:.2f}x may be chance {told}"
+            f"{base.value / mine.value:.2f}x may be chance {ratio}"
         )
     return None
 
 
 def compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
-    """Every pair of engines that have maps, over the data set where there is one, else over the one image."""
+    """Compare each pair of engines that have maps, over the data set where there is one, else over the one image."""
     is_set = settings.metric_images is not None
-    place = MAPS_FOLDER if is_set else IMAGE_FOLDER
-    made = [one for one in results if one.output is not None and (folder / one.name / place).is_dir()]
-    return [_pair(first, second, folder, place, is_set) for first, second in combinations(made, 2)]
+    folder_name = MAPS_FOLDER if is_set else IMAGE_FOLDER
+    made = [one for one in results if one.output is not None and (folder / one.name / folder_name).is_dir()]
+    return [_pair(first, second, folder, folder_name, is_set) for first, second in combinations(made, 2)]
 
 
-def _pair(first: EngineResult, second: EngineResult, folder: Path, place: str, is_set: bool) -> PairResult:
+def _pair(first: EngineResult, second: EngineResult, folder: Path, folder_name: str, is_set: bool) -> PairResult:
     seen, failed = MapAccumulator(), list[str]()
-    one, two = folder / first.name / place, folder / second.name / place
+    one, two = folder / first.name / folder_name, folder / second.name / folder_name
     names = [str(path.relative_to(one).with_suffix("")) for path in sorted(one.rglob("*.npz"))]
     for name in names:
         _try_pair(seen, failed, name, (one, first), (two, second))

@@ -1,6 +1,6 @@
 """The process of one engine, `python -m perfharness.bench.engines.engine FOLDER/spec.json`.
 
-A case of one image: loaded as any case, run on the image and the data set, timed, then run with the sampler.
+A case of one image: loaded like any case, run on the image and the data set, timed, then run in the telemetry pass.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Shape = tuple[int, ...]
 
 
 def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> None:
-    """Everything, in this process; what is known is in the folder, whatever happens."""
-    record.doing("import")
+    """Run all passes in this process; each result is written to the folder as soon as it is known."""
+    record.start_phase("import")
     record.keep(versions=backend(spec.case.backend).versions())
     precision = spec.precision or _precision(spec)
     record.keep(precision=precision)
@@ -54,15 +54,15 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     view = gpu_view(spec, stack)
     session = stack.enter_context(loaded(spec, record, view))
     shapes = engine_shapes(session.inputs, spec.settings, record)
-    record.doing("allocate")
+    record.start_phase("allocate")
     session.allocate(shapes)
     mode = spec.case.mode or backend(spec.case.backend).modes_on(spec.case.device)[0]
     record.keep(settings=session.settings(), mode=mode)
-    record.doing("image")
+    record.start_phase("image")
     _image(session, shapes, spec.settings, record)
-    record.doing("data set")
+    record.start_phase("data set")
     _data_set(session, shapes, spec.settings, record)
-    record.doing("warm-up")
+    record.start_phase("warm-up")
     inputs = Preprocessor(spec.settings.preprocess, session.inputs, shapes)(spec.settings.image)
     session.write_inputs({name: array[np.newaxis] for name, array in inputs.items()})
     timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
@@ -70,21 +70,21 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
         if remark is not None:
             _remark(record, remark)
     if spec.telemetry.gpu_uuids:  # without a GPU there is nothing to sample
-        record.doing("telemetry")
+        record.start_phase("telemetry")
         _gpu(session, spec, record)
 
 
-def _so_far(record: CaseRecord) -> EngineCase:
+def _result(record: CaseRecord) -> EngineCase:
     return cast("EngineCase", record.result)
 
 
 def _remark(record: CaseRecord, text: str) -> None:
-    """Something a reader must know."""
-    record.keep(remarks=[*_so_far(record).remarks, text])
+    """Add a remark for the reader of the numbers."""
+    record.keep(remarks=[*_result(record).remarks, text])
 
 
 def _precision(spec: EngineSpec) -> Precision:
-    """Of an ONNX file what it says; of others what they were built for cannot be told, and fp32 is asked for."""
+    """Precision of an ONNX file; fp32 for other files, whose precision is unknown."""
     source = model_source(spec.model)
     if spec.case.backend != "onnxruntime" or source.path is None:
         return "fp32"
@@ -110,8 +110,8 @@ def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings, reco
     shape = tuple(want if size is None else size for size, want in zip(spec.shape, wanted, strict=True))
     size = shape[1:3] if is_last else shape[2:]
     if size != settings.input_size:
-        told = f"{settings.input_size[0]} x {settings.input_size[1]}"
-        _remark(record, f"it takes images of {size[0]} x {size[1]} only, not of {told}")
+        asked = f"{settings.input_size[0]} x {settings.input_size[1]}"
+        _remark(record, f"it takes images of {size[0]} x {size[1]} only, not of {asked}")
     record.keep(input=TensorSpec(name=name, shape=shape, dtype=spec.dtype))
     return {name: shape}
 
@@ -162,7 +162,7 @@ def _data_set(session: Session, shapes: dict[str, Shape], settings: CompareSetti
 
 @dataclass
 class _Work:
-    """Rounds with the sampler, and when they were done."""
+    """Rounds of the telemetry pass, and when each ended."""
 
     session: Session
     seconds: float
@@ -180,7 +180,7 @@ class _Work:
 
 
 def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
-    """The same rounds with the sampler."""
+    """The telemetry pass: the same rounds with the sampler."""
     work = _Work(session, spec.telemetry.seconds)
     seen = measure_telemetry(record.folder, spec.telemetry, 1, work)
     use = GpuUse(
@@ -194,11 +194,11 @@ def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
         inferences=work.rounds,
     )
     reasons = {name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"}
-    record.keep(gpu=use, engine_reasons={**_so_far(record).engine_reasons, **reasons})
+    record.keep(gpu=use, engine_reasons={**_result(record).engine_reasons, **reasons})
     latency, rate, again = record.result.latency, record.result.items_per_second, seen.telemetry_items_per_second
     if latency and rate and again and deviation_percent(rate, again) is not None:
-        told = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those with the sampler"
-        _remark(record, f"its speed was not reproducible: a mean of {told}")
+        means = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those with the sampler"
+        _remark(record, f"its speed was not reproducible: a mean of {means}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The spec and the result of one engine's process, and the comparison of all. Files, so validated."""
+"""The spec and the result of one engine's process, and the comparison of all. They are files, so they are validated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPARISON_VERSION = 1
 WALL_NAME = "wall_ns.npy"
 ENGINE_ENTRY = "perfharness.bench.engines.engine"
 IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
-"""Outputs of the one image, and of the data set, as `bench.accuracy.of_case` keeps them."""
+"""Outputs of the one image, and of the data set, as written by `bench.accuracy.of_case`."""
 
 Device = Literal["cpu", "cuda"]
 
@@ -36,15 +36,15 @@ class _Model(BaseModel):
 
 
 class CompareSettings(_Model):
-    """What is done with every engine.
+    """Settings that apply to every engine.
 
     Args:
         image: shown in the picture, and the input of the timed rounds.
         truth: of the image.
-        metric_images, metric_truth: folders that are matched by name.
-        input_size: height and width where the model leaves them open.
+        metric_images, metric_truth: folders whose files are matched by name.
+        input_size: height and width, where they are open in the model.
         max_seconds: of the timed rounds, at most; likewise of the warm-up.
-        sample_interval_s, sample_seconds: of the second pass, beside which the sampler runs.
+        sample_interval_s, sample_seconds: of the telemetry pass.
     """
 
     image: Path
@@ -70,7 +70,7 @@ class EngineSpec(CaseSpec):
     """One engine: `spec.json` of a case with a batch of one image.
 
     Args:
-        precision: None: as the file says.
+        precision: None: that of the file.
     """
 
     precision: Precision | None = None
@@ -78,7 +78,7 @@ class EngineSpec(CaseSpec):
 
 
 class GpuUse(_Model):
-    """What the sampler saw of the GPU in the second pass; None with a reason in the engine's `reasons`."""
+    """GPU figures of the telemetry pass; None with a reason in the engine's `reasons`."""
 
     utilization_percent: float | None = None
     power_mean_w: float | None = None
@@ -91,11 +91,11 @@ class GpuUse(_Model):
 
 
 class EngineCase(CaseResult):
-    """What the process of an engine leaves in `result.json`: a case's result, and what is known of its map.
+    """`result.json` of an engine's process: a case's result, and that of its map.
 
     Args:
         engine_reasons: field of `EngineResult` -> why it is None.
-        remarks: what a reader must know of its numbers.
+        remarks: caveats on its numbers.
     """
 
     precision: Precision | None = None
@@ -109,11 +109,11 @@ class EngineCase(CaseResult):
 
 
 class EngineResult(_Model):
-    """One engine in `compare_engines.json`, and its `result.json` when it is over.
+    """One engine in `compare_engines.json`, and its `result.json` at the end.
 
     Args:
         reasons: field -> why it is None.
-        remarks: what a reader must know of its numbers.
+        remarks: caveats on its numbers.
         image_accuracy: of the one image; `accuracy` of the data set.
     """
 
@@ -142,7 +142,7 @@ class EngineResult(_Model):
 
 
 class PairResult(_Model):
-    """Maps of two engines, each normalised by itself. `images`: of the data set, or the one image."""
+    """Difference of two engines' maps, each normalised separately. `images`: of the data set, or the one image."""
 
     first: str
     second: str
@@ -164,7 +164,7 @@ class EngineComparison(_Model):
     gpu_index: int | None = None
     gpu_uuid: str | None = None
     gpu_reason: str | None = None
-    """Why there is nothing of a GPU."""
+    """Why there are no GPU figures."""
 
     settings: CompareSettings
     engines: list[EngineResult]

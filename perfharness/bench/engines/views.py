@@ -1,4 +1,4 @@
-"""What the pictures of a comparison show, worked out of what is on disk: maps and errors, latencies, readings."""
+"""Data of the pictures of a comparison, computed from its files: maps and errors, latencies, readings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PERCENTILES = {"p5": 5, "q1": 25, "median": 50, "q3": 75, "p95": 95}
 class Tile:
     """One bitmap: (height, width) of values, NaN where there is none, or (height, width, 3) of an image.
 
-    `values` None: `reason` stands there instead. `top`: the value of the last colour; larger ones have it too.
+    `values` None: `reason` is shown instead. `top`: the value of the last colour; larger values have the same colour.
     """
 
     title: str
@@ -47,7 +47,7 @@ class LatencyBox:
 
 @dataclass(frozen=True)
 class EngineLine:
-    """Readings of the GPU while an engine ran: s since its rounds began; without any, `reason`."""
+    """Readings of the GPU while an engine ran, s since its first round; `reason` where there are none."""
 
     engine: str
     seconds: Float64
@@ -59,9 +59,9 @@ class EngineLine:
 
 
 def map_tiles(comparison: EngineComparison, folder: Path) -> list[list[Tile]]:
-    """A column of the image and its ground truth, and of each engine: map, error to the truth, difference to the first.
+    """Columns of tiles: the image and its ground truth; for each engine its map, error and difference to the first.
 
-    Without a ground truth there is no row of errors. All errors have one `top`, the 99th percentile of the worst.
+    Without ground truth there is no row of errors. All errors have one `top`, the 99th percentile of the worst.
     """
     maps = [_engine_map(one, folder, comparison.settings.image.stem) for one in comparison.engines]
     truth = _truth(comparison)
@@ -161,7 +161,7 @@ def _tile(title: str, values: Float64 | str, caption: str, top: float | None = N
 
 
 def latency_boxes(comparison: EngineComparison, folder: Path) -> list[LatencyBox]:
-    """Of the engines that were timed."""
+    """Latencies of the engines that were timed."""
     boxes = []
     for engine in comparison.engines:
         path = folder / engine.name / WALL_NAME
@@ -175,10 +175,10 @@ def latency_boxes(comparison: EngineComparison, folder: Path) -> list[LatencyBox
 
 
 def gpu_lines(comparison: EngineComparison, folder: Path, metrics: tuple[str, ...], scale: float) -> list[EngineLine]:
-    """The readings of each engine's second pass.
+    """Readings of each engine's telemetry pass.
 
     Args:
-        metrics: the first that was read is taken.
+        metrics: the first one with readings is used.
         scale: to the unit of the axis.
     """
     return [_gpu_line(comparison, engine, folder, metrics, scale) for engine in comparison.engines]

@@ -1,1 +1,1 @@
-"""Over batch sizes: sweeps, and the largest batch within a latency target."""
+"""Batch sizes: sweeps, and the largest batch within a latency target."""

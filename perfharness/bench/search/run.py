@@ -1,6 +1,6 @@
 """A sweep over batch sizes, or the search for the largest within a latency target, of each cell of a suite.
 
-Each batch size is a real process, and all that was measured is on disk after each; an earlier run's is kept.
+Each batch size is a separate process, and all results are on disk after each; those of an earlier run are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.bench.search.sweep import Measure, SweepInterruptedError, largest_batch, sweep
-from perfharness.bench.suite.case_run import BenchObserver, CaseRunner, why_again
+from perfharness.bench.suite.case_run import BenchObserver, CaseRunner, rerun_reason
 from perfharness.bench.suite.check import load_suite
 from perfharness.bench.suite.machine import gpu_of, machine_of
 from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_cases
@@ -29,7 +29,7 @@ from perfharness_launcher.plan.gpus import find_gpus
 def load_sweep(
     path: Path | None, options: Mapping[str, Any], *, smallest: int = 1, target_ms: float | None = None
 ) -> Suite:
-    """A suite for `run_sweep`, as `load_suite` has it, with the passes that a sweep needs. Raises `UsageError`."""
+    """A suite for `run_sweep`, like `load_suite`, with the passes that a sweep needs. Raises `UsageError`."""
     measure = {} if path is None else read_suite(path).get("measure", {})
     known = measure.get("passes") if isinstance(measure, dict) else None
     default = ["latency"] if target_ms else ["latency", "telemetry"]
@@ -63,7 +63,7 @@ def run_sweep(
     doubling_sizes(largest, smallest)
     facts = find_gpus()
     gpu = gpu_of(suite, facts)
-    cells = {one.cell: one for one in reversed(plan_cases(suite, gpu))}  # whatever batch sizes a model names
+    cells = {one.cell: one for one in reversed(plan_cases(suite, gpu))}  # replaces the batch sizes of each model
     with measuring(output_dir) as interrupts:
         prepare(output_dir, resume=resume, name=SWEEP_NAME)
         return SweepRun(
@@ -84,14 +84,14 @@ def run_sweep(
 
 @dataclass
 class SweepRun:
-    """Everything that a sweep needs.
+    """One run of a sweep.
 
     Args:
-        cells: one planned case of each, of whatever batch size.
-        out: where `sweep.json` and the cases come to lie, or do lie.
-        retry_failed: try everything again that is not `ok`, not what failed for a passing reason only.
+        cells: one planned case per cell, of any batch size.
+        out: folder of `sweep.json` and the cases.
+        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
         target_ms: milliseconds; None: sweep without a target.
-        command: of perfharness, for the results.
+        command: the command line, for the results.
     """
 
     suite: Suite
@@ -114,14 +114,14 @@ class SweepRun:
         self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer)
 
     def run(self) -> SweepFile:
-        """Cell after cell. An interrupt ends it; what was measured is on disk and in the answer."""
+        """Run all cells. An interrupt ends the run; what was measured is on disk and returned."""
         on_disk = results_on_disk(self.out)
         self.observer.begin(self.cells, [], {})
         for cell in self.cells:
-            self._outcome(cell, self._known_of(cell, on_disk))
+            self._outcome(cell, self._known_results(cell, on_disk))
         self._write()
         for cell in self.cells:
-            if self._outcome(cell, self._measure_of(cell, on_disk)).ended_by == "interrupted":
+            if self._outcome(cell, self._measure_cell(cell, on_disk)).ended_by == "interrupted":
                 break
         gone = sorted(set(on_disk) - set(self.results))
         if gone and not self.interrupts:
@@ -152,9 +152,9 @@ class SweepRun:
             reason=target.reason,
         )
 
-    def _measure_of(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
-        """How to measure a batch size of a cell, unless that was done."""
-        known = self._known_of(cell, on_disk)
+    def _measure_cell(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
+        """A function that measures a batch size of a cell, unless it has a result."""
+        known = self._known_results(cell, on_disk)
 
         def measure(batch_size: int) -> CaseResult:
             try:
@@ -170,7 +170,7 @@ class SweepRun:
         if self.interrupts:
             raise SweepInterruptedError
         before = on_disk.get(planned.case_id)
-        if before is not None and (why := self._why_again(planned, before)) is not None:
+        if before is not None and (why := self._rerun_reason(planned, before)) is not None:
             self.observer.again(planned.case, why)
         result = self._run(planned, before)
         self.results[result.case.case_id] = result
@@ -186,13 +186,13 @@ class SweepRun:
             raise SweepInterruptedError
         return result
 
-    def _known_of(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
-        """What is known of a cell, an earlier run's included; as if the user ended the sweep where it is not."""
+    def _known_results(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
+        """A function that returns known results of a cell, an earlier run's too; `SweepInterruptedError` for others."""
 
         def look_up(batch_size: int) -> CaseResult:
             planned = at_batch(cell, batch_size)
             before = on_disk.get(planned.case_id)
-            if before is not None and planned.case_id not in self.results and not self._why_again(planned, before):
+            if before is not None and planned.case_id not in self.results and not self._rerun_reason(planned, before):
                 self.results[planned.case_id] = before
             if planned.case_id not in self.results:
                 raise SweepInterruptedError
@@ -200,12 +200,12 @@ class SweepRun:
 
         return look_up
 
-    def _why_again(self, planned: PlannedCase, before: CaseResult) -> str | None:
-        return why_again(planned, before, retry_failed=self.retry_failed)
+    def _rerun_reason(self, planned: PlannedCase, before: CaseResult) -> str | None:
+        return rerun_reason(planned, before, retry_failed=self.retry_failed)
 
     def _write(self) -> SweepFile:
-        """All that is known, on disk; a sweep that is killed leaves what one leaves that is interrupted."""
-        cells = [self._outcome(cell, self._known_of(cell, {})) for cell in self.cells]
+        """Write all results; a killed sweep leaves the same files as an interrupted one."""
+        cells = [self._outcome(cell, self._known_results(cell, {})) for cell in self.cells]
         file = SweepFile(
             created=self.now().isoformat(timespec="seconds"),
             command=list(self.command),

@@ -1,6 +1,6 @@
-"""Over batch sizes: a sweep that memory ends, and the search for the largest batch that meets a latency target.
+"""Sweeps over batch sizes until memory runs out, and the search for the largest batch that meets a latency target.
 
-Both are told how to measure one batch size, so that each can be a process of its own (or a table in a test).
+Both get a function that measures one batch size: a process, or a table in a test.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from perfharness.model.bench import CaseResult, CaseStatus, Estimate
 from perfharness.model.bench_search import LatencyTarget, Meets, SearchEnd, Sweep, TargetFigure, TargetPoint
 
 Measure = Callable[[int], CaseResult]
-"""Raises `SweepInterruptedError` where the user has asked for the end."""
+"""Raises `SweepInterruptedError` after an interrupt."""
 
 ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
-"""After these no larger batch is tried; after `failed` one more is, for a batch size may be refused by itself."""
+"""After these no larger batch is tried; after `failed` one more is, since a model may refuse a single batch size."""
 
 MAX_MEASUREMENTS = 40
 ALIGNED = (4, 8, 16, 32)
-"""Kernels work on tiles of such sizes, so that a batch that fills them may be faster than the one before it."""
+"""Tile sizes of kernels: a batch that fills its tiles may be faster than the next smaller one."""
 
 GO_ON = "--resume goes on"
 
 NEXT_ONES = 2
-"""So many sizes right above the one that was found are looked at too."""
+"""Number of sizes directly above the one found that are also measured."""
 
 
 class SweepInterruptedError(Exception):
-    """A batch size was not measured, for the user has asked for the end. What was measured before is kept."""
+    """A batch size was not measured because of an interrupt. Earlier measurements are kept."""
 
 
 def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
-    """Measure in order of size until memory ends, a limit is reached, two sizes in turn fail, or the user ends it."""
+    """Measure in order of size until memory ends, a limit is reached, two consecutive sizes fail, or an interrupt."""
     cases: list[CaseResult] = []
     failed = False
     for size in sorted(set(sizes)):
@@ -54,7 +54,7 @@ def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
 
 
 def figure_of(case: CaseResult, figure: TargetFigure) -> Estimate | None:
-    """The latency figure that a target is of; None where there were too few iterations for it."""
+    """The latency figure of a target; None where there were too few iterations."""
     if case.latency is None:
         return None
     return {
@@ -66,7 +66,7 @@ def figure_of(case: CaseResult, figure: TargetFigure) -> Estimate | None:
 
 
 def judge(estimate: Estimate | None, target_ms: float) -> Meets:
-    """Whether a figure meets a target: its whole interval decides, and one that has the target inside does not."""
+    """Whether a figure meets a target: decided by the whole interval, undecided where the target is inside."""
     if estimate is None or estimate.interval is None:
         return "not-measured"
     low, high = estimate.interval
@@ -76,7 +76,7 @@ def judge(estimate: Estimate | None, target_ms: float) -> Meets:
 
 
 def judge_by_most(case: CaseResult, figure: TargetFigure, target_ms: float) -> Meets:
-    """Whether a median without an interval meets a target: nine iterations of ten below it, or none, decide that."""
+    """Whether a median without an interval meets a target: yes with 90 % of the iterations below it, no with none."""
     latency = case.latency
     if figure != "p50" or latency is None or latency.p90 is None:
         return "not-measured"
@@ -87,7 +87,7 @@ def judge_by_most(case: CaseResult, figure: TargetFigure, target_ms: float) -> M
 
 @dataclass
 class _Search:
-    """What is known so far, by batch size."""
+    """State of the search: measured points by batch size."""
 
     measure: Measure
     target_ms: float
@@ -97,7 +97,7 @@ class _Search:
     interrupted_at: int | None = None
 
     def meets(self, size: int, step: str) -> bool:
-        """Measure a size, unless that was done; whether it meets the target for certain."""
+        """Measure a size, unless it was measured; whether it certainly meets the target."""
         if size not in self.points and not self.is_over:
             try:
                 case = self.measure(size)
@@ -110,8 +110,8 @@ class _Search:
                 verdict = judge_by_most(case, self.figure, self.target_ms)
             why = case.reason
             if case.status == "ok" and verdict == "not-measured":
-                told = estimate.reason if estimate is not None else "too few iterations"
-                why = f"{self.figure} has no interval: {told}"
+                reason = estimate.reason if estimate is not None else "too few iterations"
+                why = f"{self.figure} has no interval: {reason}"
             self.points[size] = TargetPoint.model_validate(
                 {
                     "batch_size": size,
@@ -130,7 +130,7 @@ class _Search:
 
     @property
     def ceiling(self) -> int | None:
-        """The smallest size that there is no memory for: no larger one need be asked."""
+        """The smallest size that memory did not suffice for; no larger one is tried."""
         return min((size for size, point in self.points.items() if point.status in MEMORY_ENDS), default=None)
 
     @property
@@ -152,24 +152,24 @@ def largest_batch(
     largest: int = 1024,
     most: int = MAX_MEASUREMENTS,
 ) -> LatencyTarget:
-    """The largest batch size whose latency meets the target for certain.
+    """The largest batch size whose latency certainly meets the target.
 
-    Sizes are doubled until one does not meet it, and one doubling more; then the gap is halved. Since latency may fall
+    Sizes are doubled until two in a row do not meet it; then the gap is bisected. Since latency may fall
     again where a batch fills its tiles, the next sizes and the next multiples of 4, 8, 16 and 32 above the one found
-    are measured too, and the gap above a larger one that meets the target is halved again.
+    are measured too, and the gap above a larger one that meets the target is bisected again.
 
     Args:
         target_ms: milliseconds.
-        largest: no larger size is asked for.
+        largest: the largest size to measure.
         most: measurements at most.
     """
     search = _Search(measure, target_ms, figure, most)
-    with suppress(SweepInterruptedError):  # what is known by then is concluded
-        _look_for_it(search, doubling_sizes(largest, smallest), largest)
+    with suppress(SweepInterruptedError):  # what is known by then is summarized
+        _search_sizes(search, doubling_sizes(largest, smallest), largest)
     return _summarized(search, largest)
 
 
-def _look_for_it(search: _Search, sizes: list[int], largest: int) -> None:
+def _search_sizes(search: _Search, sizes: list[int], largest: int) -> None:
     _double(search, sizes)
     while (best := search.best) is not None and not search.is_over:
         _halve(search, best)
@@ -188,7 +188,7 @@ def _double(search: _Search, sizes: list[int]) -> None:
 
 
 def _halve(search: _Search, low: int) -> None:
-    """Between a size that meets the target and the next that does not."""
+    """Bisect between a size that meets the target and the next that does not."""
     high = search.next_not_met(low)
     while high is not None and high - low > 1 and not search.is_over:
         middle = (low + high) // 2
@@ -199,7 +199,7 @@ def _halve(search: _Search, low: int) -> None:
 
 
 def _neighbours(search: _Search, found: int, largest: int) -> Iterator[int]:
-    """Sizes above the one found at which the target may be met again, the smallest first; as they were not measured."""
+    """Unmeasured sizes above the one found at which the target may be met again, smallest first."""
     near = {found + step for step in range(1, NEXT_ONES + 1)} | {(found // tile + 1) * tile for tile in ALIGNED}
     for size in sorted(near):
         ceiling = search.ceiling
@@ -245,7 +245,7 @@ def _certainly_not(point: TargetPoint) -> bool:
 
 
 def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
-    """Why not a larger one."""
+    """Why the search ended."""
     if search.interrupted_at is not None:
         return "interrupted"
     if best == largest:

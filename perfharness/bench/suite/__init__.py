@@ -1,1 +1,1 @@
-"""What is measured, in which order, and the parent of its processes: a suite from its file to `bench.json`."""
+"""A suite from its file to `bench.json`: its cases, their order, and their processes."""

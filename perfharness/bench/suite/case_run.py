@@ -1,4 +1,4 @@
-"""A case from its plan to its result in the results' folder: cooled down, run, and put in place as a whole."""
+"""Run a case: cool down, start its process, move its result to the results' folder."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ NOTHING: Fields = MappingProxyType({})
 
 
 class BenchObserver:
-    """Called while a suite or a sweep is measured; override what is of interest."""
+    """Called while a suite or a sweep is measured; override what is needed."""
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
-        """What a suite will run (of a sweep a case of each cell), what is kept, and why cases are run again, by id."""
+        """The cases that will run (of a sweep one case per cell), the kept results, and by id why cases run again."""
 
     def started(self, case: BenchCase, what: str) -> None:
         """A process is about to be started: `measured`, or `asked for its outputs`."""
 
     def poll(self, interrupts: int) -> None:
-        """Called about 20 times a second while one runs, with how many interrupts came in so far."""
+        """Called about 20 times a second while one runs, with the number of interrupts so far."""
 
     def again(self, case: BenchCase, why: str) -> None:
         """A case of an earlier sweep is measured again."""
 
     def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
-        """A case is over and on disk, or was measured by an earlier run."""
+        """A case has ended and is on disk, or was measured by an earlier run."""
 
     def say(self, line: str) -> None:
-        """Anything else worth a line."""
+        """Any other message."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class CaseRunner:
     """Runs the cases of a suite or a sweep, one after the other.
 
     Args:
-        remarks: what a reader of the results must know; grows.
+        remarks: caveats on the results; grows.
     """
 
     out: Path
@@ -59,30 +59,37 @@ class CaseRunner:
     patience: Patience | None = None
     remarks: list[str] = field(default_factory=list, init=False)
 
-    def measure(self, planned: PlannedCase, before: CaseResult | None, beside: Fields = NOTHING) -> CaseResult | None:
-        """What became of the case's process, in place; None where the user ended it.
+    def measure(
+        self, planned: PlannedCase, before: CaseResult | None, comparisons: Fields = NOTHING
+    ) -> CaseResult | None:
+        """Run the case and store its result; None where the user interrupted it.
 
         Args:
-            before: of an earlier attempt.
-            beside: fields of the result that others know.
+            before: result of an earlier attempt.
+            comparisons: fields of the result that come from comparison steps.
         """
         running = running_folder(self.out / CASES / planned.case_id)
         self._cool_down(planned)
         end = self.process(planned.spec, running)
         if end.interrupted:
             return None
-        return self._put(planned, self._outcome(planned, running, end), end, before, beside)
+        return self._put(planned, self._outcome(planned, running, end), end, before, comparisons)
 
     def refuse(
-        self, planned: PlannedCase, status: CaseStatus, reason: str, before: CaseResult | None, beside: Fields = NOTHING
+        self,
+        planned: PlannedCase,
+        status: CaseStatus,
+        reason: str,
+        before: CaseResult | None,
+        comparisons: Fields = NOTHING,
     ) -> CaseResult:
-        """The result, in place, of a case that is known not to run."""
+        """Store and return the result of a case that cannot run."""
         running_folder(self.out / CASES / planned.case_id).mkdir()
         result = CaseResult(case=planned.case, status=status, reason=reason)
-        return self._put(planned, result, CaseEnd(None), before, beside)
+        return self._put(planned, result, CaseEnd(None), before, comparisons)
 
     def process(self, spec: CaseSpec, folder: Path) -> CaseEnd:
-        """Run it in that folder, which is made."""
+        """Run it in that folder, which is created."""
         return run_process(
             spec,
             folder,
@@ -93,12 +100,12 @@ class CaseRunner:
         )
 
     def remark(self, text: str) -> None:
-        """Keep it, once."""
+        """Add a remark, once."""
         if text not in self.remarks:
             self.remarks.append(text)
 
     def _put(
-        self, planned: PlannedCase, result: CaseResult, end: CaseEnd, before: CaseResult | None, beside: Fields
+        self, planned: PlannedCase, result: CaseResult, end: CaseEnd, before: CaseResult | None, comparisons: Fields
     ) -> CaseResult:
         folder = self.out / CASES / planned.case_id
         running = folder.with_name(f".{folder.name}.running")
@@ -106,7 +113,7 @@ class CaseRunner:
         result = result.model_copy(
             update={
                 "case": planned.case,
-                **beside,
+                **comparisons,
                 "spec_sha256": planned.sha256,
                 "started_unix_ns": end.started_unix_ns,
                 "duration_s": end.duration_s,
@@ -155,10 +162,10 @@ class CaseRunner:
 RESUME_HINT = "--resume goes on with what is left"
 MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
 PASSING = ("timeout", "not-run", "unavailable")
-"""Why a case may fail today and not tomorrow: something may have been installed, freed or repaired since."""
+"""Statuses that may be temporary: something may have been installed, freed or repaired since."""
 
 
-def why_again(case: PlannedCase, result: CaseResult, *, retry_failed: bool = False) -> str | None:
+def rerun_reason(case: PlannedCase, result: CaseResult, *, retry_failed: bool = False) -> str | None:
     """Why a case with a result is run again; None: the result is kept."""
     if result.spec_sha256 != case.sha256:
         return "the suite, a file of the model or of its inputs, or the GPU has changed since"
@@ -168,9 +175,9 @@ def why_again(case: PlannedCase, result: CaseResult, *, retry_failed: bool = Fal
 
 
 def is_passing(result: CaseResult) -> bool:
-    """Whether the same case may end otherwise when it is tried again.
+    """Whether the failure may be temporary.
 
-    Its process was killed, or ended without a word (where the disk is full), or the time ran out.
+    Its process was killed, ended without a report (a full disk, say), or exceeded its time limit.
     """
     if result.status in PASSING:
         return True

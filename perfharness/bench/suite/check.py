@@ -1,4 +1,4 @@
-"""Whether a suite can be run: every conflict is found here, before the first process starts, and said in a sentence."""
+"""Check a suite: every conflict is found before the first process starts, one sentence each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from perfharness.analysis.bench_figures import direction_of
-from perfharness.backends import Backend, ModelSource, backend, model_source, spelled
+from perfharness.backends import Backend, ModelSource, backend, backend_and_mode, model_source
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.onnx_graph import onnx_inputs
 from perfharness.bench.spec import CaseSpec
@@ -32,13 +32,13 @@ from perfharness.model.bench import BenchCase, Direction
 
 
 def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, equality: bool | None = None) -> Suite:
-    """The suite of a file, with options over what it says.
+    """The suite of a file; options override it.
 
     Args:
         path: a TOML file; None: the options name models and backends.
         options: `models` and `backends` (lists of names), `shapes` of inputs by name, any other key of a suite, those
-            of a table as `table.key`; None stands for what is not given.
-        equality: whether outputs are compared; None: as the file says.
+            of a table as `table.key`; None: not given.
+        equality: whether outputs are compared; None: as in the file.
 
     Raises `UsageError` with one line for each thing that is wrong.
     """
@@ -56,7 +56,7 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, e
         else:
             content[key] = value
     if shapes:
-        content = written_out(content)
+        content = expanded_tables(content)
         content["model"] = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]
     if equality is not None:
         kept = content.pop("equality", {})
@@ -65,15 +65,15 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, e
 
 
 def make_suite(content: Mapping[str, Any], origin: str) -> Suite:
-    """A suite of its tables. Raises `UsageError` with one line for each thing that is wrong.
+    """A suite from its tables. Raises `UsageError` with one line for each thing that is wrong.
 
     Args:
-        origin: what the messages begin with: the file's name, or `the command line`.
+        origin: prefix of messages: the file's name, or `the command line`.
     """
     try:
-        suite = Suite.model_validate(written_out(content))
+        suite = Suite.model_validate(expanded_tables(content))
     except ValidationError as error:
-        _refuse(origin, [in_words(one) for one in error.errors()])
+        _refuse(origin, [error_text(one) for one in error.errors()])
     if found := list(problems(suite)):
         _refuse(origin, found)
     constraints = suite.constraints.model_copy(update={"accuracy_direction": metric_direction(suite)})
@@ -87,7 +87,7 @@ def _refuse(origin: str, found: list[str]) -> NoReturn:
     raise UsageError(f"{origin}: {len(found)} things are wrong, nothing was started\n{lines}")
 
 
-def written_out(content: Mapping[str, Any]) -> dict[str, Any]:
+def expanded_tables(content: Mapping[str, Any]) -> dict[str, Any]:
     """`models = ["m.onnx"]` and `backends = ["torch/compile"]` as tables."""
     whole = dict(content)
     for short, key in (("models", "model"), ("backends", "backend")):
@@ -104,11 +104,11 @@ def written_out(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _backend_table(text: str) -> dict[str, Any]:
     """`torch/compile`, `kerasxla` -> its name and mode."""
-    name, mode = spelled(text)
+    name, mode = backend_and_mode(text)
     return {"name": name, "modes": [mode]} if mode else {"name": name}
 
 
-def in_words(error: Any) -> str:
+def error_text(error: Any) -> str:
     """A pydantic error as one clear sentence."""
     where = ".".join(str(part) for part in error["loc"]) or "suite"
     if error["type"] == "extra_forbidden":
@@ -120,11 +120,11 @@ def in_words(error: Any) -> str:
     return f"`{where}`: {message[:1].lower()}{message[1:]} (it is {error['input']!r})"
 
 
-def _known_keys(place: Sequence[str | int]) -> list[str]:
-    """The keys of the table at that place of a suite."""
+def _known_keys(location: Sequence[str | int]) -> list[str]:
+    """The keys of the table at that location in a suite."""
     whole = Suite.model_json_schema()
     table = whole
-    for part in place:
+    for part in location:
         table = table.get("items", {}) if isinstance(part, int) else table.get("properties", {}).get(part, {})
         one = next((each for each in table.get("anyOf", ()) if "$ref" in each), table)
         table = whole["$defs"][one["$ref"].rsplit("/", 1)[-1]] if "$ref" in one else table
@@ -132,7 +132,7 @@ def _known_keys(place: Sequence[str | int]) -> list[str]:
 
 
 def problems(suite: Suite) -> Iterator[str]:
-    """What is wrong with the whole, one sentence each. Starts nothing and imports no framework."""
+    """Conflicts in the suite, one sentence each. Starts no process and imports no framework."""
     if not suite.model:
         yield 'there is no model; add models = ["FILE"] or --model'
     if not suite.backend:
@@ -151,7 +151,7 @@ def problems(suite: Suite) -> Iterator[str]:
 
 
 def _shape_problems(suite: Suite) -> Iterator[str]:
-    """Dimensions that a model leaves open and nobody gives, where its file can be asked without its framework."""
+    """Open dimensions that are not given, where the file can be read without its framework."""
     for model in suite.model:
         sources = {text for one in suite.backend if (text := model.sources.get(one.name, model.source)) is not None}
         for text in sorted(sources):
@@ -162,7 +162,7 @@ def _open_dimensions(suite: Suite, model: SuiteModel, path: Path) -> Iterator[st
     specs = onnx_inputs(path) if path.suffix.lower() == ".onnx" and path.is_file() else None
     if not specs:
         return
-    # a size that the model itself fixes is the case's matter: other batch sizes may fit
+    # a fixed size is checked per case: other batch sizes may fit
     free = [one.model_copy(update={"shape": (None, *one.shape[1:])}) for one in specs]
     for batch_size in (model.batch_sizes or suite.batch_sizes)[:1]:
         case = BenchCase(
@@ -176,7 +176,7 @@ def _open_dimensions(suite: Suite, model: SuiteModel, path: Path) -> Iterator[st
 
 
 def _accuracy_problems(suite: Suite) -> Iterator[str]:
-    """Data that is not there; the files themselves are read case by case."""
+    """Missing data; the files themselves are read by each case."""
     if suite.accuracy is None:
         return
     try:
@@ -186,7 +186,7 @@ def _accuracy_problems(suite: Suite) -> Iterator[str]:
 
 
 def metric_direction(suite: Suite) -> Direction | None:
-    """Which values of `accuracy_metric` are better; None where it is no metric of ours and nobody declares it."""
+    """Which values of `accuracy_metric` are better; None where it is no built-in metric and is not declared."""
     given = suite.constraints
     if given.accuracy_metric is None:
         return None
@@ -197,12 +197,12 @@ def metric_direction(suite: Suite) -> Direction | None:
 
 
 def suite_metrics(suite: Suite) -> tuple[str, ...]:
-    """The user's own, relative paths from the suite's folder."""
+    """User metrics, with paths relative to the suite's folder."""
     return () if suite.accuracy is None else tuple(model_text(suite, text) for text in suite.accuracy.metrics)
 
 
 def _declared(text: str, metric: str) -> Direction | None:
-    """By the attribute `higher_is_better` of a metric's function: of all its figures, or a dict by name."""
+    """The attribute `higher_is_better` of a metric's function: one direction for all figures, or a dict by name."""
     declared = getattr(user_function(text), "higher_is_better", None)
     if isinstance(declared, Mapping):
         declared = declared.get(metric)
@@ -248,7 +248,7 @@ def _list_problems(suite: Suite) -> Iterator[str]:
 
 
 def _backend_problems(suite: Suite, found: dict[str, Backend]) -> Iterator[str]:
-    """Also puts those that there are into `found`, by name."""
+    """Adds existing backends to `found`, by name."""
     seen: set[tuple[object, ...]] = set()
     for one in suite.backend:
         try:
@@ -289,7 +289,7 @@ def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]
         if names.count(sources[0].name) > 1:
             yield f"two models are called {sources[0].name}; give each a `name` of its own"
         if backends and not any(_takes(suite, model, name, one) for name, one in backends.items()):
-            yield f"no backend of the suite takes {model_name(model)}; {_what_they_take(backends)}"
+            yield f"no backend of the suite takes {model_name(model)}; {_accepted_models(backends)}"
         if model.input_file is not None and not (suite.folder / model.input_file).is_file():
             yield f"there is no input file {suite.folder / model.input_file}"
         if model.tokens_dimension is not None and model.tokens_dimension not in model.dimensions:
@@ -297,7 +297,7 @@ def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]
 
 
 def _missing_programs(sources: Sequence[ModelSource]) -> Iterator[str]:
-    """`file.py:function` whose file is not there; a module is looked for by the process that needs it."""
+    """`file.py:function` whose file is not there; a module is imported by the process that needs it."""
     for source in sources:
         file = str(source.factory or "").rpartition(":")[0]
         if file.endswith(".py") and not Path(file).is_file():
@@ -309,7 +309,7 @@ def _takes(suite: Suite, model: SuiteModel, name: str, one: Backend) -> bool:
     return source is not None and (source.factory is not None or source.suffix in one.suffixes)
 
 
-def _what_they_take(backends: Mapping[str, Backend]) -> str:
+def _accepted_models(backends: Mapping[str, Backend]) -> str:
     return "; ".join(f"{name}: {', '.join([*one.suffixes, 'module:function'])}" for name, one in backends.items())
 
 

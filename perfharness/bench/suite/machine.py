@@ -1,4 +1,4 @@
-"""The machine of a suite: the GPU that is used, and what the results say of it."""
+"""The machine of a suite: its GPU, and its description in the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gpu_of(suite: Suite, facts: GpuFacts) -> GpuRecord | None:
 
 
 def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
-    """Where results are from; `uuid` is that of the GPU that is used."""
+    """Description of the machine; `uuid` is that of the GPU in use."""
     return MachineRecord(
         hostname=socket.gethostname(),
         machine_id=_machine_id(),
@@ -41,7 +41,7 @@ def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
 
 
 def _machine_id() -> str | None:
-    """Of the operating system; as a digest, for the id itself is not meant to leave the machine (machine-id(5))."""
+    """Digest of the operating system's machine id: the id itself should not leave the machine (machine-id(5))."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         try:
             text = path.read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""A suite and a machine -> its cases: models x backends x modes x precisions x batch sizes; and the order of a run."""
+"""Cases of a suite on a machine: models x backends x modes x precisions x batch sizes; and their order in a run."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
     "spawned_unix_ns": True,
     "case": {"variant": True},
 }
-"""Of a spec: what differs from one attempt to the next, and what says the same as its settings."""
+"""Fields of a spec that differ between attempts, or repeat its settings."""
 
 LONGEST_ID = 120
 
 Cell = tuple[object, ...]
-"""What cases that differ in the batch size only have in common."""
+"""Key of cases that differ in the batch size only."""
 
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case that is to be run.
+    """A case to run.
 
     Args:
-        sha256: of all that decides what is measured, the model's files and its inputs included.
-        refusal: why no process need be started to know that it cannot run.
+        sha256: of everything that determines the measurement, including the files of model and inputs.
+        refusal: why it cannot run, known without a process.
         files_sha256: of these files alone.
     """
 
@@ -57,12 +57,12 @@ class PlannedCase:
 
     @property
     def case(self) -> BenchCase:
-        """What it is called in the results."""
+        """Its description in the results."""
         return self.spec.case
 
     @property
     def cell(self) -> Cell:
-        """The same for cases that differ in the batch size only: a backend may be there with several settings."""
+        """Key of cases that differ in the batch size only; a backend may have several entries."""
         case, settings = self.case, (self.spec.threads, *sorted(self.spec.extra.items()))
         return (case.model, case.backend, case.mode, case.precision, case.device, settings)
 
@@ -92,7 +92,7 @@ def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
 
 
 def shuffled(cases: Sequence[PlannedCase], seed: int) -> list[PlannedCase]:
-    """In an order that the seed decides, so that drift of the machine does not follow the order of the suite."""
+    """In a seeded random order, so that drift of the machine does not follow the order of the suite."""
     order = list(cases)
     random.Random(seed).shuffle(order)
     return order
@@ -106,7 +106,7 @@ def default_baseline(suite: Suite, gpu: GpuRecord | None) -> str:
 
 
 def device_of(suite: Suite, one: SuiteBackend, gpu: GpuRecord | None) -> Device:
-    """What a backend is to run on."""
+    """The device of a backend."""
     return possible_devices(suite, one)[0 if gpu is None else -1]
 
 
@@ -166,7 +166,7 @@ def _planned(
 
 
 def at_batch(planned: PlannedCase, batch_size: int) -> PlannedCase:
-    """The same cell at another batch size, as a suite with that batch size would have it."""
+    """The same cell at another batch size, as in a suite with that batch size."""
     case = planned.case.model_copy(update={"case_id": "", "batch_size": batch_size})
     spec = planned.spec.model_copy(update={"case": case})
     sha256, name = _digest(spec, planned.files_sha256), _plain_id(case)
@@ -177,7 +177,7 @@ def at_batch(planned: PlannedCase, batch_size: int) -> PlannedCase:
 
 
 def _any_source(suite: Suite, model: SuiteModel) -> ModelSource:
-    """What a model is called where a backend has none of its files."""
+    """Source of a model for a backend that has none of its files, for its name."""
     found = next(filter(None, (source_of(suite, model, one.name) for one in suite.backend)), None)
     return found or ModelSource(model.name or "model", factory="")
 
@@ -198,7 +198,7 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
 
 
 def _files_digest(source: ModelSource, inputs: Path | None, digests: dict[str, str]) -> str:
-    """Of the model's files and that of its inputs; `digests` has those that are known."""
+    """Digest of the files of model and inputs; `digests` caches those of files."""
     key = f"{source.path or source.factory} {inputs}"
     if key not in digests:
         given = [inputs] if inputs is not None and inputs.is_file() else []
@@ -207,15 +207,15 @@ def _files_digest(source: ModelSource, inputs: Path | None, digests: dict[str, s
 
 
 def _digest(spec: CaseSpec, files_sha256: str) -> str:
-    """Of a spec whose case has no id yet."""
+    """Digest of a spec whose case has no id yet."""
     text = spec.model_dump_json(exclude=NOT_PART_OF_A_CASE) + files_sha256
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_ids(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Ids that can be file names and are all different, also where two names differ in other characters only."""
+    """Give cases unique ids that are valid file names."""
     plain = [_plain_id(one.case) for one in cases]
-    count = Counter(name.lower() for name in plain)  # some file systems do not tell upper from lower case
+    count = Counter(name.lower() for name in plain)  # some file systems ignore case
     named = []
     for one, name in zip(cases, plain, strict=True):
         if count[name.lower()] > 1 or len(name) > LONGEST_ID:

@@ -1,4 +1,4 @@
-"""Results of several machines side by side: the same cells matched, each machine against its own baseline."""
+"""Merge results of several machines: cells are matched, each machine is compared with its own baseline."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from perfharness.model.bench_suite import (
 )
 
 Cell = tuple[str, str, str, Precision, str, str]
-"""Model, backend, mode, precision, settings, and the device where a run has the others on several."""
+"""Model, backend, mode, precision, settings, and the device where a run has the cell on several."""
 
 Key = tuple[Cell, int]
 """With the batch size."""
 
 
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
-    """One row for each cell of any run and batch size: cells in the order in which they first come, sizes growing.
+    """One row per cell and batch size of any run: cells in order of first occurrence, sizes ascending.
 
-    The device is part of a cell only where one run has it on several: else the CPU of one machine is compared with the
-    GPU of another, and named.
+    The device is part of a cell only where a run has the cell on several; else the CPU of one machine is compared with
+    the GPU of another, with a remark.
 
     Args:
-        suites: where each was read, and what it holds.
+        suites: path and content of each.
     """
     whole = [suite for _, suite in suites]
     names, numbers = _names(suites), _machines(whole)
@@ -74,7 +74,7 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
 
 
 def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResult:
-    """Read results of several runs, put them side by side, write `bench_merged.json`.
+    """Read results of several runs, merge them, write `bench_merged.json`.
 
     Raises `UsageError` where there are fewer than two, `ResultError` where files cannot be read or written.
     """
@@ -90,7 +90,7 @@ def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResul
 
 
 def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
-    """Of the runs: the machine's, with the folder's where a name comes twice, with a number where that does too."""
+    """Names of the runs: the machine's, with the folder's where that is not unique, with a number where neither is."""
     hosts = [suite.machine.hostname for _, suite in suites]
     paths = [Path(path).resolve() for path, _ in suites]
     folders = [path.parent.name if path.is_file() else path.name for path in paths]
@@ -106,7 +106,7 @@ def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
 
 
 def _machines(suites: Sequence[BenchSuiteResult]) -> list[int]:
-    """Which machine each run is of, from 1: one of the same id, name and processor is the same."""
+    """Number of each run's machine, from 1; equal id, name and processor mean the same machine."""
     known: list[tuple[str | None, ...]] = []
     numbers = []
     for machine in (suite.machine for suite in suites):
@@ -148,7 +148,7 @@ def _cell(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> Merg
 def _differences(
     names: Sequence[str], suites: Sequence[tuple[str, BenchSuiteResult]], tables: Sequence[dict[Key, CaseResult]]
 ) -> Iterator[str]:
-    """What keeps the rows from being comparable, one sentence each."""
+    """Why rows are not comparable, one sentence each."""
     whole = [suite for _, suite in suites]
     for what, values in (
         ("baseline", [suite.baseline for suite in whole]),
@@ -173,7 +173,7 @@ def _difference(what: str, names: Sequence[str], values: Sequence[object]) -> It
 
 
 def _version_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
-    """Libraries of a backend, where several machines have measured it."""
+    """Different library versions of a backend that several machines measured."""
     backends = list(dict.fromkeys(cell[1] for table in tables for cell, _ in table))
     for backend in backends:
         versions = [_versions(backend, table) for table in tables]
@@ -188,7 +188,7 @@ def _versions(backend: str, table: dict[Key, CaseResult]) -> dict[str, str]:
 
 
 def _model_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
-    """A model of one name that is not one model: other sizes on disk, other inputs or outputs."""
+    """Models of one name that differ: in size on disk, inputs or outputs."""
     models = list(dict.fromkeys(cell[:2] for table in tables for cell, _ in table))
     for model, backend in models:
         known = []
@@ -205,7 +205,7 @@ def _model_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResu
 
 
 def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
-    """With the run's name before the backend's; a batch size that others have of its cells is one it has not."""
+    """Cases with the run's name before the backend's; batch sizes that only other runs have are `not-run`."""
     cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
     devices = {(cell.run, *_cell_of(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
     for row, cell in cells:

@@ -1,4 +1,4 @@
-"""A suite from its first case to its last: what is done is kept, what is left is run, and after each all is on disk."""
+"""Run a suite: finished cases are kept, the others are run, and all results are on disk after each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, CaseRunner, why_again
-from perfharness.bench.suite.check import in_words, load_suite
+from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, CaseRunner, rerun_reason
+from perfharness.bench.suite.check import error_text, load_suite
 from perfharness.bench.suite.machine import gpu_of, machine_of
 from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_cases, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
@@ -40,17 +40,17 @@ def run_suite(
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
 ) -> BenchSuiteResult:
-    """Measure every case of a suite, each in a process of its own; `output_dir` then has `bench.json` and the cases.
+    """Measure every case of a suite, each in its own process; writes `bench.json` and the cases to `output_dir`.
 
     Args:
         suite: as `load_suite` makes it, or its file.
-        resume: keep what is done in the folder.
-        retry_failed: run everything again that is not `ok`, not only what failed for a passing reason.
-        observer: called while it goes on.
-        command: that is being run, for the results.
+        resume: keep finished cases in the folder.
+        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
+        observer: called during the run.
+        command: the command line, for the results.
 
     Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
-    process writes to it. An interrupt ends the case that runs: `complete` is False then.
+    process writes to it. An interrupt ends the running case: `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
     facts = find_gpus()
@@ -72,21 +72,21 @@ def run_suite(
 
 
 def case_order(suite: Suite) -> list[PlannedCase]:
-    """The cases on this machine in the order in which `run_suite` takes them. Raises `UsageError`."""
+    """The cases on this machine in the order in which `run_suite` runs them. Raises `UsageError`."""
     return in_order(suite, plan_cases(suite, gpu_of(suite, find_gpus())))
 
 
 def in_order(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Shuffled, unless the suite says otherwise."""
+    """In shuffled order, unless the suite turns that off."""
     return shuffled(planned, suite.run.seed) if suite.run.shuffle else list(planned)
 
 
 def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **constraints: Any) -> BenchSuiteResult:
-    """The same results against another baseline, or under other constraints.
+    """Recommendations of the same results against another baseline, or under other constraints.
 
     Args:
-        baseline: `backend[/mode][/precision]`; None: as it was.
-        constraints: keys of `[constraints]` in a suite; None: as it was.
+        baseline: `backend[/mode][/precision]`; None: unchanged.
+        constraints: keys of `[constraints]` in a suite; None: unchanged.
 
     Raises `UsageError`.
     """
@@ -100,7 +100,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
 
 
 def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
-    """Those of the suite with others over them."""
+    """The suite's constraints, overridden."""
     kept = known.model_dump(exclude={"memory_limit_bytes"}) | {"memory_limit": known.memory_limit_bytes}
     if given.get("accuracy_metric") not in (None, known.accuracy_metric):
         kept["accuracy_direction"] = None
@@ -109,7 +109,7 @@ def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
             kept | {key: value for key, value in given.items() if value is not None}
         )
     except ValidationError as error:
-        raise UsageError(in_words(error.errors()[0])) from error
+        raise UsageError(error_text(error.errors()[0])) from error
     metric = table.accuracy_metric
     if metric is not None and direction_of(metric, table.accuracy_direction) is None:
         raise UsageError(
@@ -120,12 +120,12 @@ def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
 
 @dataclass
 class SuiteRun:
-    """All that one run of a suite needs.
+    """One run of a suite.
 
     Args:
         planned: all cases, in the suite's order.
-        retry_failed: try everything again that is not `ok`, not what failed for a passing reason only.
-        command: of perfharness, for the results.
+        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
+        command: the command line, for the results.
     """
 
     suite: Suite
@@ -147,9 +147,9 @@ class SuiteRun:
         self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer, self.patience)
 
     def run(self) -> BenchSuiteResult:
-        """Run what is left; returns what is in `bench.json` then. An interrupt ends the case that runs, and the run."""
+        """Run the remaining cases; returns what `bench.json` holds. An interrupt ends the case and the run."""
         on_disk = results_on_disk(self.out)
-        again = self._sort_out(on_disk)
+        again = self._load_finished(on_disk)
         order = [case for case in in_order(self.suite, self.planned) if case.case_id not in self.results]
         self.observer.begin(order, list(self.results.values()), again)
         self._write()
@@ -161,11 +161,11 @@ class SuiteRun:
         for case in order:
             if self.interrupts or self._measured(case, step, on_disk) is None:
                 break
-        self._name_others(on_disk)
+        self._remark_others(on_disk)
         return self._write()
 
     def _measured(self, case: PlannedCase, step: EqualityStep, on_disk: Mapping[str, CaseResult]) -> CaseResult | None:
-        """The result of a case, on disk and told; None where the user ended it."""
+        """Run a case, write and report its result; None after an interrupt."""
         result = self._run_case(case, step, on_disk.get(case.case_id))
         if result is not None:
             self.results[case.case_id] = result
@@ -173,13 +173,13 @@ class SuiteRun:
             self.observer.done(result)
         return result
 
-    def _name_others(self, on_disk: Mapping[str, CaseResult]) -> None:
+    def _remark_others(self, on_disk: Mapping[str, CaseResult]) -> None:
         gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
         if gone:
             self._runner.remark(f"in {CASES}/ and no longer in the suite, so not in these results: {', '.join(gone)}")
 
     def _known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
-        """What is known without a process: a refusal, or what another batch size of the same cell became."""
+        """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
         if planned.refusal is not None:
             return "unavailable", planned.refusal
         for one in self.planned:
@@ -193,7 +193,7 @@ class SuiteRun:
         return None
 
     def _compare_kept(self, step: EqualityStep) -> None:
-        """Results of an earlier run, whose suite may have had no or another `[equality]`."""
+        """Compare kept results again: their suite may have had no `[equality]`, or another one."""
         for planned in self.planned:
             case_id = planned.case_id
             if (result := self.results.get(case_id)) is None:
@@ -204,33 +204,33 @@ class SuiteRun:
                 self.results[case_id] = result.model_copy(update=changed)
                 update_result(self.out / CASES / case_id, self.results[case_id])
 
-    def _sort_out(self, on_disk: Mapping[str, CaseResult]) -> dict[str, str]:
-        """Keep what need not be run again; returns why others are, by case id."""
+    def _load_finished(self, on_disk: Mapping[str, CaseResult]) -> dict[str, str]:
+        """Keep results that are still valid; returns by case id why others are run again."""
         again = {}
         for case in self.planned:
             result = on_disk.get(case.case_id)
             if result is None:
                 continue
-            if (why := why_again(case, result, retry_failed=self.retry_failed)) is not None:
+            if (why := rerun_reason(case, result, retry_failed=self.retry_failed)) is not None:
                 again[case.case_id] = why
             else:
                 self.results[case.case_id] = result
         return again
 
     def _run_case(self, planned: PlannedCase, step: EqualityStep, before: CaseResult | None) -> CaseResult | None:
-        """What became of it; None where the user ended it."""
+        """The case's result; None after an interrupt."""
         self.observer.started(planned.case, "measured")
-        beside = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
+        comparisons = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
         if (known := self._known_end(planned)) is not None:
-            return self._runner.refuse(planned, *known, before, beside)
-        return self._runner.measure(planned, before, beside)
+            return self._runner.refuse(planned, *known, before, comparisons)
+        return self._runner.measure(planned, before, comparisons)
 
     def _process(self, spec: CaseSpec, folder: Path, what: str) -> CaseEnd:
         self.observer.started(spec.case, what)
         return self._runner.process(spec, folder)
 
     def _write(self) -> BenchSuiteResult:
-        """All that is known, on disk."""
+        """Write all results."""
         cases = [
             self.results.get(planned.case_id) or CaseResult(case=planned.case, status="not-run", reason=INTERRUPTED)
             for planned in self.planned
@@ -256,7 +256,7 @@ class SuiteRun:
 
 
 def settings_of(suite: Suite) -> dict[str, str | int | float | bool | None]:
-    """What holds for all cases, flat, by `table.key`."""
+    """Settings of all cases, flat, by `table.key`."""
     found: dict[str, str | int | float | bool | None] = {}
     for table in ("latency", "telemetry", "measure", "run"):
         for key, value in getattr(suite, table).model_dump(mode="json").items():

@@ -1,6 +1,6 @@
-"""The start-up of a case in fresh processes, with a cold and a warm file cache in turn.
+"""Start-up times of a case in fresh processes, alternately with a cold and a warm file cache.
 
-Cold: files that an earlier process of the case had open or mapped are put out of the file cache.
+Cold: files that an earlier process of the case had open or mapped are evicted from the file cache.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from perfharness_launcher.plan.gpus import find_gpus
 
 
 def make_cold(warm_folder: Path, model: Path | None = None) -> CacheState:
-    """Empty the file cache for the next process of a case; what was done, and what stayed, or why it could not be.
+    """Evict a case's files from the file cache; returns what was evicted and what was not, or why eviction failed.
 
     Args:
-        warm_folder: of the same case, run before: `files.json` has the files.
-        model: file or folder, which is read and closed again, so that it is not among those.
+        warm_folder: folder of an earlier run of the case: `files.json` has the files.
+        model: file or folder, which is closed after reading and so is not in `files.json`.
     """
     try:
         names = json.loads((warm_folder / FILES_NAME).read_text())
@@ -60,7 +60,7 @@ MakeCold = Callable[[Path, Path | None], CacheState]
 
 
 def startup_figures(result: CaseResult) -> dict[str, float | None]:
-    """The parts, and their sum; a case that built nothing has no part for it."""
+    """The parts and their sum; without a part for the build where nothing was built."""
     parts = {name: getattr(result.startup, name) for name in FIGURES if name != "process_to_first_result_ms"}
     known = [value for value in parts.values() if value is not None]
     complete = all(value is not None for name, value in parts.items() if name != "build_ms")
@@ -75,7 +75,7 @@ def run_startup(
     done: Callable[[ColdStartRow], None] = lambda _: None,
     command: Sequence[str] = (),
 ) -> ColdStart:
-    """Import, load or build, allocate, first inference, in so many fresh processes with each kind of file cache.
+    """Measure import, load or build, allocation and first inference in `count` processes per kind of file cache.
 
     Args:
         suite: of one case, as `load_suite` makes it.
@@ -117,11 +117,11 @@ def measure_startup(
     done: Callable[[ColdStartRow], None] = lambda _: None,
     cold: MakeCold = make_cold,
 ) -> ColdStart:
-    """A first process, which shows what files are read, then so many cold ones and warm ones in turn.
+    """A first process, which shows what files are read, then cold and warm ones alternately.
 
     Args:
-        planned: the case; its passes are left out.
-        out: every process has a folder in it.
+        planned: the case; its passes are skipped.
+        out: has a subfolder for each process.
     """
     model = model_source(planned.spec.model, planned.spec.model_name).path
     rows: list[ColdStartRow] = []

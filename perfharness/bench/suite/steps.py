@@ -1,4 +1,4 @@
-"""Before any speed is measured: outputs of each cell against the reference's, and the user's samples through each."""
+"""Steps before any timing: compare outputs of each cell with the reference's, and run the user's samples through it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUND_TRUTH = "ground truth"
 
 
 class _CellStep:
-    """A pass that every cell runs once, in a process of its own.
+    """A pass that every cell runs once, in its own process.
 
     Args:
         kind: folder of its results.
@@ -40,7 +40,7 @@ class _CellStep:
         self._kept = results_on_disk(out, kind)
 
     def _result(self, one: PlannedCase, run: Run, what: str) -> CaseResult | None:
-        """Of an earlier run, or of a process; None where the user ended it."""
+        """The result of an earlier run or of a new process; None after an interrupt."""
         if one.refusal is not None:
             return CaseResult(case=one.case, status="unavailable", reason=one.refusal)
         kept = self._kept.get(one.case_id)
@@ -59,10 +59,10 @@ class _CellStep:
 
 
 class EqualityStep(_CellStep):
-    """Outputs of all cells, and what the comparison says of each.
+    """Outputs of all cells, compared with the reference.
 
     Args:
-        planned: all cases; those that differ in the batch size only are one cell, asked at one batch size.
+        planned: all cases; those that differ in the batch size only are one cell, run at one batch size.
         baseline: the reference where `[equality]` names none.
     """
 
@@ -74,11 +74,11 @@ class EqualityStep(_CellStep):
         self._records: dict[Cell, EqualityRecord] = {}
 
     def record(self, one: PlannedCase) -> EqualityRecord | None:
-        """Of the case's cell; None where nothing was asked for."""
+        """Record of the case's cell; None where the step is off."""
         return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
-        """Get the outputs that are missing and compare. Does nothing without `[equality]`, or after an interrupt."""
+        """Get missing outputs and compare. Does nothing without `[equality]`, or after an interrupt."""
         if self._suite.equality is None:
             return
         for one in self._cells.values():
@@ -120,7 +120,7 @@ class EqualityStep(_CellStep):
 
 
 def _asked(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """A case of each cell, with nothing measured, at the batch size of the step."""
+    """One case per cell, without passes, at the batch size of the step."""
     asked = suite.equality.batch_size if suite.equality is not None else None
     cells: dict[Cell, PlannedCase] = {}
     smallest: dict[str, int] = {}
@@ -139,7 +139,7 @@ def _outputs_only(one: PlannedCase, batch_size: int) -> PlannedCase:
 
 
 class AccuracyStep(_CellStep):
-    """What each cell gets right, and how far its outputs are from the baseline's.
+    """Accuracy of each cell against ground truth and against the baseline's outputs.
 
     Args:
         planned: all cases; those that differ in the batch size only are one cell, run at one batch size.
@@ -157,11 +157,11 @@ class AccuracyStep(_CellStep):
         self._records: dict[Cell, AccuracyRecord] = {}
 
     def record(self, one: PlannedCase) -> AccuracyRecord | None:
-        """Of the case's cell; None where nothing was asked for."""
+        """Record of the case's cell; None where the step is off."""
         return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
-        """Run the cells that are missing, the baseline's first. Does nothing without `[accuracy]`."""
+        """Run missing cells, the baseline's first. Does nothing without `[accuracy]`."""
         done: dict[str, CaseResult] = {}
         for one in self._cells:
             reference = self._reference(one, done)
@@ -173,7 +173,7 @@ class AccuracyStep(_CellStep):
             self._records[one.cell] = self._summarized(one, result, reference, done)
 
     def _reference(self, one: PlannedCase, done: dict[str, CaseResult]) -> PlannedCase | None:
-        """The baseline of the same model, where its outputs are there; None for the baseline itself."""
+        """The baseline of the same model, where its outputs exist; None for the baseline itself."""
         same = [cell for cell in self._cells if cell.case.model == one.case.model]
         found = next((cell for cell in same if is_named(cell.case, self._baseline)), None)
         if found is None or found is one:
@@ -187,7 +187,7 @@ class AccuracyStep(_CellStep):
         return replace(one, spec=one.spec.model_copy(update={"case": case}))
 
     def _planned(self, one: PlannedCase, reference: PlannedCase | None) -> PlannedCase:
-        """The case with nothing measured but this."""
+        """The case with this pass only."""
         folder = None if reference is None else self._out / ACCURACY / reference.case_id / OUTPUTS_FOLDER
         given = AccuracyPass(
             settings=accuracy_settings(self._suite),
@@ -202,8 +202,8 @@ class AccuracyStep(_CellStep):
                 "latency": LatencySettings(warmup=0, iterations=1),
             }
         )
-        told = one.sha256 + given.model_dump_json() + ("" if reference is None else reference.sha256)
-        return PlannedCase(spec, hashlib.sha256(told.encode()).hexdigest(), one.refusal)
+        digested = one.sha256 + given.model_dump_json() + ("" if reference is None else reference.sha256)
+        return PlannedCase(spec, hashlib.sha256(digested.encode()).hexdigest(), one.refusal)
 
     def _summarized(
         self, one: PlannedCase, result: CaseResult, reference: PlannedCase | None, done: dict[str, CaseResult]

@@ -1,10 +1,10 @@
-"""The folder of a suite or a sweep: what is done is there as a whole, what is not done is not there.
+"""The folder of a suite or a sweep; results are written atomically.
 
 OUT/bench.json, OUT/bench.parquet                          after every case; of a sweep sweep.json, sweep.parquet
-OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   put in place by one rename when the case is over
-OUT/cases/.CASE_ID.running/                                a case while it runs; what a killed suite left is removed
+OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   moved there by one rename when the case has ended
+OUT/cases/.CASE_ID.running/                                a running case; leftovers of a killed suite are removed
 OUT/equality/CELL/outputs.npz, result.json                 outputs on the same inputs
-OUT/accuracy/CELL/accuracy.json, result.json, outputs/     what each gets right; outputs of the baseline only
+OUT/accuracy/CELL/accuracy.json, result.json, outputs/     accuracy of each cell; outputs of the baseline only
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ ACCURACY = "accuracy"
 ITERATIONS_NAME = "iterations.parquet"
 
 KINDS = {BENCH_NAME: "a suite", SWEEP_NAME: "a sweep"}
-"""Files that tell whose folder it is."""
+"""Files that identify the kind of folder."""
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """While open, no other process writes results to the folder, which is made.
+    """While open, no other process writes results to the folder, which is created.
 
-    Raises `UsageError` where it cannot be made, `LaunchError` where another is writing to it.
+    Raises `UsageError` where it cannot be created, `LaunchError` where another is writing to it.
     """
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is no folder; name another with -o")
@@ -66,13 +66,13 @@ def locked(out: Path) -> Iterator[None]:
 
 @contextmanager
 def measuring(out: Path) -> Iterator[Interrupts]:
-    """While open, the folder is locked, signals are counted, and processes that lose their parent become ours."""
+    """While open, the folder is locked, signals are counted, and orphaned descendants are adopted."""
     with locked(out), noting_interrupts() as interrupts, adopting_orphans():
         yield interrupts
 
 
 def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
-    """Make its folders; `locked` is open. Raises `UsageError` where it holds results that are not to be gone on with.
+    """Create the folders, inside `locked`. Raises `UsageError` where the folder has results that must not be resumed.
 
     Args:
         name: of the file with all results: that of a suite, or that of a sweep.
@@ -93,14 +93,14 @@ def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
 
 
 def running_folder(folder: Path) -> Path:
-    """Where a case is while it runs; it is not there yet."""
+    """Path of a running case's folder, which does not exist yet."""
     running = folder.with_name(f".{folder.name}.running")
     shutil.rmtree(running, ignore_errors=True)
     return running
 
 
 def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
-    """A case that is over takes its name, an earlier attempt makes way."""
+    """Move a finished case to its final name, replacing an earlier attempt."""
     _write_iterations(running)
     write_text(running / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
     if folder.exists():
@@ -114,12 +114,12 @@ def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
 
 
 def update_result(folder: Path, result: CaseResult) -> None:
-    """Replace the result of a case that is in place."""
+    """Replace the result of a finished case."""
     write_text(folder / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
 
 
 def results_on_disk(out: Path, kind: str = CASES) -> dict[str, CaseResult]:
-    """What is done, by case id; what cannot be read is not done."""
+    """Finished results by case id, without those that cannot be read."""
     found = (_readable(path) for path in sorted((out / kind).glob(f"[!.]*/{RESULT_NAME}")))
     return {result.case.case_id: result for result in found if result is not None}
 
@@ -132,28 +132,28 @@ def _readable(path: Path) -> CaseResult | None:
 
 
 def write_suite(out: Path, suite: BenchSuiteResult) -> None:
-    """`bench.json` and `bench.parquet`, each as a whole or not at all."""
+    """Write `bench.json` and `bench.parquet`, each atomically."""
     write_text(out / BENCH_NAME, lambda file: _write(file, suite.model_dump_json(indent=2)))
     write_bench_table(out / BENCH_TABLE_NAME, suite)
 
 
 def write_sweep(out: Path, found: SweepFile) -> None:
-    """`sweep.json` and `sweep.parquet`, each as a whole or not at all."""
+    """Write `sweep.json` and `sweep.parquet`, each atomically."""
     write_text(out / SWEEP_NAME, lambda file: _write(file, found.model_dump_json(indent=2)))
     write_bench_table(out / SWEEP_TABLE_NAME, as_suite(found))
 
 
 def read_suite_result(path: Path) -> BenchSuiteResult:
-    """Of a suite's folder or its `bench.json`. Raises `ResultError`."""
+    """Read a suite's folder or its `bench.json`. Raises `ResultError`."""
     return _read(path, BENCH_NAME, BenchSuiteResult, BENCH_VERSION, "perfharness bench")
 
 
 def read_sweep_result(path: Path) -> SweepFile:
-    """Of a sweep's folder or its `sweep.json`. Raises `ResultError`."""
+    """Read a sweep's folder or its `sweep.json`. Raises `ResultError`."""
     return _read(path, SWEEP_NAME, SweepFile, SWEEP_VERSION, "perfharness bench sweep")
 
 
-def is_of_sweep(path: Path) -> bool:
+def is_sweep_folder(path: Path) -> bool:
     """Whether a folder, or a file, holds the results of a sweep."""
     return path.name == SWEEP_NAME or (path / SWEEP_NAME).exists()
 
@@ -177,7 +177,7 @@ def _read(path: Path, name: str, kind: type[Result], version: int, command: str)
 
 
 def read_outputs(folder: Path, name: str) -> dict[str, Any]:
-    """Outputs that a case has written. Raises `ResultError`."""
+    """Outputs that a case wrote. Raises `ResultError`."""
     try:
         with np.load(folder / name, allow_pickle=False) as archive:
             return {output: archive[output] for output in archive.files}

@@ -1,4 +1,4 @@
-"""What a suite is: the tables of `suite.toml`. `suite_check.make_suite` checks one as a whole."""
+"""The tables of `suite.toml`. `check.make_suite` checks a whole suite."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNITS = {
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes. Raises `UsageError` where it is no size."""
+    """A size as bytes. Raises `UsageError` where it is no size."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
     if found is None or found[2].lower() not in UNITS:
         raise UsageError(f"{text!r} is no size; write it as 12GB, 512MiB or a number of bytes")
@@ -102,7 +102,7 @@ class SuiteModel(_Table):
     """`[[model]]`.
 
     Args:
-        source: a file, a SavedModel folder, or `module:function`; paths are taken from the suite file's folder.
+        source: a file, a SavedModel folder, or `module:function`; paths are relative to the suite file's folder.
         sources: instead of `source` for some backends, by name: they take different kinds of files.
         inputs, dimensions, input_file, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
         batch_sizes: instead of the suite's.
@@ -123,7 +123,7 @@ class SuiteBackend(_Table):
     """`[[backend]]`.
 
     Args:
-        modes: `all` stands for all that the backend has; empty: its default one.
+        modes: `all`: all modes of the backend; empty: its default one.
         precisions: instead of the suite's.
         device: instead of the suite's.
         extra: options that only this backend knows.
@@ -138,12 +138,12 @@ class SuiteBackend(_Table):
 
 
 class MeasureTable(_Table):
-    """`[measure]`: what is measured in each case beside start-up.
+    """`[measure]`: what is measured in each case in addition to start-up.
 
     Args:
         seed: of random inputs.
-        instances: for the pass `instances`: so many processes of a case at once.
-        streams: for the pass `streams`: so many sessions at once in one process.
+        instances: for the pass `instances`: number of concurrent processes of a case.
+        streams: for the pass `streams`: number of concurrent sessions in one process.
     """
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
@@ -180,7 +180,7 @@ class EqualityTable(_Table):
     Args:
         reference: `backend[/mode][/precision]`; None: the suite's baseline.
         batch_size: None: the smallest of the model.
-        precision: other tolerances for a precision, instead of the defaults for it.
+        precision: other tolerances for a precision, instead of its defaults.
     """
 
     reference: str | None = None
@@ -190,7 +190,7 @@ class EqualityTable(_Table):
     precision: dict[Precision, Tolerance] = Field(default_factory=dict)
 
     def tolerance(self, precision: Precision) -> Tolerance:
-        """For cases of that precision: never tighter than the suite's own."""
+        """Tolerance for a precision, never tighter than the suite's own."""
         own = Tolerance(absolute=self.absolute, relative=self.relative)
         return self.precision.get(precision) or tolerance_of(precision, own)
 
@@ -219,15 +219,15 @@ class ConstraintsTable(_Table):
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
     def constraints(self) -> Constraints:
-        """As they stand in the results."""
+        """The constraints as written to the results."""
         return Constraints(memory_limit_bytes=self.memory_limit, **self.model_dump(exclude={"memory_limit"}))
 
 
 class Suite(_Table):
-    """A suite, checked for form. `problems` looks at the rest.
+    """A suite, validated by type; `check.problems` finds conflicts.
 
     Args:
-        folder: relative paths of models and inputs start here.
+        folder: relative paths of models and inputs are relative to it.
     """
 
     name: str = "bench"
@@ -248,7 +248,7 @@ class Suite(_Table):
 
 
 def read_suite(path: Path) -> dict[str, Any]:
-    """The tables of a suite file, the short forms written out. Raises `UsageError`."""
+    """The tables of a suite file, short forms expanded. Raises `UsageError`."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -263,30 +263,30 @@ def read_suite(path: Path) -> dict[str, Any]:
 
 
 def modes_of(one: SuiteBackend, known: Backend, device: Device) -> tuple[str, ...]:
-    """The modes that a backend is measured in on a device."""
+    """The modes of a backend to measure on a device."""
     possible = known.modes_on(device)
     return possible if one.modes == ALL_MODES else one.modes or possible[:1]
 
 
 def variant_of(one: SuiteBackend) -> str:
-    """The settings that the suite gives a backend, in words: what differs between two of its entries is among them."""
+    """The suite's settings of a backend as text: they distinguish several entries of one backend."""
     settings = {} if one.threads is None else {"threads": str(one.threads)}
     return " ".join(f"{name}={value}" for name, value in {**settings, **dict(sorted(one.extra.items()))}.items())
 
 
 def possible_devices(suite: Suite, one: SuiteBackend) -> tuple[Device, ...]:
-    """What a backend may run on, as far as the suite alone tells: one device, or first the CPU's, then the GPU's."""
+    """Devices that a backend may run on, judged by the suite alone: one, or the CPU, then the GPU."""
     asked = one.device or suite.device
     return ("cpu", "cuda") if asked == "auto" else (asked,)
 
 
 def model_name(model: SuiteModel) -> str:
-    """What it is called in tables and messages, also where it is wrong."""
+    """Its name in tables and messages, also for an invalid model."""
     return model.name or model.source or next(iter(model.sources.values()), "a model without a source")
 
 
 def model_text(suite: Suite, text: str) -> str:
-    """A model's source with the suite's folder before a relative path that lies there."""
+    """A model's source; a relative path that exists in the suite's folder is prefixed with it."""
     path = suite.folder / text
     if path.exists():
         return str(path.absolute())
@@ -297,7 +297,7 @@ def model_text(suite: Suite, text: str) -> str:
 
 
 def accuracy_settings(suite: Suite) -> AccuracySettings:
-    """Those of `[accuracy]`, which is there, with the suite's folder before relative paths."""
+    """Settings of `[accuracy]`, which must be given, with relative paths prefixed with the suite's folder."""
     assert suite.accuracy is not None
     given = suite.accuracy
     found = AccuracySettings.model_validate(given.model_dump(exclude={"baseline", "batch_size"}))
@@ -321,7 +321,7 @@ def source_of(suite: Suite, model: SuiteModel, backend_name: str) -> ModelSource
 
 
 def cell_names(suite: Suite) -> Iterator[str]:
-    """All names under which a cell may be meant (see `bench_figures.is_named`)."""
+    """All names that refer to a cell (see `bench_figures.is_named`)."""
     for one in suite.backend:
         try:
             known = backend(one.name)

@@ -1,4 +1,4 @@
-"""A suite as a flat table: one row a case, a unit in every column's name. `bench.parquet`, and what pandas wants."""
+"""A suite as a flat table: one row per case, the unit in every column's name; `bench.parquet`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from perfharness.model.bench_search import SweepFile
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 
 CELL = ("model", "backend", "mode", "precision", "device", "variant")
-"""What a cell is."""
+"""Fields that identify a cell."""
 
 Columns = Mapping[str, tuple[pa.DataType, Any]]
 
 
 def as_suite(found: SweepFile) -> BenchSuiteResult:
-    """The cases as rows of a suite, for what is made of those; a sweep has no baseline."""
+    """A sweep's cases as a suite, for functions that take one; a sweep has no baseline."""
     return BenchSuiteResult(
         created=found.created,
         command=found.command,
@@ -36,7 +36,7 @@ def as_suite(found: SweepFile) -> BenchSuiteResult:
 
 
 def write_bench_table(path: Path, suite: BenchSuiteResult) -> None:
-    """Write the Parquet file, as a whole or not at all."""
+    """Write the Parquet file atomically."""
     with replacing(path) as temporary:
         pq.write_table(bench_table(suite), temporary, compression="zstd")
 
@@ -76,9 +76,9 @@ def _row(result: CaseResult | None, suite: BenchSuiteResult) -> Columns:
         **_estimate("speedup", speedup(result, base)),
         "baseline": (text, suite.baseline),
         "instances": (whole, result.instances.instances if result.instances else None),
-        **_at_once("instances", result.instances),
+        **_concurrent_columns("instances", result.instances),
         "streams": (whole, result.streams.streams if result.streams else None),
-        **_at_once("streams", result.streams),
+        **_concurrent_columns("streams", result.streams),
         "streams_memory_device_peak_bytes": (whole, result.streams and result.streams.memory.device_peak_bytes),
         "streams_memory_host_peak_bytes": (whole, result.streams and result.streams.memory.host_peak_bytes),
         "telemetry_items_per_second": (number, result.telemetry_items_per_second),
@@ -111,7 +111,7 @@ def _loss(result: CaseResult, baseline: CaseResult | None, suite: BenchSuiteResu
 
 
 def metric_names(suite: BenchSuiteResult) -> list[str]:
-    """All metrics of accuracy that any case has, in the order in which they come."""
+    """Accuracy metrics of all cases, in order of first occurrence."""
     return list(dict.fromkeys(name for case in suite.cases if case.accuracy for name in case.accuracy.metrics))
 
 
@@ -120,8 +120,8 @@ def _estimate(name: str, estimate: Estimate | None) -> dict[str, tuple[pa.DataTy
     return {key: (pa.float64(), part) for key, part in zip((name, f"{name}_low", f"{name}_high"), parts, strict=True)}
 
 
-def _at_once(name: str, record: InstancesRecord | StreamsRecord | None) -> Columns:
-    """What several finish together; nulls where they were not measured."""
+def _concurrent_columns(name: str, record: InstancesRecord | StreamsRecord | None) -> Columns:
+    """Throughput of concurrent instances or streams; nulls where they were not measured."""
     return {
         f"{name}_items_per_second": (pa.float64(), record and record.items_per_second),
         f"{name}_mean_running": (pa.float64(), record and record.mean_running),

@@ -1,1 +1,1 @@
-"""Inside the process of a case: what is measured there, and what it leaves in its folder."""
+"""The process of a case: its measurements, and its files."""

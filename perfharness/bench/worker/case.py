@@ -34,13 +34,13 @@ from perfharness.recorder import barrier
 
 OF_TELEMETRY = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
 MUCH_AUTOCORRELATION = 0.5
-"""Of neighbouring iterations; more is reported."""
+"""Autocorrelation of neighbouring iterations above which it is reported."""
 
 
 def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
-    """Everything that the spec asks for, in this process."""
+    """Run all passes of the spec."""
     record.keep_part("startup", file_cache=spec.file_cache)
-    # These start processes of their own, which are to find the device as free as this one will.
+    # These start their own processes, which need the device as free as this one does.
     first = {"instances": _instances, "streams": _streams, "stages": _stages}
     for name, start in first.items():
         if name in spec.passes:
@@ -50,7 +50,7 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     view = gpu_view(spec, stack)
     watchdog = watched(spec, record, view)
     session = stack.enter_context(loaded(spec, record, view))
-    warmup = _made_ready(spec, record, session)
+    warmup = _prepare(spec, record, session)
     watchdog.stop()
     if "latency" in spec.passes:
         keep_latency(spec, record, session, view, warmup)
@@ -67,10 +67,10 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
                 measure(spec, record, session)
 
 
-def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
-    """Buffers, inputs, the first inference, the warm-up."""
+def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
+    """Allocate, write inputs, run the first inference and the warm-up."""
     shapes = input_shapes(session.inputs, spec)
-    record.doing("allocate")
+    record.start_phase("allocate")
     arrays = input_arrays(session.inputs, shapes, spec)
     built_before = session.build_ms or 0.0
     begin = time.perf_counter_ns()
@@ -78,23 +78,23 @@ def _made_ready(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     allocate_ms = in_ms(time.perf_counter_ns() - begin)
     built = (session.build_ms or 0.0) - built_before
     record.keep_part("startup", allocate_ms=max(0.0, allocate_ms - built), build_ms=session.build_ms)
-    record.because(build_ms=session.from_cache)
+    record.add_reasons(build_ms=session.from_cache)
     session.write_inputs(arrays)
     record.keep(settings=session.settings())
-    record.doing("first inference")
+    record.start_phase("first inference")
     begin = time.perf_counter_ns()
     session.run_round()
     record.keep_part("startup", first_inference_ms=in_ms(time.perf_counter_ns() - begin))
-    record.doing("warm-up")
+    record.start_phase("warm-up")
     return warm_up(session, spec.latency)
 
 
 def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
-    """The timed rounds, which are returned, then those with the device's events."""
+    """Measure the timed rounds, which are returned, then those with device events."""
     if (together := barrier.active()) is not None:
-        record.doing("waiting for the other instances")
+        record.start_phase("waiting for the other instances")
         together.wait("timed rounds")
-    record.doing("latency")
+    record.start_phase("latency")
     before = view.sm_clock_mhz() if view is not None else None
     timed = measure_latency(session, spec.latency)
     after = view.sm_clock_mhz() if view is not None else None
@@ -109,30 +109,30 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
         tokens_per_second=None if tokens is None else rate_estimate(stats.mean, items * tokens),
     )
     _clock_drop(record, before, after)
-    record.because(
+    record.add_reasons(
         latency="; ".join(_latency_notes(timed, stats, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
     _compare_with_stages(record, stats.mean.value)
-    record.doing("device time")
+    record.start_phase("device time")
     device_ms = measure_device_time(session, spec.latency)
     record.keep_arrays(as_arrays(warmup, timed, device_ms))
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
-    record.because(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
+    record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
     return timed
 
 
 def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
-    """How much slower the engine was inside the traced pipeline: its tracer, its cold caches, its preprocessing."""
+    """Report how much slower the engine was in the traced pipeline: tracer, cold caches, preprocessing."""
     traced = record.result.stages_ms.get("engine")
     if traced is not None:
         apart = 100 * (traced - engine_ms) / engine_ms
         said = f"in the traced pipeline the engine takes {traced:.4g} ms, alone {engine_ms:.4g} ms ({apart:+.1f} %)"
-        record.because(stages_ms=said)
+        record.add_reasons(stages_ms=said)
 
 
 def _latency_notes(timed: Timed, stats: LatencyStats, record: CaseRecord) -> Iterator[str]:
-    """What has to be known beside the latency."""
+    """Caveats on the latency."""
     if timed.ended is not None:
         yield timed.ended
     if stats.mean.reason is not None:
@@ -152,7 +152,7 @@ def _clock_drop(record: CaseRecord, before: float | None, after: float | None) -
     if before and after is not None:
         record.keep(clock_drop_percent=round(100 * (before - after) / before, 3))
     else:
-        record.because(clock_drop_percent="no GPU's clock could be read")
+        record.add_reasons(clock_drop_percent="no GPU's clock could be read")
 
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
@@ -161,7 +161,7 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     )
     from perfharness.bench.worker.telemetry import measure_telemetry
 
-    record.doing("telemetry")
+    record.start_phase("telemetry")
 
     def work() -> list[int]:
         with quiet_collector():
@@ -178,24 +178,24 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
         clock_drop_percent=found.clock_drop_percent if drop is None else drop,
     )
     reasons = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
-    record.because(**reasons)
-    record.because(telemetry_items_per_second=unsteady_speed(record.result))
+    record.add_reasons(**reasons)
+    record.add_reasons(telemetry_items_per_second=unsteady_speed(record.result))
     process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
     known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
     record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)
 
 
 def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    record.doing("layers")
+    record.start_phase("layers")
     found = session.layer_times(spec.layer_rounds)
     if isinstance(found, str):
-        record.because(layers=found)
+        record.add_reasons(layers=found)
     else:
         record.keep(layers=[LayerRecord(name=one.name, milliseconds=one.milliseconds) for one in found])
 
 
 def _outputs(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    record.doing("outputs")
+    record.start_phase("outputs")
     session.run_round()
     hidden = record.folder / f".{OUTPUTS_NAME}"
     outputs: dict[str, Any] = session.read_outputs()
@@ -207,9 +207,9 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     from perfharness.bench.accuracy.of_case import measure_accuracy
 
     if spec.accuracy is None:
-        record.because(accuracy="the suite has no [accuracy], which says on what data")
+        record.add_reasons(accuracy="the suite has no [accuracy], which names the data")
         return
-    record.doing("accuracy")
+    record.start_phase("accuracy")
     given = spec.accuracy
     store = record.folder / OUTPUTS_FOLDER if given.store else None
     found = measure_accuracy(
@@ -227,43 +227,43 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 def _instances(spec: CaseSpec, record: CaseRecord) -> None:
     from perfharness.bench.worker.concurrent import measure_instances
 
-    _at_once("instances", measure_instances, spec, record)
+    _concurrent_pass("instances", measure_instances, spec, record)
 
 
 def _streams(spec: CaseSpec, record: CaseRecord) -> None:
     from perfharness.bench.worker.concurrent import measure_streams
 
-    _at_once("streams", measure_streams, spec, record)
+    _concurrent_pass("streams", measure_streams, spec, record)
 
 
-def _at_once(
+def _concurrent_pass(
     name: str, measure: Callable[[CaseSpec, Path], InstancesRecord | StreamsRecord], spec: CaseSpec, record: CaseRecord
 ) -> None:
-    record.doing(name)
+    record.start_phase(name)
     with _not_fatal(record, name):
         found = measure(spec, record.folder)
         record.keep(**{name: found})
-        record.because(**{name: found.reason})
+        record.add_reasons(**{name: found.reason})
 
 
 def _stages(spec: CaseSpec, record: CaseRecord) -> None:
     from perfharness.bench.worker.stages import measure_stages
 
-    record.doing("stages")
+    record.start_phase("stages")
     with _not_fatal(record, "stages_ms"):
         found = measure_stages(spec, record.folder)
         record.keep(stages_ms=found.stages_ms, stages_gpu_busy_ms=found.gpu_busy_ms)
-        record.because(stages_ms=found.reason)
+        record.add_reasons(stages_ms=found.reason)
 
 
 @contextmanager
 def _not_fatal(record: CaseRecord, name: str) -> Iterator[None]:
-    """A pass beside the latency: where it fails, the field is empty with the reason, and the case goes on."""
+    """For secondary passes: where one fails, its field stays empty with the reason, and the case continues."""
     try:
         yield
     except PerfHarnessError as error:
         names = OF_TELEMETRY if name == "telemetry" else (name,)
-        record.because(**dict.fromkeys(names, str(error)))
+        record.add_reasons(**dict.fromkeys(names, str(error)))
 
 
 if __name__ == "__main__":

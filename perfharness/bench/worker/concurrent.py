@@ -1,4 +1,4 @@
-"""Several that measure one case concurrently: instances (processes) and streams (threads of one process)."""
+"""Measure one case several times concurrently: instances (processes) and streams (threads of one process)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from perfharness.model.result import BatchLoop
 from perfharness_launcher.interrupts import Interrupts
 
 MIN_SECONDS = 2.0
-"""Of the timed rounds: whoever is let go wakes milliseconds after the others, which must be little of the window."""
+"""Of the timed rounds: participants start milliseconds apart, which must be a small part of the window."""
 
 MOST_ITERATIONS = 1_000_000
-"""Rounds in that time, of a model of two microseconds; a smaller limit would cut the time, and the window, short."""
+"""Rounds of a two-microsecond model in that time; a smaller limit would shorten the window."""
 
 BARRIER_TIMEOUT_S = 600.0
 STREAMS_ENTRY = "perfharness.bench.worker.streams"
 
 
 def concurrent_spec(spec: CaseSpec, **changes: Any) -> CaseSpec:
-    """What a process is told that is to measure a case beside others: the latency only, and for long enough."""
+    """Spec for a concurrent process: latency only, for at least MIN_SECONDS."""
     least = max(MIN_SECONDS, spec.latency.min_seconds)
     latency = spec.latency.model_copy(
         update={
@@ -38,20 +38,19 @@ def concurrent_spec(spec: CaseSpec, **changes: Any) -> CaseSpec:
             "max_iterations": max(MOST_ITERATIONS, spec.latency.max_iterations),
         }
     )
-    told = {"passes": ("latency",), "instances": 1, "streams": 1, "latency": latency, **changes}
-    return spec.model_copy(update=told)
+    changed = {"passes": ("latency",), "instances": 1, "streams": 1, "latency": latency, **changes}
+    return spec.model_copy(update=changed)
 
 
 def concurrent_figures(timed: Sequence[Timed], batch_size: int, warmup_iterations: int, who: str) -> dict[str, Any]:
-    """What all of them finished in the window in which all were in their timed rounds, as fields of the result.
+    """Combined throughput in the window in which all ran timed rounds, as fields of the result.
 
-    A round on the border of the window counts by the part of it that lies inside. It is never their number divided by a
-    latency.
+    A round on the border of the window counts by the fraction inside. It is not their number divided by a latency.
 
     Args:
         timed: rounds of each, on one clock.
-        warmup_iterations: of all together.
-        who: what they are called, in the plural.
+        warmup_iterations: in total.
+        who: their name, in the plural.
     """
     loops = {str(number): [_loop(one, batch_size)] for number, one in enumerate(timed)}
     found = throughput(loops, clock_is_utc=True)
@@ -68,7 +67,7 @@ def concurrent_figures(timed: Sequence[Timed], batch_size: int, warmup_iteration
 
 
 def _loop(timed: Timed, batch_size: int) -> BatchLoop:
-    """The rounds, and an empty one where the last ends: nothing comes between rounds, so that the last is a period."""
+    """The rounds, and an empty one at the end of the last, so that the last counts as a period too."""
     end = timed.start_ns + timed.wall_ns
     is_end = np.r_[np.zeros(len(end), dtype=np.bool_), True]
     return BatchLoop(
@@ -81,7 +80,7 @@ def _loop(timed: Timed, batch_size: int) -> BatchLoop:
 
 
 def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
-    """Start `spec.instances` processes, hold them before their timed rounds until all are there, and let them go."""
+    """Start `spec.instances` processes, which begin their timed rounds together at a barrier."""
     folders = [folder / "instances" / str(number) for number in range(spec.instances)]
     specs = [concurrent_spec(spec)] * spec.instances
     ends = run_processes(specs, folders, Interrupts(), barrier_timeout_s=BARRIER_TIMEOUT_S)
@@ -90,12 +89,12 @@ def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
 
 
 def summarize_instances(folders: Sequence[Path], results: Sequence[CaseResult], batch_size: int) -> InstancesRecord:
-    """What the instances left, put together."""
+    """Combine the results of the instances."""
     for number, result in enumerate(results):
         if result.status != "ok":
             why = f"instance {number} of {len(results)} is {result.status}: {result.reason}"
             return InstancesRecord(instances=len(results), reason=why)
-    # The monotonic clock is the machine's, so that the processes can be laid side by side.
+    # The monotonic clock is shared by all processes of the machine.
     arrays = [read_arrays(one) for one in folders]
     timed = [Timed(one["start_ns"], one["wall_ns"]) for one in arrays]
     warmup = sum(result.latency.warmup_iterations for result in results if result.latency is not None)
@@ -103,11 +102,14 @@ def summarize_instances(folders: Sequence[Path], results: Sequence[CaseResult], 
 
 
 def measure_streams(spec: CaseSpec, folder: Path) -> StreamsRecord:
-    """Let a process of its own do it: its memory and its end are not the case's."""
-    place = folder / "streams"
-    told = concurrent_spec(spec, streams=spec.streams)
+    """Measure in a separate process: its memory and its exit are not the case's."""
+    streams_folder = folder / "streams"
+    alone = concurrent_spec(spec, streams=spec.streams)
     result = result_of(
-        run_process(told, place, Interrupts(), timeout_s=None, entry=STREAMS_ENTRY), spec.case, place, None
+        run_process(alone, streams_folder, Interrupts(), timeout_s=None, entry=STREAMS_ENTRY),
+        spec.case,
+        streams_folder,
+        None,
     )
     if result.streams is None:
         why = f"the process with {spec.streams} streams is {result.status}: {result.reason}"

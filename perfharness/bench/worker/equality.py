@@ -1,4 +1,4 @@
-"""Whether the outputs of two backends are the same, on the same inputs: asked before any speed is measured."""
+"""Whether two backends give equal outputs for the same inputs; checked before any timing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LOW_PRECISION: dict[Precision, Tolerance] = {
 
 
 def tolerance_of(precision: Precision, least: Tolerance = Tolerance()) -> Tolerance:  # noqa: B008 - frozen
-    """For outputs of that precision, and never tighter than `least`."""
+    """Tolerance for a precision, never tighter than `least`."""
     low = LOW_PRECISION.get(precision, least)
     return Tolerance(absolute=max(low.absolute, least.absolute), relative=max(low.relative, least.relative))
 
 
 def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance: Tolerance) -> EqualityRecord:
-    """Outputs of a case against the reference's.
+    """Compare outputs of a case with the reference's.
 
     An element is equal where |found - expected| <= absolute + relative * |expected| (`numpy.allclose`); NaN equals NaN,
     and an infinity one of the same sign. Outputs are matched by name, or by position where the names differ.
@@ -77,7 +77,7 @@ def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance
 
 
 class _Compared:
-    """Figures of one output. `excess`: the largest difference as a multiple of what is allowed."""
+    """Figures of one output. `excess`: the largest difference as a multiple of the tolerance."""
 
     def __init__(self, absolute: float, relative: float, cosine: float | None, excess: float) -> None:
         self.absolute, self.relative, self.cosine, self.excess = absolute, relative, cosine, excess
@@ -110,13 +110,13 @@ def _cosine(wanted: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
 
 
 def smallest(values: Sequence[float | None]) -> float | None:
-    """None where one is not known: it may be the smallest."""
+    """The smallest value; None where one is unknown."""
     known = [value for value in values if value is not None]
     return min(known) if known and len(known) == len(values) else None
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
+    """None for values that JSON cannot hold."""
     return value if np.isfinite(value) else None
 
 

@@ -1,6 +1,6 @@
-"""Around what is measured in the process of a case: its spec read, its model loaded, its memory watched, its end told.
+"""Frame of a case's process: read the spec, load the model, watch the memory, report the end.
 
-Every piece is written when it is known, so that a crash keeps what was done before it.
+Each result is written as soon as it is known, so that a crash keeps earlier ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from perfharness.telemetry.nvml import open_nvml
 
 NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
-"""What may hold a memory limit, beside the watchdog."""
+"""How the memory limit is enforced, as written to the results."""
 
 Spec = TypeVar("Spec", bound=CaseSpec)
 
@@ -49,11 +49,11 @@ def main(
     spec_type: type[Spec],
     result_type: type[CaseResult] = CaseResult,
 ) -> int:
-    """Do the work that a spec asks for, as `python -m MODULE FOLDER/spec.json`; the exit code.
+    """Entry point of `python -m MODULE FOLDER/spec.json`; returns the exit code.
 
     Args:
-        work: measures in this process; the stack closes what it leaves open.
-        result_type: what `result.json` holds.
+        work: runs the measurements; the stack closes what they open.
+        result_type: type of `result.json`.
     """
     begun_unix_ns = time.time_ns()
     if len(arguments) != 1:
@@ -67,7 +67,7 @@ def main(
         return EXIT_USAGE
     folder = path.parent.absolute()
     record = CaseRecord(folder, spec, result_type)
-    record.doing("start")
+    record.start_phase("start")
     try:
         with ExitStack() as stack:
             if spec.spawned_unix_ns is not None:
@@ -83,25 +83,27 @@ def main(
 
 
 def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
-    """What NVML tells of the case's GPU, or None where it has none."""
+    """NVML's view of the case's GPU; None where it has none."""
     if spec.case.device == "cpu" or not spec.telemetry.gpu_uuids:
         return None
     return GpuView(stack.enter_context(open_nvml()), spec.telemetry.gpu_uuids[0])
 
 
 def watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
-    """A watchdog that looks at the memory that the limit is of, from now on."""
+    """Start a watchdog on the memory to which the limit applies."""
     if spec.memory_limit_bytes is not None:
         record.keep_part("memory", limit_held_by=WATCHDOG)
-    watchdog = MemoryWatchdog(spec.memory_limit_bytes, _used(spec, view), lambda used: _over(record, spec, used))
+    watchdog = MemoryWatchdog(
+        spec.memory_limit_bytes, _limited_memory(spec, view), lambda used: _exit_over_limit(record, spec, used)
+    )
     watchdog.start()
     return watchdog
 
 
 @contextmanager
 def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator[Session]:
-    """The session, with what its start took."""
-    record.doing("import")
+    """Load the session, and record start-up times and memory."""
+    record.start_phase("import")
     begin = time.perf_counter_ns()
     made: Backend = backend(spec.case.backend)
     versions = made.versions()
@@ -110,8 +112,8 @@ def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator
     model: ModelSource = model_source(spec.model, spec.model_name)
     made.check_model(model)
     record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
-    record.because(model_file_bytes="the model is made by a function" if model.path is None else None)
-    record.doing("load")
+    record.add_reasons(model_file_bytes="the model is made by a function" if model.path is None else None)
+    record.start_phase("load")
     gc.collect()
     host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
     begin = time.perf_counter_ns()
@@ -131,7 +133,7 @@ def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator
 
 
 def options_of(spec: CaseSpec) -> BackendOptions:
-    """What the backend is told of a case."""
+    """Backend options of a case."""
     case = spec.case
     return BackendOptions(
         device=case.device,
@@ -144,12 +146,12 @@ def options_of(spec: CaseSpec) -> BackendOptions:
 
 
 def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session], view: GpuView | None) -> None:
-    """What was used at most so far; a framework's allocator is the process's, not a session's.
+    """Record peak memory so far; a framework's allocator belongs to the process, not to a session.
 
-    Raises `MemoryLimitError` where that was over the limit, which the watchdog may have missed.
+    Raises `MemoryLimitError` where the peak, which the watchdog may have missed, was over the limit.
     """
-    told = [session.device_memory_bytes() for session in sessions]
-    allocator = max((size for size in told if size is not None), default=None)
+    peaks = [session.device_memory_bytes() for session in sessions]
+    allocator = max((size for size in peaks if size is not None), default=None)
     process = view.used_bytes() if view is not None else None
     known = [size for size in (allocator, process) if size is not None]
     record.keep_part(
@@ -164,39 +166,38 @@ def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session],
     if limit is not None and peak > limit:
         raise MemoryLimitError(limit_sentence(peak, limit))
     if not known:
-        why = "the case has no GPU" if spec.case.device == "cpu" else "neither the framework nor NVML tells"
-        record.because(device_peak_bytes=why)
+        why = "the case has no GPU" if spec.case.device == "cpu" else "neither the framework nor NVML reports it"
+        record.add_reasons(device_peak_bytes=why)
 
 
-def _used(spec: CaseSpec, view: GpuView | None) -> Callable[[], int | None]:
-    """What the watchdog looks at: the memory that the limit is of."""
+def _limited_memory(spec: CaseSpec, view: GpuView | None) -> Callable[[], int | None]:
+    """Reads the memory to which the limit applies."""
     if spec.case.device == "cpu":
         return host_bytes
     return view.used_bytes if view is not None else lambda: None
 
 
-def _over(record: CaseRecord, spec: CaseSpec, used: int) -> None:
-    """The watchdog's word."""
+def _exit_over_limit(record: CaseRecord, spec: CaseSpec, used: int) -> None:
     assert spec.memory_limit_bytes is not None
-    record.end_at_once("memory-limit", limit_sentence(used, spec.memory_limit_bytes))
+    record.exit_process("memory-limit", limit_sentence(used, spec.memory_limit_bytes))
 
 
 def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
-    """What an exception means for the case."""
-    told = str(error) or type(error).__name__
+    """Status and reason of a case that ended with an exception."""
+    message = str(error) or type(error).__name__
     if isinstance(error, BackendUnavailableError):
-        return "unavailable", told
+        return "unavailable", message
     if isinstance(error, MemoryLimitError):
-        return "memory-limit", told
+        return "memory-limit", message
     if isinstance(error, OutOfMemoryError | MemoryError):
-        return "out-of-memory", told
+        return "out-of-memory", message
     if isinstance(error, PerfHarnessError):
-        return "failed", told
-    return "failed", f"{type(error).__name__} while in {record.doing_now}: {told}"
+        return "failed", message
+    return "failed", f"{type(error).__name__} while in {record.phase}: {message}"
 
 
 def _keep_files(folder: Path) -> None:
-    """What this process has mapped or open, so that a parent can put it out of the file cache."""
+    """Write the files that this process has mapped or open, so that a parent can evict them from the file cache."""
     from perfharness_launcher.companions.page_cache import files_of
 
     write_whole(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))

@@ -53,7 +53,7 @@ def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, in
 
 
 def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
-    """The first dimension is the batch's, where the model leaves it open; what else is open must be named."""
+    """Shape in the model: an open first dimension is the batch; other open dimensions must be given."""
     shape = (batch if size is None else size for size in one.shape[:1])
     rest = one.shape[1:]
     if None in rest:
@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One item for every place of the batch, or as many items as there are, from the first again."""
+    """Values repeated to fill the batch."""
     if array.shape == shape:
         return np.array(array, dtype=kind, order="C")
     if array.shape == shape[1:]:

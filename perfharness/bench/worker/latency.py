@@ -1,7 +1,7 @@
-"""The timed loop: pre-allocated buffers, one round after another, wall clock of each, nothing else going on.
+"""The timed loop: pre-allocated buffers, consecutive rounds, wall clock of each, no other work.
 
-The device's own time comes from a pass of its own after it: two more calls a round to record events, and the reading of
-them, would be in the wall clock of every round (a few microseconds of a model that takes fifty).
+Device time is measured in a separate pass afterwards: recording and reading two events per round would add a few
+microseconds to the wall clock of every round, which matters for a model that takes fifty.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
 NS_PER_MS = 1e6
-LOOK_AGAIN = 1.25
-"""So many times more iterations from one look whether it has settled to the next; few looks leave little to chance."""
+CHECK_FACTOR = 1.25
+"""Growth of iterations between checks for a settled median; few checks make chance results unlikely."""
 
 Clock = Callable[[], int]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Iterations in the order in which they ran.
+    """Iterations in order of execution.
 
     Args:
-        start_ns: on the clock that was used.
+        start_ns: on the clock in use.
         wall_ns: length of each.
-        stable: whether the median had settled; None where that was not asked for.
-        ended: why there are fewer iterations than asked for; None: there are not.
+        stable: whether the median had settled; None where that was not requested.
+        ended: why there are fewer iterations than requested; None: all were done.
     """
 
     start_ns: Int64
@@ -53,7 +53,7 @@ class Timed:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """No garbage collection inside; what lives now is not looked at again until the end. Put back as it was."""
+    """Disable garbage collection inside, and freeze existing objects; restores both."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -67,14 +67,14 @@ def quiet_collector() -> Iterator[None]:
 
 
 def time_rounds(session: Session, count: int, max_seconds: float, clock: Clock = time.perf_counter_ns) -> Timed:
-    """At most so many rounds, none begun when the time is over; at least one."""
-    start, end = _written(count), _written(count)
+    """Time at most `count` rounds, at least one; none starts after the time limit."""
+    start, end = _touched_zeros(count), _touched_zeros(count)
     done = _time_into(session, start, end, clock() + round(max_seconds * 1e9), clock)
-    return Timed(start[:done], (end - start)[:done], ended=_cut(done, count, max_seconds))
+    return Timed(start[:done], (end - start)[:done], ended=_cut_reason(done, count, max_seconds))
 
 
 def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """The rounds before the timed ones; none where none were asked for."""
+    """The warm-up rounds; may be none."""
     if not settings.warmup:
         nothing = np.zeros(0, np.int64)
         return Timed(nothing, nothing)
@@ -82,17 +82,17 @@ def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.per
 
 
 def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """The timed rounds, warm-up over: as many as asked for, or until the median has settled."""
+    """The timed rounds after the warm-up: a number of them, or until the median has settled."""
     with quiet_collector():
         return timed_rounds(session, settings, clock)
 
 
 def timed_rounds(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """Likewise, where the collector is quiet already."""
+    """Like `measure_latency`, inside `quiet_collector`."""
     if settings.until_stable:
         return _until_settled(session, settings, clock)
     if settings.min_seconds:
-        return _for_some_time(session, settings, clock)
+        return _for_min_seconds(session, settings, clock)
     return time_rounds(session, settings.iterations, settings.max_seconds, clock)
 
 
@@ -117,7 +117,7 @@ def measure_device_time(session: Session, settings: LatencySettings, clock: Cloc
 
 
 def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> list[int]:
-    """Round after round for so long; when each ended, UTC ns."""
+    """Run rounds for `seconds`; returns their ends, UTC ns."""
     deadline = clock() + round(seconds * 1e9)
     ends: list[int] = []
     while not ends or ends[-1] < deadline:
@@ -126,22 +126,22 @@ def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> l
     return ends
 
 
-def _for_some_time(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
-    """As many rounds as asked for, and more until the least time is over."""
+def _for_min_seconds(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
+    """The requested rounds, and more until the minimum time is over."""
     most = max(settings.iterations, settings.max_iterations)
-    start, end = _written(most), _written(most)
+    start, end = _touched_zeros(most), _touched_zeros(most)
     begin = clock()
     latest = begin + round(settings.max_seconds * 1e9)
     done = _time_into(session, start[: settings.iterations], end[: settings.iterations], latest, clock)
-    ended = _cut(done, settings.iterations, settings.max_seconds)
+    ended = _cut_reason(done, settings.iterations, settings.max_seconds)
     deadline = begin + round(settings.min_seconds * 1e9)
     if ended is None and done < most and clock() < deadline:
         done += _time_into(session, start[done:], end[done:], deadline, clock)
     return Timed(start[:done], (end - start)[:done], ended=ended)
 
 
-def _written(count: int) -> Int64:
-    """Zeros that have their pages: `zeros` leaves them to the first write, which would be in the loop."""
+def _touched_zeros(count: int) -> Int64:
+    """Zeros whose pages are allocated now: with `zeros` that happens at the first write, in the timed loop."""
     values = np.empty(count, np.int64)
     values.fill(0)
     return values
@@ -150,12 +150,12 @@ def _written(count: int) -> Int64:
 def _until_settled(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
     deadline = clock() + round(settings.max_seconds * 1e9)
     most = max(settings.iterations, settings.max_iterations)
-    start, end = _written(most), _written(most)
+    start, end = _touched_zeros(most), _touched_zeros(most)
     done, wanted, settled = 0, min(settings.iterations, most), False
     while not settled and done < most and (not done or clock() < deadline):
         done += _time_into(session, start[done:wanted], end[done:wanted], deadline, clock)
         settled = done >= settings.iterations and is_settled((end - start)[:done] / NS_PER_MS, settings.stable_percent)
-        wanted = min(most, max(done + 1, round(LOOK_AGAIN * done)))
+        wanted = min(most, max(done + 1, round(CHECK_FACTOR * done)))
     ended = None
     if not settled:
         limit = f"{settings.max_seconds:g} s were over" if done < most else f"{most} iterations were done"
@@ -164,7 +164,7 @@ def _until_settled(session: Session, settings: LatencySettings, clock: Clock) ->
 
 
 def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock: Clock) -> int:
-    """Fill the arrays; how many rounds were done before the deadline, one at least."""
+    """Fill the arrays; returns the number of rounds before the deadline, at least one."""
     copy_in, execute, copy_out, synchronize = (
         session.copy_in,
         session.execute,
@@ -185,12 +185,12 @@ def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock:
     return len(start)
 
 
-def _cut(done: int, wanted: int, max_seconds: float) -> str | None:
+def _cut_reason(done: int, wanted: int, max_seconds: float) -> str | None:
     return None if done == wanted else f"{done} of {wanted} iterations were done when {max_seconds:g} s were over"
 
 
 def as_arrays(warmup: Timed, timed: Timed, device_ms: Float64) -> Mapping[str, npt.NDArray[Any]]:
-    """The raw values that are kept (`spec.ARRAYS`)."""
+    """The raw values to write (`spec.ARRAYS`)."""
     found: dict[str, npt.NDArray[Any]] = {
         "wall_ns": timed.wall_ns,
         "start_ns": timed.start_ns,

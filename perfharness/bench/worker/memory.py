@@ -1,6 +1,6 @@
-"""Memory of a case: what it used, and a limit that holds.
+"""Memory of a case: its use, and an enforced limit.
 
-A watchdog polls the memory in use and ends the process that has more, while nothing is timed, and once more after the
+A watchdog polls the memory in use and ends the process over the limit: while nothing is timed, and once after the
 timed rounds.
 """
 
@@ -19,7 +19,7 @@ from perfharness.errors import OutOfMemoryError
 from perfharness.telemetry.nvml import Device, Nvml
 
 PERIOD_S = 0.02
-"""How often the watchdog polls. What is allocated and freed in between, it does not see."""
+"""Polling period of the watchdog, which misses shorter allocations."""
 
 RUNNING_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
@@ -29,7 +29,7 @@ class MemoryLimitError(OutOfMemoryError):
 
 
 class GpuView:
-    """What NVML tells of the GPU of this process.
+    """NVML's view of the GPU of this process.
 
     Args:
         nvml: open while the view is used.
@@ -41,20 +41,20 @@ class GpuView:
         self._nvml = nvml
         self._before = self._used_by_all()
         self.memory_source = ""
-        """Where `used_bytes` has its figure from."""
+        """Source of the figure of `used_bytes`."""
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be asked, or None."""
+        """Why NVML cannot be queried, or None."""
         if not self._nvml.opened.ok:
             return self._nvml.opened.reason
         return "NVML knows no such GPU" if self._device is None else None
 
     def used_bytes(self) -> int | None:
-        """Memory of this process on the GPU, its CUDA context included; None where nothing tells.
+        """Memory of this process on the GPU, its CUDA context included; None where it is unknown.
 
-        Where the driver does not list the process under its id (in a container, say): what the GPU has more in use than
-        when the view was made, whoever uses it.
+        Where the driver does not list the process under its id (in a container, say): the growth of the GPU's memory
+        in use since the view was made, by any process.
         """
         own = self._used_by_process()
         if own is not None:
@@ -67,7 +67,7 @@ class GpuView:
         return max(0, now - self._before)
 
     def sm_clock_mhz(self) -> float | None:
-        """The clock at this moment; of a MIG instance that of its GPU."""
+        """The current clock; of a MIG instance that of its GPU."""
         if self._device is None:
             return None
         answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._nvml.module.NVML_CLOCK_SM)
@@ -97,7 +97,7 @@ def host_bytes() -> int:
 def host_peak_bytes() -> int:
     """The most that was resident since the program began (proc_pid_status(5), VmHWM).
 
-    `ru_maxrss` of getrusage(2) also counts what the process was before it became this program: a copy of its parent.
+    `ru_maxrss` of getrusage(2) also counts the process before its exec: a copy of its parent.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -106,12 +106,12 @@ def host_peak_bytes() -> int:
 
 
 class MemoryWatchdog:
-    """Looks at the memory in use while nothing is timed.
+    """Polls the memory in use while nothing is timed.
 
     Args:
-        limit_bytes: None: there is no limit, and it never looks.
-        used_bytes: memory in use now; None: not known.
-        exceeded: called from the watchdog's thread with what is in use; it ends the process.
+        limit_bytes: None: no limit and no polling.
+        used_bytes: memory in use now; None: unknown.
+        exceeded: called from the watchdog's thread with the memory in use; ends the process.
     """
 
     def __init__(
@@ -126,14 +126,14 @@ class MemoryWatchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         if self._limit is not None and self._thread is None:
             self._done.clear()
             self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, since something is to be timed; the last look raises `MemoryLimitError`."""
+        """Stop polling before timed rounds; a last check may raise `MemoryLimitError`."""
         if self._thread is not None:
             self._done.set()
             self._thread.join()
@@ -141,7 +141,7 @@ class MemoryWatchdog:
         self.check()
 
     def check(self) -> None:
-        """Look once. Raises `MemoryLimitError`."""
+        """Check once. Raises `MemoryLimitError`."""
         if self._limit is None:
             return
         used = self._used()
@@ -157,7 +157,7 @@ class MemoryWatchdog:
 
 
 def limit_sentence(used_bytes: int, limit_bytes: int) -> str:
-    """What is told of a case over its limit."""
+    """Reason of a case over its limit."""
     return (
         f"it used {used_bytes / 1e9:.3f} GB, more than the limit of {limit_bytes / 1e9:.3f} GB; "
         "raise --memory-limit, or take smaller batches"

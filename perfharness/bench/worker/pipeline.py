@@ -1,7 +1,7 @@
 """A whole pipeline around a case's model, annotated: preprocess, engine, postprocess. Run by `stages.py` in a launch.
 
-Preprocessing is what an image service does to bytes: to float, normalised, laid out; inputs that are not float32 of
-rank 3 or more are copied as they are. Postprocessing takes the outputs and the largest along the last axis.
+Preprocessing is that of an image service: bytes to float, normalised, in the model's layout; inputs that are not
+float32 of rank 3 or more are copied as they are. Postprocessing takes the outputs and the largest along the last axis.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.model.bench import TensorSpec
 
 MEAN, DEVIATION = np.float32(118.0), np.float32(58.0)
-"""Of 8-bit images, about those of ImageNet."""
+"""Of 8-bit images, approximately ImageNet's."""
 
 
 def main(spec_file: str, batches: str) -> None:
-    """Run so many batches of the case's pipeline, batch after batch."""
+    """Run the case's pipeline for a number of batches."""
     spec = CaseSpec.model_validate_json(Path(spec_file).read_text())
     perf = PerfRecorder("pipeline")
     with backend(spec.case.backend).load(model_source(spec.model, spec.model_name), options_of(spec)) as session:
@@ -57,7 +57,7 @@ def _engine(perf: PerfRecorder, session: Session) -> None:
 
 
 def _raw(one: TensorSpec, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What the service would be given: an image's bytes, channels last, where the input looks like an image."""
+    """Raw input as a service receives it: bytes, channels last, where the input has the shape of an image."""
     if one.dtype != "float32" or array.ndim < 3:
         return array
     pixels = np.clip(array * DEVIATION + MEAN, 0, 255).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""Where the time goes between engine and application: the stages of a whole pipeline, traced, per batch.
+"""Stage times of a whole pipeline around the engine, traced, per batch.
 
 The pipeline is the user's script with PerfRecorder, or `pipeline.py`; it is run by `perfharness launch` with the
-embedded tracer, which disturbs least, and its `benchmark.json` is read.
+embedded tracer, which has the least overhead, and its `benchmark.json` is read.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ BATCH = "batch"
 TIME, BUSY = "cpu_time", "gpu_busy_time"
 
 SCRIPT = "import sys\n\nfrom perfharness.bench.worker.pipeline import main\n\nmain(*sys.argv[1:])\n"
-"""Lies in the case's folder: a script inside the package would have the package's files on its path."""
+"""Is written to the case's folder: a script inside the package would have the package's files on its path."""
 
 
 @dataclass(frozen=True)
 class Stages:
     """Mean milliseconds of one batch, by stage; a stage inside another is named `outer/inner`.
 
-    `batch` is the whole, `outside of stages` what of it no stage covers, `between batches` from the end of one batch to
-    the start of the next.
+    `batch` is the whole, `outside of stages` the part that no stage covers, `between batches` from the end of one
+    batch to the start of the next.
     """
 
     stages_ms: dict[str, float] = field(default_factory=dict)
@@ -47,17 +47,17 @@ class Stages:
 
 
 def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
-    """Launch the pipeline and read what its stages took."""
-    place = folder / FOLDER
-    place.mkdir(exist_ok=True)
+    """Launch the pipeline and read its stage times."""
+    stages_folder = folder / FOLDER
+    stages_folder.mkdir(exist_ok=True)
     if spec.pipeline is None:
-        script, arguments = place / "pipeline.py", [str(folder / SPEC_NAME), str(BATCHES + 2 * WARMUP_BATCHES)]
+        script, arguments = stages_folder / "pipeline.py", [str(folder / SPEC_NAME), str(BATCHES + 2 * WARMUP_BATCHES)]
         script.write_text(SCRIPT)
     else:
         script, arguments = Path(spec.pipeline), list(spec.pipeline_arguments)
     gpus = ["--gpus", spec.telemetry.gpu_uuids[0]] if spec.telemetry.gpu_uuids else []
     command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "--no-telemetry"]
-    command += ["-w", str(WARMUP_BATCHES), "--python", sys.executable, *gpus, "-o", str(place / "run")]
+    command += ["-w", str(WARMUP_BATCHES), "--python", sys.executable, *gpus, "-o", str(stages_folder / "run")]
     done = subprocess.run(
         without_current_folder([*command, str(script), *arguments]),
         stdin=subprocess.DEVNULL,
@@ -66,12 +66,12 @@ def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
         check=False,
         env={name: value for name, value in os.environ.items() if name not in _OURS},
     )
-    (place / "launch.log").write_text(done.stdout + done.stderr)
-    results = sorted((place / "run").glob("proc_*/benchmark.json"))
+    (stages_folder / "launch.log").write_text(done.stdout + done.stderr)
+    results = sorted((stages_folder / "run").glob("proc_*/benchmark.json"))
     if done.returncode not in (0, 3) or not results:
         said = last_said(done.stdout + done.stderr)
         raise BackendError(f"the pipeline could not be measured (exit {done.returncode}){said}")
-    whole = json.loads((place / "run" / "benchmark_mean.json").read_text())
+    whole = json.loads((stages_folder / "run" / "benchmark_mean.json").read_text())
     return read_stages(json.loads(results[0].read_text()), whole)
 
 
@@ -79,7 +79,7 @@ _OURS = (environment.START_BARRIER, environment.PROCESS_INDEX, environment.OUTPU
 
 
 def read_stages(result: Mapping[str, Any], whole: Mapping[str, Any]) -> Stages:
-    """The stages of a `benchmark.json`, and what is between batches from `benchmark_mean.json`."""
+    """The stages of a `benchmark.json`, and the time between batches from `benchmark_mean.json`."""
     batches = list(_batches(result.get("stats_minus_warmup", {})))
     if not batches:
         return Stages(reason="the pipeline has no batches; annotate them with PerfRecorder")

@@ -1,7 +1,7 @@
 """The process with several streams: `python -m perfharness.bench.worker.streams FOLDER/spec.json`.
 
-Each session has a thread of its own from `allocate` on, for frameworks keep things by thread (PyTorch its current
-stream and the algorithms that cuDNN has chosen). They are made ready one after the other, and let go together.
+Each session has a thread of its own from `allocate` on, since frameworks keep state per thread (PyTorch its current
+stream and the algorithms chosen by cuDNN). Sessions are prepared one after the other, and start together.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stream:
-    """What one of them did.
+    """Rounds and outputs of one stream.
 
     Args:
         warmup_iterations: before its timed rounds.
-        first, alone: its outputs before the others were let go, of the first round and of the last.
-        beside: its outputs after the timed rounds, of the same inputs.
+        first, alone: its outputs while it ran alone, of the first round and of the last.
+        concurrent: its outputs after the timed rounds, of the same inputs.
     """
 
     warmup_iterations: int
     timed: Timed
     first: Outputs
     alone: Outputs
-    beside: Outputs
+    concurrent: Outputs
 
 
 def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
-    """All sessions, their rounds, and the memory that they took."""
+    """Measure all sessions concurrently, and their memory."""
     view = gpu_view(spec, stack)
     watchdog = watched(spec, record, view)
     sessions = [stack.enter_context(loaded(spec, record, view))]
@@ -60,7 +60,7 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
         return
 
     def prepare(number: int, session: Session) -> None:
-        record.doing(f"stream {number}")
+        record.start_phase(f"stream {number}")
         shapes = input_shapes(session.inputs, spec)
         own = spec.model_copy(update={"seed": spec.seed + number})
         session.allocate(shapes)
@@ -68,7 +68,7 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
 
     def ready() -> None:
         watchdog.stop()
-        record.doing("timed rounds of all streams")
+        record.start_phase("timed rounds of all streams")
 
     streams = run_streams(sessions, spec.latency, prepare, ready)
     keep_memory(spec, record, sessions, view)
@@ -77,7 +77,7 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
 
 
 def stream_problem(spec: CaseSpec, sessions: Sequence[Session]) -> str | None:
-    """Why these would not be at work at once, each in a stream of its own, or None."""
+    """Why these sessions could not run concurrently, each in its own stream, or None."""
     if (problem := sessions[0].threads_problem()) is not None:
         return problem
     if spec.case.device == "cpu":
@@ -85,7 +85,7 @@ def stream_problem(spec: CaseSpec, sessions: Sequence[Session]) -> str | None:
     streams = [session.stream_pointer() for session in sessions]
     if None in streams:
         return (
-            f"{spec.case.backend} does not tell a CUDA stream for each session (Session.stream_pointer); TensorFlow "
+            f"{spec.case.backend} does not report a CUDA stream for each session (Session.stream_pointer); TensorFlow "
             "and JAX put the work of all sessions into one, so measure several instances"
         )
     if len(set(streams)) < len(streams):
@@ -100,12 +100,12 @@ def run_streams(
     ready: Callable[[], None],
     clocks: Sequence[Clock] | None = None,
 ) -> list[Stream]:
-    """Make them ready one after the other, and let them go together, each in a thread of its own.
+    """Prepare sessions one after the other, then start them together, each in its own thread.
 
     Args:
         prepare: allocates the n-th session and writes its inputs.
-        ready: called when all are warm, just before they are let go.
-        clocks: of each; None: the machine's.
+        ready: called when all are warm, just before the start.
+        clocks: one per session; None: the machine's.
     """
     count = len(sessions)
     clocks = clocks or [time.perf_counter_ns] * count
@@ -134,44 +134,44 @@ def run_streams(
             running = [thread.submit(timed, number) for number, thread in enumerate(threads)]
             after = [_named(number, count, future.result) for number, future in enumerate(running)]
     return [
-        Stream(rounds, found, first, alone, beside)
-        for (rounds, first, alone), (found, beside) in zip(before, after, strict=True)
+        Stream(rounds, found, first, alone, concurrent)
+        for (rounds, first, alone), (found, concurrent) in zip(before, after, strict=True)
     ]
 
 
 def summarize_streams(spec: CaseSpec, streams: Sequence[Stream], memory: MemoryUse) -> StreamsRecord:
-    """Their figures, where each stream's outputs are its own."""
-    of_one = {"model_device_bytes": None, "model_host_bytes": None}  # of the session that was loaded first
-    told = StreamsRecord(streams=len(streams), memory=memory.model_copy(update=of_one))
+    """Combined figures, where no stream changed another's outputs."""
+    of_one = {"model_device_bytes": None, "model_host_bytes": None}  # of the first session
+    known = StreamsRecord(streams=len(streams), memory=memory.model_copy(update=of_one))
     tolerance = tolerance_of(spec.case.precision)
-    if (problem := _mixed_up(streams, tolerance)) is not None:
-        return told.model_copy(update={"outputs_equal": False, "reason": problem})
+    if (problem := _interference(streams, tolerance)) is not None:
+        return known.model_copy(update={"outputs_equal": False, "reason": problem})
     warmup = sum(stream.warmup_iterations for stream in streams)
     figures = concurrent_figures([stream.timed for stream in streams], spec.case.batch_size, warmup, "streams")
-    return told.model_copy(update={**figures, "outputs_equal": True if _repeat(streams, tolerance) else None})
+    return known.model_copy(update={**figures, "outputs_equal": True if _repeat(streams, tolerance) else None})
 
 
-def _mixed_up(streams: Sequence[Stream], tolerance: Tolerance) -> str | None:
-    """How a stream's outputs beside the others differ from those alone, where alone they do not differ."""
+def _interference(streams: Sequence[Stream], tolerance: Tolerance) -> str | None:
+    """How a stream's outputs next to the others differ from those alone, where those alone are reproducible."""
     for number, stream in enumerate(streams):
         if not _repeat([stream], tolerance):
             continue
-        found = compare_outputs("alone", stream.alone, stream.beside, tolerance)
+        found = compare_outputs("alone", stream.alone, stream.concurrent, tolerance)
         if not found.equal:
             return (
-                f"stream {number} of {len(streams)} gave other outputs beside the others than alone ({found.reason}), "
-                "so sessions of this backend cannot work in threads at once; measure several instances"
+                f"stream {number} of {len(streams)} gave other outputs next to the others than alone ({found.reason}), "
+                "so sessions of this backend cannot run concurrently in threads; measure several instances"
             )
     return None
 
 
 def _repeat(streams: Sequence[Stream], tolerance: Tolerance) -> bool:
-    """Whether all give the same outputs for the same inputs, round after round."""
+    """Whether all give equal outputs for equal inputs in every round."""
     return all(compare_outputs("first", stream.first, stream.alone, tolerance).equal for stream in streams)
 
 
 def _named(number: int, count: int, work: Callable[[], T]) -> T:
-    """The value of `work`; what goes wrong says in which stream."""
+    """The value of `work`; errors name the stream."""
     try:
         return work()
     except PerfHarnessError as error:

@@ -1,4 +1,4 @@
-"""The telemetry pass: the same rounds with the sampler running, for utilisation, power, energy, memory."""
+"""The telemetry pass: rounds with the sampler running, for utilisation, power, energy, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUBJECT = "case"
 
 @dataclass(frozen=True)
 class TelemetryFigures:
-    """What the sampler saw; None with a reason by the name of the field in `CaseResult`."""
+    """Figures of the telemetry pass; None with a reason by the name of the field in `CaseResult`."""
 
     telemetry_items_per_second: float | None = None
     utilization_percent: float | None = None
@@ -44,10 +44,10 @@ NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_
 
 
 def without_gpu(reason: str, *, rate: float | None = None) -> TelemetryFigures:
-    """No readings of a GPU, and why.
+    """Figures without readings of a GPU.
 
     Args:
-        rate: of the pass, items/s; None: it was not run, for the same reason.
+        rate: of the pass, items/s; None: the pass did not run.
     """
     missing = NEEDS_GPU if rate is not None else (*NEEDS_GPU, "telemetry_items_per_second")
     return TelemetryFigures(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
@@ -59,8 +59,8 @@ def measure_telemetry(
     """Run the work with the sampler running.
 
     Args:
-        folder: of the case; `telemetry.parquet` comes to lie there.
-        work: runs rounds until it has done enough; when each ended, UTC ns. The device is idle when it returns.
+        folder: of the case; gets `telemetry.parquet`.
+        work: runs rounds for long enough; returns their ends, UTC ns. The device is idle when it returns.
     """
     gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
     companion = TelemetryCompanion(settings.interval_ms, settings.idle_seconds)
@@ -87,10 +87,10 @@ def measure_telemetry(
 def summarize(
     log: SampleLog, gpu_uuids: tuple[str, ...], window: Window, items: int, round_ends_ns: Sequence[int]
 ) -> TelemetryFigures:
-    """What the readings say of a stretch of work, UTC ns.
+    """Figures of a window of work, UTC ns.
 
-    Energy is that of the whole GPU, its idle power included, over all that was done in the window. Where the rounds
-    ended tells whether the power sensor may have seen the same part of each.
+    Energy is that of the whole GPU, its idle power included, over all items of the window. The ends of the rounds
+    show whether the power sensor may have been in phase with them.
     """
     resident = log.get(process_subject(SUBJECT), "rss_bytes")
     host = None

@@ -42,7 +42,7 @@ from perfharness.render.charts.drawing import (
     wrapped,
 )
 from perfharness.render.terminal.bench_format import first_line, short_cell, side_by_side, status_line
-from perfharness.render.terminal.sweep import case_of, end_in_words, is_of, names_of
+from perfharness.render.terminal.sweep import case_of, end_text, is_of, names_of
 
 BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
 WIDTH, HEIGHT = 640, 380
@@ -296,7 +296,7 @@ class _Chart(Sheet):
             best = None if cell.target is None else cell.target.batch_size
             labels = {one.label for one in self.curves if is_of(one.results[0].case, cell)}
             own = [row for row in rows if row["curve"] in labels and row["x"] == best and row["y"] is not None]
-            self.notes.append(f"{'ring: ' if own else ''}{self.names.cell(case_of(cell))}: {end_in_words(cell)}")
+            self.notes.append(f"{'ring: ' if own else ''}{self.names.cell(case_of(cell))}: {end_text(cell)}")
             rings += own
         if rings:
             mark = self.chart("rings", rings).mark_point(size=320, strokeWidth=1.8, filled=False)

@@ -206,5 +206,5 @@ def wrapped(name: str, width: int = LEGEND_WIDTH) -> str:
 def message(text: str, width: float, height: float) -> Specification:
     """Words where there is nothing to be drawn."""
     mark = {"type": "text", "text": textwrap.wrap(text, max(20, int(width / 7))), "color": "#666666", "fontSize": 11}
-    place = {"x": {"value": width / 2}, "y": {"value": height / 2}}
-    return {"data": {"values": [{}]}, "mark": mark, "encoding": place, "width": width, "height": height}
+    position = {"x": {"value": width / 2}, "y": {"value": height / 2}}
+    return {"data": {"values": [{}]}, "mark": mark, "encoding": position, "width": width, "height": height}

@@ -206,10 +206,10 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"
         title = f"{where}: in a second pass with the sampler, after the timed rounds"
     labels = [wrapped(one.name) for one in comparison.engines]
-    looks = [(LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
+    styles = [(LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
              for place in range(len(labels))]  # fmt: skip
-    color = alt.Color("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for one, _ in looks]))
-    dash = alt.StrokeDash("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for _, one in looks]))
+    color = alt.Color("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for one, _ in styles]))
+    dash = alt.StrokeDash("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for _, one in styles]))
     x = alt.X("seconds:Q", title="seconds since its rounds began")
     sheet = Sheet("gpu_utilization")
     charts: list[Specification] = []

@@ -37,13 +37,13 @@ from perfharness.model.bench_suite import (
 from perfharness.model.text import safe, safe_line
 from perfharness.render.terminal.bench_format import (
     WIDTH,
-    bytes_in_words,
+    bytes_text,
     first_line,
     listed,
     short_cell,
     shown,
     side_by_side,
-    speedup_in_words,
+    speedup_text,
     status_line,
 )
 from perfharness.render.terminal.console import Console as SafeConsole
@@ -156,8 +156,8 @@ def _figures(result: CaseResult, suite: BenchSuiteResult) -> dict[str, str]:
         "p95 ms": latency("p95"),
         "p99 ms": latency("p99"),
         "items/s": mark + in_significant_digits(result.items_per_second),
-        "speed-up": "base" if base is result else mark + speedup_in_words(speedup(result, base)),
-        "memory": bytes_in_words(memory_of(result)),
+        "speed-up": "base" if base is result else mark + speedup_text(speedup(result, base)),
+        "memory": bytes_text(memory_of(result)),
         "J/item": in_significant_digits(result.energy_per_item_j),
     }
 
@@ -170,14 +170,14 @@ def row_remarks(suite: BenchSuiteResult) -> Iterator[str]:
     names = CaseNames.of(case.case for case in suite.cases)
     status_lines = {(result.status, text) for result in suite.cases if (text := status_line(result)) is not None}
     statuses = [status for status, _ in status_lines]
-    told = {text for status, text in status_lines if statuses.count(status) == 1}
+    known_texts = {text for status, text in status_lines if statuses.count(status) == 1}
     for text, cases in in_groups((text, result.case) for result in suite.cases for text in _remarks(result)):
         cells = names.cells(cases)
         if len(cells) == 1:
             yield f"{cells[0]}: {text}"
             continue
         yield f"{len(cases)} cases: {text}"
-        if text not in told:
+        if text not in known_texts:
             yield from listed(cells)
 
 
@@ -190,7 +190,7 @@ def _remarks(result: CaseResult) -> Iterator[str]:
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
     yield from unsteady_lines(result)
-    yield from at_once_lines(result)
+    yield from concurrent_lines(result)
 
 
 def unsteady_lines(result: CaseResult) -> Iterator[str]:
@@ -205,7 +205,7 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
         yield unlike
 
 
-def at_once_lines(result: CaseResult) -> Iterator[str]:
+def concurrent_lines(result: CaseResult) -> Iterator[str]:
     """What several instances, or streams of one process, finish together."""
     for record in (result.instances, result.streams):
         if record is None:
@@ -376,5 +376,5 @@ def _parts(cell: MergedCell) -> tuple[str, str, str]:
     return (
         in_significant_digits(latency_of(result, "p50")),
         mark + in_significant_digits(result.items_per_second),
-        mark + speedup_in_words(cell.speedup),
+        mark + speedup_text(cell.speedup),
     )

@@ -56,7 +56,7 @@ def shown(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else format(value, form)
 
 
-def speedup_in_words(estimate: Estimate | None) -> str:
+def speedup_text(estimate: Estimate | None) -> str:
     """`1.23x`, with `~` behind it where the interval holds 1."""
     if estimate is None:
         return NOT_MEASURED
@@ -65,7 +65,7 @@ def speedup_in_words(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f}x"
 
 
-def bytes_in_words(size: int | None) -> str:
+def bytes_text(size: int | None) -> str:
     """`1.5 GB`."""
     if size is None:
         return NOT_MEASURED

@@ -24,7 +24,7 @@ from perfharness.render.terminal.stage_names import row_names
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
-TOLD_SHARE = 0.01
+SHOWN_SHARE = 0.01
 """Of the whole: a stage that would save less has no sentence of its own, unless details are asked for."""
 
 
@@ -50,8 +50,10 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
             for line in [*_reasons(stage), *(_figures(stage) if name is not None else [])]:
                 say(console, f"  {line}")
     else:
-        told = [(stage.cost.saving_share, stage.cpu_ms, path_text(stage.path), _sentence(stage)) for stage in stages]
-        _print_sentences(console, told)
+        sentences = [
+            (stage.cost.saving_share, stage.cpu_ms, path_text(stage.path), _sentence(stage)) for stage in stages
+        ]
+        _print_sentences(console, sentences)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
@@ -80,24 +82,27 @@ def print_pooled(
     say(console, styled(f"all {len(pooled.processes)} processes", "bold"), " (ms per batch, over all their batches)")
     _print_known(console, ("stage", "verdicts"), headings, rows)
     if sentences:
-        told = [
+        costs = [
             (max(stage.saving_share or (None,), key=lambda share: share or 0), stage.per_batch.cpu_ms,
              path_text(stage.path), _pooled_sentence(stage))
             for stage in stages
         ]  # fmt: skip
-        _print_sentences(console, told)
+        _print_sentences(console, costs)
 
 
-def _print_sentences(console: Console, told: list[tuple[float | None, float | None, str, str]]) -> None:
+def _print_sentences(console: Console, sentences: list[tuple[float | None, float | None, str, str]]) -> None:
     """A line a stage, the most expensive first: by what it costs, else by its CPU time; equal ones are one line."""
-    left = [one for one in told if one[0] is None or one[0] >= TOLD_SHARE or len(told) == 1]
+    left = [one for one in sentences if one[0] is None or one[0] >= SHOWN_SHARE or len(sentences) == 1]
     lines: dict[str, list[str]] = {}
     for _, _, path, sentence in sorted(left, key=lambda one: (-(one[0] or 0), -(one[1] or 0))):
         lines.setdefault(sentence, []).append(path)
     for sentence, paths in lines.items():
         say(console, styled(", ".join(paths), "bold"), f": {sentence}")
-    if len(left) < len(told):
-        say(console, f"{len(told) - len(left)} stages that cost less than {TOLD_SHARE:.0%}: --verbose, or --stage NAME")
+    if len(left) < len(sentences):
+        say(
+            console,
+            f"{len(sentences) - len(left)} stages that cost less than {SHOWN_SHARE:.0%}: --verbose, or --stage NAME",
+        )
 
 
 def _sentence(stage: StageDiagnosis) -> str:
@@ -108,10 +113,10 @@ def _sentence(stage: StageDiagnosis) -> str:
 def _pooled_sentence(stage: PooledStage) -> str:
     """Of the most frequent verdict, as the first process that gives it says it."""
     verdict = max(stage.verdicts, key=lambda name: stage.verdicts[name])
-    process, told = next((name, one) for name, one in stage.processes.items() if one.verdict.value == verdict)
+    process, judged = next((name, one) for name, one in stage.processes.items() if one.verdict.value == verdict)
     count = len(stage.processes)
     agreed = f"{stage.verdicts[verdict]} of {count} processes; {process}" if count > 1 else process
-    return f"{verdict} ({agreed}). {' '.join(told.evidence[:1])} {told.next_step}"
+    return f"{verdict} ({agreed}). {' '.join(judged.evidence[:1])} {judged.next_step}"
 
 
 NUMBERS = ("CPU", "GPU", "copies", "waiting", "costs")
@@ -145,8 +150,8 @@ DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
 def _verdict(stage: StageDiagnosis) -> str:
     """The verdict, and of the GPU's work what limits it, where that can be told."""
     limit = stage.verdict.limit
-    told = limit is not None and limit is not GpuLimit.CANNOT_TELL
-    return f"{stage.verdict.verdict.value} ({limit.value})" if told and limit else stage.verdict.verdict.value
+    is_known = limit is not None and limit is not GpuLimit.CANNOT_TELL
+    return f"{stage.verdict.verdict.value} ({limit.value})" if is_known and limit else stage.verdict.verdict.value
 
 
 def _cells(stage: StageDiagnosis) -> Iterator[str]:

@@ -51,12 +51,12 @@ def _energy_line(energy: Tree) -> str:
     if per_item is not None:
         parts.append(f"{per_item:.4g} J/item")
     idle = [gpu["idle"]["power_mean_w"] for gpu in energy["gpus"]]
-    told = [f"{watts:.1f} W" for watts in idle if watts is not None]
-    parts.append(f"idle before the run {', '.join(told)}" if told else "idle power not known")
+    idle_texts = [f"{watts:.1f} W" for watts in idle if watts is not None]
+    parts.append(f"idle before the run {', '.join(idle_texts)}" if idle_texts else "idle power not known")
     awake = [gpu["attribution"]["awake"]["power_mean_w"] for gpu in energy["gpus"]]
-    told = [f"{watts:.1f} W" for watts in awake if watts is not None]
-    if told:
-        parts.append(f"awake without work {', '.join(told)}")
+    awake_texts = [f"{watts:.1f} W" for watts in awake if watts is not None]
+    if awake_texts:
+        parts.append(f"awake without work {', '.join(awake_texts)}")
     return f"Energy: {'; '.join(parts)}"
 
 

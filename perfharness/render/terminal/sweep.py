@@ -15,10 +15,10 @@ from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
 from perfharness.model.text import safe_line
-from perfharness.render.terminal.bench import at_once_lines, unsteady_lines
+from perfharness.render.terminal.bench import concurrent_lines, unsteady_lines
 from perfharness.render.terminal.bench_format import (
     WIDTH,
-    bytes_in_words,
+    bytes_text,
 )
 from perfharness.render.terminal.console import Console as SafeConsole
 
@@ -43,7 +43,7 @@ def names_of(found: SweepFile) -> CaseNames:
     return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
 
 
-def end_in_words(cell: CellSweep) -> str:
+def end_text(cell: CellSweep) -> str:
     """Which limit ended it, and at which batch size."""
     if cell.reason is not None:
         return cell.reason
@@ -69,9 +69,9 @@ def print_sweep(console: Console, found: SweepFile) -> None:
         if mine:
             console.print(table)
         for case in mine:
-            for line in (*unsteady_lines(case), *at_once_lines(case)):
+            for line in (*unsteady_lines(case), *concurrent_lines(case)):
                 _say(console, f"batch {case.case.batch_size}: {line}")
-        _say(console, end_in_words(cell) if mine else f"{name}: {end_in_words(cell)}")
+        _say(console, end_text(cell) if mine else f"{name}: {end_text(cell)}")
     for remark in found.remarks:
         _say(console, remark)
 
@@ -91,7 +91,7 @@ def _cells(case: CaseResult) -> list[str]:
         _with_interval(latency.p95 if latency else None),
         _with_interval(latency.p99 if latency else None),
         _with_interval(case.items_per_second),
-        bytes_in_words(memory_of(case)),
+        bytes_text(memory_of(case)),
         _with_interval(case.energy_per_item_j),
         "",
     ]
