@@ -1,5 +1,5 @@
 """Annotations that come from a file instead of the code: what the launcher hands to the measured process, and what
-that process tells about them at its end.
+that process reports about them at its end.
 
 Standard library only: the measured process reads and writes these.
 """
@@ -78,7 +78,7 @@ class Annotations:
 
 @dataclass
 class FunctionNote:
-    """What became of one annotation in one process.
+    """The result of one annotation in one process.
 
     Args:
         function: `module:qualname`, or `torch` for the modules of PyTorch.

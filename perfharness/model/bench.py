@@ -1,4 +1,4 @@
-"""A benchmark suite in data: what a case is, and what became of it. Read back from `bench.json`, so validated.
+"""A benchmark suite in data: what a case is, and its result. Read back from `bench.json`, so validated.
 
 Times are milliseconds, sizes bytes, energies joules. What was not measured is None, and `reasons` says why, by the
 field's name.
@@ -149,7 +149,7 @@ class LayerRecord(_Model):
 
 
 class _Concurrent(_Model):
-    """What several that measure the same case at once on one device finish together; all None where there is a reason.
+    """What several concurrent measurements of one case on one device finish together; all None where there is a reason.
 
     Items per second divided by the case's own is what several gain over one.
     """
@@ -169,7 +169,7 @@ class _Concurrent(_Model):
 
 
 class InstancesRecord(_Concurrent):
-    """Several processes of one case at once on one device."""
+    """Several concurrent processes of one case on one device."""
 
     instances: int
 
@@ -180,7 +180,7 @@ class InstancesRecord(_Concurrent):
 
 
 class StreamsRecord(_Concurrent):
-    """Several sessions of one case in one process at once, each with a stream and a thread of its own."""
+    """Several concurrent sessions of one case in one process, each with a stream and a thread of its own."""
 
     streams: int
     outputs_equal: bool | None = None
@@ -232,13 +232,13 @@ class CaseProcess(_Model):
     timed_out: bool = False
     interrupted: bool = False
     reported: bool = True
-    """Whether it said itself what became of it; one that did not may have found the disk full, say."""
+    """Whether it wrote its own result; one that did not may have found the disk full, say."""
 
     attempts: int = 1
 
 
 class CaseResult(_Model):
-    """What became of a case."""
+    """The result of a case."""
 
     case: BenchCase
     status: CaseStatus
@@ -259,7 +259,7 @@ class CaseResult(_Model):
 
     tokens_per_second: Estimate | None = None
     telemetry_items_per_second: float | None = None
-    """Of the pass with the sampler beside it, which utilisation, power and energy are of; `items_per_second` is not."""
+    """Of the telemetry pass, which utilisation, power and energy are of; `items_per_second` is not."""
 
     utilization_percent: float | None = None
     energy_per_item_j: Estimate | None = None
@@ -291,7 +291,7 @@ class CaseResult(_Model):
 
     process: CaseProcess | None = None
     spec_sha256: str | None = None
-    """Of all that decided what was measured, so that `--resume` can tell a changed suite."""
+    """Of all that decided what was measured, so that `--resume` can detect a changed suite."""
 
     started_unix_ns: int | None = None
     duration_s: float | None = None

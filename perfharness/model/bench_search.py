@@ -14,7 +14,7 @@ SWEEP_TABLE_NAME = "sweep.parquet"
 SWEEP_VERSION = 1
 
 TargetFigure = Literal["mean", "p50", "p95", "p99"]
-"""Figures of the latency that have an interval, so that it can be told whether a target is met."""
+"""Figures of the latency that have an interval, by which a target is met or missed."""
 
 Meets = Literal["meets", "misses", "cannot-tell", "not-measured"]
 SearchEnd = Literal[

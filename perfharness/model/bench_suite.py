@@ -62,7 +62,7 @@ class Recommendation(_Model):
         ties: cases whose interval of items per second overlaps the best one's.
         front: those that no other case beats in everything that is known of both.
         nearest: where none meets the constraints: the case that misses them by the smallest factor.
-        why: sentences for people, beside what the other fields say.
+        why: sentences for people, in addition to the other fields.
     """
 
     model: str
@@ -79,7 +79,7 @@ class BenchSuiteResult(_Model):
 
     Args:
         name: of the suite.
-        suite_sha256: of all that decides what is measured, so that `--resume` can tell a changed suite.
+        suite_sha256: of all that decides what is measured, so that `--resume` can detect a changed suite.
         seed: of the order of the cases.
         order: case ids as they were run.
         baseline: what speed-ups are against: `backend/mode/precision`, at the same model and batch size.

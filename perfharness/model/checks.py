@@ -44,7 +44,7 @@ def finite(value: Any) -> Any:
 
 
 FileName = Annotated[str, AfterValidator(_file_name)]
-"""The name of a file or folder inside of the folder that it is looked for in."""
+"""The name of a file or folder inside of the folder that is searched for it."""
 
 MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]
 """`proc_X_gpu_Y`, or the folder of a process that it started."""

@@ -33,10 +33,10 @@ class CacheState(_Model):
     """Of the files that an earlier process had mapped or open."""
 
     checked_bytes: int | None = None
-    """Of those of which the kernel tells whether they are in the cache."""
+    """Of those for which the kernel reports whether they are in the cache."""
 
     resident_share: float | None = None
-    """Part of the checked bytes that was still in the cache when the process began; None: it does not tell."""
+    """Part of the checked bytes that was still in the cache when the process began; None: not reported."""
 
 
 class ColdStartRow(_Model):

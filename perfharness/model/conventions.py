@@ -1,4 +1,4 @@
-"""How a recorder's trace explains itself (docs/internals/trace-conventions.md says it at length).
+"""The conventions of a recorder's trace (in full: docs/internals/trace-conventions.md).
 
 Standard library only: the recorder writes by these rules and the analysis reads by them.
 """

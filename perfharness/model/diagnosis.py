@@ -46,7 +46,7 @@ class HostActivity(str, Enum):
 
 
 class KernelKind(str, Enum):
-    """What a kernel's name says of its work."""
+    """The kind of work, by the kernel's name."""
 
     TENSOR_CORE = "tensor-core"
     MATRIX = "matrix"
@@ -56,7 +56,7 @@ class KernelKind(str, Enum):
 
 
 class OccupancyLimiter(str, Enum):
-    """What keeps more warps of a kernel from being resident at once; `warps`: nothing, the multiprocessors are full."""
+    """What limits the resident warps of a kernel; `warps`: nothing, the multiprocessors are full."""
 
     GRID = "grid"
     WARPS = "warps"
@@ -66,7 +66,7 @@ class OccupancyLimiter(str, Enum):
 
 
 class GpuLimit(str, Enum):
-    """What limits the GPU's own work; the last is said where a trace does not tell."""
+    """What limits the GPU's own work; the last one where the trace does not show it."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -84,7 +84,7 @@ class KernelGroup:
 
     name: str
     gpu: int
-    """Place in `gpus`."""
+    """Index in `gpus`."""
     kind: KernelKind
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
@@ -105,9 +105,9 @@ class CopyGroup:
 
     direction: str
     gpu: int
-    """Place in `gpus` of the GPU whose copy it was."""
+    """Index in `gpus` of the GPU whose copy it was."""
     source_gpu: int | None
-    """Of a copy between two GPUs: where from, and where to; None for every other, and where the trace does not tell."""
+    """Of a copy between two GPUs: where from, and where to; None for every other, and where the trace lacks it."""
     target_gpu: int | None
     host_memory: str | None
     count: float
@@ -118,7 +118,7 @@ class CopyGroup:
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What the stage's own work on the GPU is limited by, as far as a trace tells. Copies from and to the host are no
+    """What the stage's own work on the GPU is limited by, as far as a trace shows. Copies from and to the host are no
     part of it.
 
     `basis` is `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (what kernels are called), or
@@ -164,7 +164,7 @@ class GpuWork:
     operation_time_ms: float
     streams: int
     stream_overlap_ms: float
-    """Time by which its operations together exceed their union: how much ran at once."""
+    """Time by which its operations together exceed their union: how much ran concurrently."""
     copy_with_compute_ms: float
     """Time of its copies during which kernels ran."""
     shared_with_processes_ms: float | None
@@ -176,7 +176,7 @@ class GpuWork:
 class GpuDuringStage:
     """One GPU that the stage uses while the host was in the stage, whoever started the work.
 
-    `gpu` is its place in `gpus`, None where nothing ran on any GPU; `own_busy_ms` is of the stage's own operations on
+    `gpu` is its index in `gpus`, None where nothing ran on any GPU; `own_busy_ms` is of the stage's own operations on
     it, also after the stage's end.
     """
 
@@ -266,7 +266,7 @@ class StageDiagnosis:
 class WarmupDiagnosis:
     """Whether the warm-up cut of one loop is enough.
 
-    `steady_from` is the place of the first steady batch, from 0; of a loop that drifts, and so is never steady, where
+    `steady_from` is the index of the first steady batch, from 0; of a loop that drifts, and so is never steady, where
     its slow beginning ends.
     """
 
@@ -282,7 +282,7 @@ class WarmupDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that diagnosis says of one process."""
+    """The diagnosis of one process."""
 
     stages: list[StageDiagnosis]
     warmup: list[WarmupDiagnosis]
@@ -290,7 +290,7 @@ class Diagnosis:
     """What the trace does not hold, so that some numbers are null."""
     findings: list[Finding]
     gpus: list[GpuDevice] = field(default_factory=list)
-    """The GPUs that operations ran on, with what the trace tells of them."""
+    """The GPUs that operations ran on, with what the trace records of them."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""

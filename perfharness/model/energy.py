@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class SensorEnergy:
-    """What one sensor says of one stretch of time; None with the reason. `error_j` is half of the interval."""
+    """What one sensor measured over one stretch of time; None with the reason. `error_j` is half of the interval."""
 
     source: str
     """The metric of telemetry.parquet."""
@@ -37,7 +37,7 @@ class StageEnergy:
     """A stage's energy over the measured window: while its GPU work ran, idle power included.
 
     `energy_above_idle_j` leaves the idle power before the run out, `energy_above_awake_j` the power that the GPU draws
-    between kernels. `method` says what the number is: `regression`, separable from all others; `bounds`, null, only the
+    between kernels. `method`, what the number is: `regression`, separable from all others; `bounds`, null, only the
     interval is known, with the reason, and `together` names the others of which that is so; `no_gpu_work`, measured to
     be 0; `none`, not measured, with the reason.
     """
@@ -59,7 +59,7 @@ class StageEnergy:
 
 @dataclass(frozen=True)
 class JointEnergy:
-    """What stages spent together that the sensor cannot tell apart.
+    """What stages spent together that the sensor cannot separate.
 
     `energy_above_awake_j` leaves out what the GPU draws between kernels; None where that is not known.
     """

@@ -42,4 +42,4 @@ BARRIER_ARRIVALS = "arrivals"
 """FIFO in it: a line `process index, pid, UTC nanoseconds` from each that has come to its first measured batch."""
 
 BARRIER_GATE = "gate"
-"""FIFO in it: the launch writes to it when it opens the barrier, and nobody takes out what is written."""
+"""FIFO in it: the launch writes to it when it opens the barrier, and no process reads from it."""

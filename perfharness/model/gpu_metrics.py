@@ -30,7 +30,7 @@ class MetricFigures:
 
 @dataclass(frozen=True)
 class ClockEventTime:
-    """How long a reason kept the clocks down; `throttles` tells whether that counts as throttling."""
+    """How long a reason lowered the clocks; `throttles`: whether that counts as throttling."""
 
     reason: str
     seconds: float

@@ -78,13 +78,13 @@ class RecorderJournal(_Model):
     nvtx_version: str | None = None
     python_version: str | None = None
     listening: bool | None = None
-    """Whether a tool took the NVTX ranges; None where nvtx is too old to tell."""
+    """Whether a tool took the NVTX ranges; None where nvtx is too old to report it."""
 
     ended: str
     """`finalized`, `exit` (also `sys.exit`), `exception`, or `running`: killed, with the counts of the last write."""
 
     cuda_loaded: bool | None = None
-    """Whether the CUDA driver library was in the process at its end; None where that could not be told."""
+    """Whether the CUDA driver library was in the process at its end; None where that is not known."""
 
     startup: StartupRecord | None = None
     """None in a forked child."""

@@ -1,6 +1,6 @@
 """`manifest.json`: what was planned, what ran, on what, how it ended. Written by the launcher, read by the analysis.
 
-Validated models, for the file is read back, perhaps by a later version or from somebody else. Unknown keys are left
+Validated models, for the file is read back, perhaps by a later version or on another machine. Unknown keys are left
 out, not refused; names never lead out of the run folder, numbers are finite.
 """
 
@@ -61,7 +61,7 @@ class FindingRecord(_Model):
 
 
 class GpuRecord(_Model):
-    """A GPU as NVML tells of it."""
+    """A GPU as NVML reports it."""
 
     index: Int64
     uuid: str
@@ -152,7 +152,7 @@ class StartBarrierRecord(_Model):
 
     timeout_s: float
     opened_unix_ns: UnixNs | None = None
-    """When all could go; None: nobody came."""
+    """When all could go on; None: no process arrived."""
 
     arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)
     """When each process came, by its folder; None: it never did."""
@@ -194,7 +194,7 @@ class RunManifest(_Model):
     """Why the processes were bound to CPUs, or were not."""
 
     reject_throttled: bool = False
-    """Whether batches during which the GPU's clocks were kept down are left out of the statistics."""
+    """Whether batches during which the GPU was throttled are excluded from the statistics."""
 
     tracer: TracerRecord
     environment: EnvironmentRecord
@@ -203,7 +203,7 @@ class RunManifest(_Model):
     """None where there was one process only, or the barrier was switched off."""
 
     companions: FiniteJson = Field(default_factory=dict)
-    """What those that ran beside the processes tell of themselves, by name: `clocks`, `telemetry`, …"""
+    """The records of the companions of the processes, by name: `clocks`, `telemetry`, …"""
 
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""

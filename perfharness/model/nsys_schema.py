@@ -21,7 +21,7 @@ EVENT_CLASS_DRIVER = 1
 
 PID_SHIFT = 24
 ID_MASK = 0xFFFFFF
-"""globalTid = … | pid << 24 | tid; globalPid is the same with tid 0. The bits above 48 tell hardware and VM."""
+"""globalTid = … | pid << 24 | tid; globalPid is the same with tid 0. The bits above 48 are hardware and VM."""
 
 
 def global_tid(pid: int, tid: int) -> int:

@@ -1,4 +1,4 @@
-"""What the diagnoses of a run's processes say together, stage by stage: `diagnosis` in benchmark_mean.json."""
+"""The diagnoses of a run's processes pooled, stage by stage: `diagnosis` in benchmark_mean.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfharness.model.diagnosis import Path, Verdict, WarmupState, rounded
 
 @dataclass(frozen=True)
 class StageOfProcess:
-    """What one process says of the stage: its verdict with the evidence, and the figures it rests on most."""
+    """The diagnosis of the stage in one process: its verdict with the evidence, and the figures it rests on most."""
 
     verdict: Verdict
     evidence: list[str]
@@ -23,9 +23,9 @@ class StageOfProcess:
 
 @dataclass(frozen=True)
 class StageTotals:
-    """Sums over all batches of all processes without the warm-up. None where one process could not tell.
+    """Sums over all batches of all processes without the warm-up. None where one process has none.
 
-    Time of several processes is added up, also where they ran beside each other: `gpu_busy_ms` of two processes on one
+    Time of several processes is added up, also where they ran concurrently: `gpu_busy_ms` of two processes on one
     GPU may exceed the time that passed.
     """
 
@@ -60,7 +60,7 @@ class StagePerBatch:
 class PooledStage:
     """One stage in every process that has it.
 
-    `verdict` is that of all processes that could tell, None where they differ or none could; `agreement` is the share
+    `verdict` is that of all processes that have one, None where they differ or none has; `agreement` is the share
     of all processes that give the most frequent verdict. `saving_share` is the smallest and the largest of the
     processes' own, None where none is known.
     """

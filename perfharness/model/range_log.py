@@ -15,8 +15,8 @@ A file is a header of one page and then chunks; each chunk belongs to one thread
 the number that pairs a START with its END. A POP carries any key of its domain, for there is a stack for each thread
 and domain, as in NVTX; an END carries 0.
 
-The attributes stand in a file of their own beside it, a line of JSON each; a key is the number of its line. The first
-line (`LogFacts`) says whose log it is. A forked child writes files of its own, made with its first event.
+The attributes stand in a companion file, a line of JSON each; a key is the number of its line. The first
+line (`LogFacts`) names the process of the log. A forked child writes files of its own, made with its first event.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class LogFacts:
     started_ns: int
     started_unix_ns: int
     gpu_present: bool | None = None
-    """Whether the machine has an NVIDIA GPU, where that was looked at."""
+    """Whether the machine has an NVIDIA GPU, where that was checked."""
 
 
 class Writer:
-    """Writes the events of one thread, or of one thread after another, never of two at once.
+    """Writes the events of one thread, or of one thread after another, never of two concurrently.
 
     The functions share the position in the chunk by closure, so that an event looks up no attribute.
 
@@ -192,7 +192,7 @@ class RangeLog:
     Args:
         folder: where the files are made, with the first event; None: records are held in memory.
         clock: gives the time of an event, ns.
-        gpu_present: whether the machine has an NVIDIA GPU; None: nobody has looked.
+        gpu_present: whether the machine has an NVIDIA GPU; None: not checked.
     """
 
     def __init__(

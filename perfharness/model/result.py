@@ -1,4 +1,4 @@
-"""What a run says: the trees of benchmark.json and benchmark_mean.json before they are written."""
+"""The results of a run: the trees of benchmark.json and benchmark_mean.json before they are written."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Statistics:
 
 @dataclass(frozen=True)
 class BatchValues:
-    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` tells those excluded."""
+    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` marks those excluded."""
 
     values: Mapping[str, Float64]
     warmup: Bool
 
     def without_warmup(self) -> dict[str, Float64]:
-        """The values of the batches that are not set apart."""
+        """The values of the batches that are not excluded."""
         return {key: column[~self.warmup] for key, column in self.values.items()}
 
 
@@ -89,7 +89,7 @@ class BatchLoop:
     """The batches of one loop of one process, in order of start; columns of one length.
 
     `path` is recorder, ranges and batch name; `items` is NaN for a batch that counted none; times are UTC nanoseconds,
-    or the trace's own where it does not tell the time.
+    or the trace's own where it has no UTC time.
     """
 
     path: Path
@@ -98,10 +98,10 @@ class BatchLoop:
     items: Float64
     warmup: Bool
     throttled: Bool | None = None
-    """Batches during which the GPU's clocks were kept down; None where that is not known."""
+    """Batches during which the GPU was throttled; None where that is not known."""
 
     rejected: Bool | None = None
-    """Those of them, warm-up apart, that were excluded for it: they are in `warmup` too."""
+    """Those of them that were excluded for it and are no warm-up: they are in `warmup` too."""
 
     barrier_opened_ns: int | None = None
     """When the start barrier of the process opened; None where it waited for none."""
@@ -127,15 +127,15 @@ class BatchLoop:
 
     @property
     def count_minus_warmup(self) -> int:
-        """How many of them are not set apart."""
+        """How many of them are not excluded."""
         return int((~self.warmup).sum())
 
 
 MAX_ENTRIES = 20_000
-"""A table of more entries is no JSON: nobody could load it."""
+"""A table of more entries is not written as JSON: it could not be loaded."""
 
 RANGES_NAME = "ranges.parquet"
-"""What such a table is called, beside the file that it belongs to."""
+"""Name of such a table, next to the file that it belongs to."""
 
 NumberKind = Literal["number", "whole", "all", "any", "labels"]
 
@@ -215,7 +215,7 @@ def _value(column: NumberColumn, value: float) -> float | int | bool | list[str]
 
 @dataclass(frozen=True)
 class OutsideStage:
-    """A stage outside of any batch: its times (ms), one value an occurrence; `where`: how often beside which batch."""
+    """A stage outside of any batch: its times (ms), one value an occurrence; `where`: how often, by position."""
 
     path: Path
     times: Mapping[str, Float64]
@@ -246,7 +246,7 @@ class ProcessResult:
     outside: list[OutsideStage] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     first_cuda: FirstCuda | None = None
-    """None where the trace has no such call, or does not tell UTC."""
+    """None where the trace has no such call, or no UTC time."""
 
     diagnosis: Diagnosis | None = None
     """None where it was not asked for."""

@@ -1,6 +1,6 @@
 """What looks like a secret is masked before it is written or printed. Standard library only: the recorder uses it.
 
-Names tell (`--api-key X`, `token=X`, `Authorization: X`), and so do shapes: passwords in URLs, well-known tokens,
+Names show it (`--api-key X`, `token=X`, `Authorization: X`), and so do forms: passwords in URLs, well-known tokens,
 private keys.
 """
 

@@ -35,9 +35,9 @@ class Startup:
     `interpreter_and_imports_ms` ends at the first thing that is known of the script's own doing: a start-up range, a
     recorder, a CUDA call. `cuda_context_ms` and `model_load_ms` are the start-up ranges of these names; without one,
     `cuda_context_ms` is the time from the first CUDA call to the end of the first that needs a context
-    (`cuda_context_source` tells which), at most, for the script may do something else in between. Parts may overlap or
-    lie within each other. `other_ms` is what is left of `process_to_first_batch_ms` besides imports, ranges, context
-    and the wait at the start barrier.
+    (`cuda_context_source`: which of them), at most, for the script may do something else in between. Parts may
+    overlap or lie within each other. `other_ms` is the rest of `process_to_first_batch_ms` besides imports, ranges,
+    context and the wait at the start barrier.
     """
 
     process_to_first_batch_ms: float | None

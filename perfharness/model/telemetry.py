@@ -1,4 +1,4 @@
-"""`telemetry.parquet`: what the GPUs and the host were doing beside a run, one row a reading.
+"""`telemetry.parquet`: what the GPUs and the host were doing during a run, one row a reading.
 
 In memory a `SampleLog`: one `Series` of columns for each subject and metric. `perfharness.telemetry.store` reads and
 writes the file.
@@ -56,7 +56,7 @@ class Metric:
 
 
 GPU_METRICS = (
-    Metric("power_instant_mw", "power drawn, at the sensor's last look"),
+    Metric("power_instant_mw", "power drawn, at the sensor's last sample"),
     Metric("power_average_mw", "power drawn, averaged by the driver (over one second on Ampere and later)"),
     Metric(
         "power_sample_mw", "power drawn, from the driver's own buffer of samples, at the driver's times", computed=True
@@ -90,7 +90,7 @@ PROCESS_METRICS = (
 HOST_METRICS = (
     Metric("cpu_percent", "CPU time of all processes, 100 is all cores; or of one core", computed=True),
     Metric("io_wait_percent", "idle CPU time in which a process waited for storage, 100 is all cores", computed=True),
-    Metric("memory_used_bytes", "memory in use, caches apart", computed=True),
+    Metric("memory_used_bytes", "memory in use, without caches", computed=True),
     Metric("context_switches", "context switches of the machine", counter=True, computed=True),
     Metric("read_bytes", "read from storage", counter=True, computed=True),
     Metric("write_bytes", "written to storage", counter=True, computed=True),
@@ -125,7 +125,7 @@ CLOCK_EVENT_REASONS = (
         "applications_clocks_setting",
         "clocks_throttle_reasons.applications_clocks_setting",
         False,
-        "somebody asked for these clocks, perhaps `-m`",
+        "these clocks were requested, perhaps `-m`",
     ),
     ClockEventReason(
         0x4,
@@ -265,7 +265,7 @@ class SubjectRecord(_Model):
 
 
 class UpdatePeriodRecord(_Model):
-    """How often a source was seen to change; `period_ns` is None where it changed too rarely to tell."""
+    """How often a source was seen to change; `period_ns` is None where it changed too rarely."""
 
     subject: str
     metric: str
@@ -314,7 +314,7 @@ class ClockTieRecord(_Model):
 
 
 class TelemetryMeta(_Model):
-    """What the file says of itself, in its key-value metadata."""
+    """The key-value metadata of the file."""
 
     schema_version: int = TELEMETRY_VERSION
     period_ns: int

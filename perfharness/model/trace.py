@@ -18,7 +18,7 @@ from perfharness.model.trace_clock import TraceClock
 
 Int64 = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.signedinteger[Any]]
-"""Codes, places and numbers, as narrow as they may be."""
+"""Codes, indices and numbers, as narrow as they may be."""
 
 Bool = npt.NDArray[np.bool_]
 
@@ -44,7 +44,7 @@ class NvtxRanges:
     """NVTX ranges, in no order that can be relied on.
 
     `row` is the row id in the trace's NVTX table; `end_ns` of a range never closed is where the trace ends, and
-    `is_open` tells it; `domain` and `category` are name codes (-1: none); `payload` counts where `has_payload`.
+    `is_open` marks it; `domain` and `category` are name codes (-1: none); `payload` counts where `has_payload`.
     `crosses_threads`: a start/end range that ended on another thread, so that no GPU work can be attributed to it.
     """
 
@@ -158,7 +158,7 @@ class SynchronizationKind(IntEnum):
 class OperationDetails:
     """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
 
-    -1 where a column means nothing for that kind of operation, or the trace does not tell. `name` and `full_name` are
+    -1 where a column means nothing for that kind of operation, or the trace lacks it. `name` and `full_name` are
     name codes of a kernel, short and demangled; `grid` and `block` have shape (operations, 3), x first;
     `shared_bytes` is static and dynamic shared memory together; `copy_kind` is a `CopyKind`, `source` and `target`
     are `MemoryKind`s (a memset has a target only); `bytes` counts for copies and memsets; `graph_exec` is the
@@ -191,7 +191,7 @@ class Synchronizations:
     """Waits that the tracer recorded as such (nsys only; none does not mean that there was none).
 
     `kind` is a `SynchronizationKind`; `correlation` and `process` lead to the API call; `stream` is -1 where it waited
-    for more than one, or the trace does not tell.
+    for more than one, or where the trace lacks it.
     """
 
     start_ns: Int64
@@ -237,7 +237,7 @@ GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
 class GpuDevice:
     """A GPU as one process numbers it (`GpuOperations.device`); `pid` None: as every process does.
 
-    What the trace does not tell is None. `memory_bytes_per_s` and `clock_hz` are what the hardware can at most.
+    What the trace lacks is None. `memory_bytes_per_s` and `clock_hz` are what the hardware can at most.
     """
 
     pid: int | None
@@ -259,20 +259,20 @@ class GpuDevice:
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace comes from and what it says of itself."""
+    """Where a trace comes from, and its metadata."""
 
     tracer: Literal["nsys", "embedded"]
     tracer_version: str | None
     gpu_coverage: GpuCoverage
     gpu_coverage_reason: str
     session_start_unix_ns: int | None
-    """UTC time of trace time 0, or None where the trace does not tell."""
+    """UTC time of trace time 0, or None where the trace lacks it."""
 
     monotonic_origin_ns: int | None = None
-    """CLOCK_MONOTONIC at trace time 0, where the tracer itself stamps with that clock and says so."""
+    """CLOCK_MONOTONIC at trace time 0, where the tracer stamps with that clock and records that."""
 
     clock: TraceClock | None = None
-    """How UTC was found, where more than the trace's own word was at hand; `session_start_unix_ns` is then by it."""
+    """How UTC was found, where more than the trace's start time was known; `session_start_unix_ns` is then by it."""
 
     device_names: tuple[str, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
@@ -281,15 +281,15 @@ class TraceMeta:
     """As CUDA writes it: 13000 is 13.0."""
 
     findings: tuple[Finding, ...] = ()
-    """What the trace says against itself: dropped records, diagnostics."""
+    """Problems that the trace records: dropped records, diagnostics."""
 
 
 @dataclass(frozen=True)
 class Trace:
     """Everything that the analysis reads.
 
-    Rows of `ranges`, of `api` and of `operations` are three index spaces; a column that holds places in one of them
-    says so by its name (`index`, `call`, `operation`).
+    Rows of `ranges`, of `api` and of `operations` are three index spaces; a column of indices into one of them
+    has its name (`index`, `call`, `operation`).
     """
 
     ranges: NvtxRanges

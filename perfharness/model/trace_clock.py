@@ -19,7 +19,7 @@ class TraceClock:
 
     Args:
         source: `marks` of a recorder; the `tracer` itself stamps with that clock; or nothing but the `session_start`,
-            which is UTC and says nothing of the monotonic clock.
+            which is UTC and independent of the monotonic clock.
         trace_ns: moments of the trace's own clock, in order; one or more.
         unix_ns: UTC at these moments.
         error_ns: by how much UTC may be off, the machine's own tie of UTC to the monotonic clock included.

@@ -91,7 +91,7 @@ class Database:
             cursor.close()
         except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
             # Some drivers cannot close a statement that met a damaged page: it fails again whenever it is tried, even
-            # by the garbage collector, which prints a traceback. So nobody is to try.
+            # by the garbage collector, which prints a traceback. So none is tried.
             self._is_damaged = cursor._closed = True
             raise self._format_error(error) from error
 
@@ -117,7 +117,7 @@ class Database:
         """As `TraceSource` has it."""
         if not self.has(table):
             return []
-        # Each alone is found at an end of the tree; both in one question would be looked for in all rows.
+        # Each alone is found at an end of the tree; both in one question would scan all rows.
         first, last = (
             int64_array(self._query(f"SELECT {which}(rowid) AS {ROW_ID} FROM {table}")[ROW_ID])[0]
             for which in ("min", "max")
@@ -201,7 +201,7 @@ def _where(conditions: list[str]) -> str:
 
 
 def _size_by_header(header: bytes) -> int:
-    """File size that the header promises, 0 where it does not tell (https://www.sqlite.org/fileformat.html, 1.3)."""
+    """File size that the header promises, 0 where it is missing (https://www.sqlite.org/fileformat.html, 1.3)."""
     page_bytes, changes, pages = struct.unpack_from(">H", header, 16)[0], header[24:28], header[28:32]
     if changes != header[92:96]:
         return 0
@@ -209,9 +209,9 @@ def _size_by_header(header: bytes) -> int:
 
 
 def _would_leave_files(path: Path) -> bool:
-    """Whether sqlite would make files beside this one to read it: one in WAL mode that nobody has open.
+    """Whether sqlite would make files next to this one to read it: one in WAL mode that no process has open.
 
-    Where there is a write-ahead log, somebody writes, or was killed, and what it holds has to be read.
+    Where there is a write-ahead log, a writer is active or was killed, and the log must be read too.
     """
     with path.open("rb") as file:
         version = file.read(SQLITE_HEADER_BYTES)[18:20]
@@ -235,6 +235,6 @@ def _check_header(path: Path) -> None:
         )
     if len(header) < SQLITE_HEADER_BYTES or path.stat().st_size < _size_by_header(header):
         raise TraceFormatError(
-            f"{path} is truncated: it is shorter than its own header says. Copy it again, or export it again with "
+            f"{path} is truncated: it is shorter than its header states. Copy it again, or export it again with "
             "`nsys export --type sqlite`."
         )

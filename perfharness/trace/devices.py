@@ -1,4 +1,4 @@
-"""What a trace tells of its GPUs, under the number by which the process calls each of them."""
+"""The GPUs of a trace, under the number by which the process calls each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace says of itself: who wrote it, on what, whether GPU work would be in it, and what went wrong."""
+"""The metadata of a trace: who wrote it, on what, whether GPU work would be in it, and what went wrong."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from perfharness.trace.source import MISSING, TraceSource
 NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 
 LOST_EVENTS = re.compile(r"\b(dropped|lost|truncated|incomplete|not all|out of memory|missing)\b", re.IGNORECASE)
-"""An nsys diagnostic in these words speaks of events that are not in the trace."""
+"""An nsys diagnostic of this form reports events that are not in the trace."""
 
 
 def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
-    """The trace's word on itself. `has_cuda_rows`: whether there is any CUDA call or GPU operation in it."""
+    """The metadata of a trace. `has_cuda_rows`: whether there is any CUDA call or GPU operation in it."""
     environment = _key_values(source, "TARGET_INFO_SYSTEM_ENV")
     cuda_driver = environment.get("CudaDriverVersion", [""])[0]
     own = _key_values(source, schema.TABLE_PERFHARNESS)
@@ -53,7 +53,7 @@ def _key_values(source: TraceSource, table: str) -> dict[str, list[str]]:
 
 
 def _export_values(source: TraceSource) -> dict[str, list[str]]:
-    """What nsys says of its export; the table was called otherwise up to 2022.4."""
+    """Metadata of the export by nsys; the table had another name up to 2022.4."""
     return _key_values(source, "META_DATA_EXPORT") or _key_values(source, "EXPORT_META_DATA")
 
 

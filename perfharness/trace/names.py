@@ -11,7 +11,7 @@ from perfharness.model.trace import Int64, Integers
 from perfharness.trace.source import TraceSource
 
 MAX_SPARSE_IDS = 1_000_000
-"""nsys numbers strings from 0 on; with no more ids than this beside the strings, a table by id beats a search."""
+"""nsys numbers strings from 0 on; with at most this many ids without a string, a table by id beats a search."""
 
 
 class NameTable:

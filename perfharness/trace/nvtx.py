@@ -42,7 +42,7 @@ def read_nvtx(readers: Readers, path: Path, names: NameTable, parents: ParentPid
 
     Args:
         names: gets the names that stand in the events themselves.
-        parents: the process tree, as far as it is known; the ids of forked processes are looked up in it.
+        parents: the process tree, as far as it is known; ids of forked processes are resolved by it.
     """
     events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
     kind = events["eventType"]
@@ -170,7 +170,7 @@ def _read_ids(
     for definitions, found in ((domains, inherited), (categories, inherited_categories)):
         twice = Family(definitions, parents).with_two_meanings(found)
         unclear += _count_uses(_uses(ranges, marks, len(definitions.keys)), definitions, twice)
-    # A domain that nobody defined is not the default one.
+    # A domain without a definition is not the default one.
     named = inherited.definitions
     known = {key for found in (domains, named) for key in zip(*(column.tolist() for column in found.keys), strict=True)}
     nameless = sorted({key for key, _ in uncovered} - known)

@@ -144,7 +144,7 @@ class ParquetFolder:
     def _groups_with(self, table: str, groups: list[int], wanted: Bool) -> tuple[list[int], Bool]:
         """Those of the row groups that hold a wanted row, and `wanted` for their rows.
 
-        The statistics in the file would tell without reading a column; but asked for those of a damaged file, pyarrow
+        The statistics in the file would answer without reading a column; but asked for those of a damaged file, pyarrow
         ends the process (26.0: what `ColumnChunk` throws is not caught), and they are one thing more to be wrong.
         """
         lengths = self._group_lengths(table)[groups]

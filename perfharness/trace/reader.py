@@ -26,7 +26,7 @@ NO_PARENTS: ParentPids = MappingProxyType({})
 def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS) -> Trace:
     """Read the whole trace.
 
-    `parents`: the process tree, as far as it is known, in which the ids of forked processes are looked up.
+    `parents`: the process tree, as far as it is known, by which the ids of forked processes are resolved.
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """

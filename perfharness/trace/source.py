@@ -68,7 +68,7 @@ class TraceSource(Protocol):
     def strings(
         self, table: str, key: str, text: str, unless: str | None = None, window: Window | None = None
     ) -> tuple[Int64, pa.ChunkedArray]:
-        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, beside it.
+        """A text column where it is not NULL, and the integer column `key`, which may be `ROW_ID`, with it.
 
         Args:
             unless: only rows in which this column is NULL, or that this version lacks.
