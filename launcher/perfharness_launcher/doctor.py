@@ -59,7 +59,7 @@ class Check:
     measures: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The check as it stands in `doctor --json`."""
+        """As in `doctor --json`."""
         return {
             "topic": self.topic,
             "health": self.health.value,

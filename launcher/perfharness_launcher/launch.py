@@ -41,7 +41,7 @@ LAUNCHED_WITH = {
     "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
     "reject_throttled",
 }  # fmt: skip
-"""Options that stand in the manifest under their own names."""
+"""Options that the manifest has under their own names."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ def launch(
     companions: Sequence[Companion] = (),
     patience: Patience | None = None,
 ) -> Iterator[FinishedRun]:
-    """Run a plan; what stands in the `with` block reads the run, writes its results and puts it in place.
+    """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
     While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
     raises, what was measured is kept: in place of the earlier run, or next to it where that has numbers.
@@ -218,7 +218,7 @@ class _ManifestKeeper:
     def start(self, context: CompanionContext) -> None:
         """It was written before the first companion started."""
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """Note its pid and start."""
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
         records = [

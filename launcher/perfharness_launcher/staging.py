@@ -1,4 +1,4 @@
-"""Write a run beside the old one and put it in place at the end, as a whole: two runs are never mixed."""
+"""Write a run next to the old one and swap it in at the end, as a whole: two runs are never mixed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Staging:
         new.replace(self.path / MANIFEST_NAME)
 
     def finish(self, *, whole: bool) -> Path:
-        """Put the run in place of the old one; or beside it, where that has numbers and this has none, or only some.
+        """Put the run in place of the old one; or next to it, where that has numbers and this has none, or only some.
 
         Whatever no run makes is left alone.
 
@@ -39,10 +39,10 @@ class Staging:
             whole: all that was measured was read and written.
 
         Returns:
-            Where the run lies.
+            The folder of the run.
 
         Raises:
-            LaunchError: it could not be moved; it lies where it was written, and the old one is as it was.
+            LaunchError: it could not be moved; it stays where it was written, and the old one is unchanged.
         """
         aside = holds_numbers(self.output_dir) and not (whole and holds_numbers(self.path))
         try:
@@ -54,7 +54,7 @@ class Staging:
             ) from error
 
     def put_aside(self) -> Path:
-        """Keep it under a name of its own, beside the run that is there. Raises `OSError`."""
+        """Keep it under a name of its own, next to the existing run. Raises `OSError`."""
         self.path.rename(self._aside)
         return self._aside
 
@@ -70,7 +70,7 @@ class Staging:
         return self.output_dir
 
     def discard(self) -> None:
-        """Forget this run; the old one stays as it is."""
+        """Remove this run; the old one stays as it is."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

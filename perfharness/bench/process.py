@@ -29,7 +29,7 @@ from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.nsys.command_line import TRACER_LOG
-from perfharness_launcher.processes.outcome import last_said, log_tail, signal_name
+from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
 from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
 
@@ -97,7 +97,7 @@ def _state(folder: Path) -> CaseState | None:
 
 
 def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[CaseStatus, str]:
-    said = last_said(stderr)
+    said = last_lines(stderr)
     status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if return_code >= 0:
         return status, f"its process ended with exit code {return_code}{_while(state)}{said}"

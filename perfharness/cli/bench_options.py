@@ -286,7 +286,7 @@ def check_charts(asked: bool | None) -> None:
 
 
 def command_line() -> list[str]:
-    """As it stands in the results."""
+    """As in the results."""
     return ["perfharness", *sys.argv[1:]]
 
 

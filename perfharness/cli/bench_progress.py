@@ -1,4 +1,4 @@
-"""How far a suite or a sweep is: a bar with the time left on a terminal, a line a case elsewhere."""
+"""How far a suite or a sweep is: a bar with the time left on a terminal, a line per case elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_AGAIN = 5
 
 
 def time_left_s(order: Sequence[BenchCase], done: Sequence[CaseResult], running_s: float | None) -> float | None:
-    """Seconds until all of `order` are done, by what those took that are; None while nothing tells.
+    """Seconds until all of `order` are done, estimated from the durations of those that are done; None without any.
 
     A case that is still to come takes what cases of its backend took on average, else what all took.
 
@@ -91,7 +91,7 @@ class SweepProgress(_Lines):
 
 
 class SuiteProgress(_Lines):
-    """A bar with the time left, and a line a case. Use as a context manager."""
+    """A bar with the time left, and a line per case. Use as a context manager."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)
@@ -119,7 +119,7 @@ class SuiteProgress(_Lines):
         self._bar.stop()
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
-        """Say what is kept and what is run again, and why."""
+        """Print what is kept and what is run again, and why."""
         self._order = [one.case for one in order]
         self._done = list(kept)
         if kept:
@@ -143,7 +143,7 @@ class SuiteProgress(_Lines):
         self._done.append(result)
         left = self._left()
         self.say(
-            f"[{self._count}/{len(self._order)}] {_in_a_line(result)}"
+            f"[{self._count}/{len(self._order)}] {_one_line(result)}"
             + ("" if left is None or self._console.is_terminal or not left else f" ({format_duration(left)} left)")
         )
         self._bar.update(self._task, completed=self._count)
@@ -154,7 +154,7 @@ class SuiteProgress(_Lines):
 
 
 class _Left(ProgressColumn):
-    """The time left, by our own estimate: cases differ too much for one speed."""
+    """The estimated time left: cases differ too much for one speed."""
 
     def __init__(self, left: Callable[[], float | None]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class _Left(ProgressColumn):
         return Text("" if left is None else f"{format_duration(left)} left")
 
 
-def _in_a_line(result: CaseResult) -> str:
+def _one_line(result: CaseResult) -> str:
     if result.status != "ok":
         return f"{result.case.case_id}: {result.status}: {first_line(result.reason or '')}"
     latency = result.latency.median if result.latency is not None else None

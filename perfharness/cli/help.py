@@ -49,7 +49,7 @@ HelpAll = Annotated[
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options stand in groups: the `rich_help_panel` of each."""
+    """A command whose options are in groups: the `rich_help_panel` of each."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, then the groups in the order of their first option; those without a group are last."""
@@ -102,7 +102,7 @@ class VerbGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; an interrupt is for `main` to tell, with its exit code, where Typer would end with 130."""
+        """Run the verb; `main` reports an interrupt, with its own exit code; Typer would end with 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 EPILOG = (
-    f"`perfharness launch --help-all` shows all options. Settings can stand in {SETTINGS_NAME} next to SCRIPT, in a"
+    f"`perfharness launch --help-all` shows all options. Settings can be in {SETTINGS_NAME} next to SCRIPT, in a"
     f" table [{TABLE}]."
 )
 
@@ -171,7 +171,7 @@ def launches_of(
 
 
 def options_after_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
-    """Arguments of the script that have the name of an option of ours; `--` in front of them says that it is meant."""
+    """Arguments of the script that are named as an option of perfharness; none after a `--`."""
     own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
     unescaped = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     names = [argument.partition("=")[0] for argument in unescaped if argument.startswith("-")]

@@ -118,7 +118,7 @@ class LaunchView(Observer):
                     return
 
     def _draw(self, ending: bool) -> None:
-        for lines in self._mirrored(ending):  # many in one print, for each draws the table anew
+        for lines in self._mirrored(ending):  # many in one print, for each redraws the table
             say(self._console, "\n".join(lines))
         while self._lines:
             say(self._console, self._lines.popleft())
@@ -163,7 +163,7 @@ class LogMirror:
         self._partial = b""
 
     def open(self) -> None:
-        """Open the file, if it is there and not open yet."""
+        """Open the file, if it exists and is not open yet."""
         if self._descriptor is None:
             with contextlib.suppress(OSError):
                 self._descriptor = os.open(self._path, os.O_RDONLY)

@@ -31,13 +31,13 @@ DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 EXIT_INTERRUPTED = 130
 """What Typer makes of Ctrl-C."""
 
-CAUSED_BY_THE_SYSTEM = frozenset(
+SYSTEM_ERRORS = frozenset(
     {
         errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE,
         errno.ENOMEM, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE,
     }
 )  # fmt: skip
-"""Errors of file operations that no program can help."""
+"""Errors of file operations that are no fault of the program."""
 
 
 def build_app() -> typer.Typer:
@@ -103,17 +103,17 @@ def _run(arguments: Sequence[str]) -> int:
     except PerfHarnessError as error:
         _say(str(error))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+    except BrokenPipeError:  # the reader of the output has ended, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
-        if error.errno not in CAUSED_BY_THE_SYSTEM:
-            _say_our_fault(error)
+        if error.errno not in SYSTEM_ERRORS:
+            _say_internal_error(error)
         else:
             _say(f"{error.filename or 'a file'}: {error.strerror}; check the disk, the permissions and TMPDIR")
         return EXIT_FAILED
     except Exception as error:
-        _say_our_fault(error)
+        _say_internal_error(error)
         return EXIT_FAILED
     if code == EXIT_INTERRUPTED:
         _say("interrupted")
@@ -127,7 +127,7 @@ def _say(text: str) -> None:
         print(f"perfharness: {line}" if not line.startswith(" ") else line, file=sys.stderr)
 
 
-def _say_our_fault(error: Exception) -> None:
+def _say_internal_error(error: Exception) -> None:
     text = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG_VARIABLE):
         print(text, file=sys.stderr)

@@ -33,7 +33,7 @@ CONTEXT: dict[str, Any] = {"token_normalize_func": spelled_with_dashes, "help_op
 """Context settings of every verb."""
 
 CONTEXT_OF_A_COMMAND_LINE: dict[str, Any] = {**CONTEXT, "allow_interspersed_args": False}
-"""The same for a verb that ends in another command line: our options end where the first argument begins."""
+"""The same for a verb that ends in another command line: the own options end where the first argument begins."""
 
 
 CommandLineError: type[Exception] = next(

@@ -1,4 +1,4 @@
-"""`perfharness ranges`: one row a range, as a table, JSON, CSV or Parquet."""
+"""`perfharness ranges`: one row per range, as a table, JSON, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ranges(
         Path | None, typer.Option("-o", "--output", help="File to write, - for stdout; default: the terminal.")
     ] = None,
 ) -> None:
-    """One row a range, ordered by process, thread, start and falling duration; times in nanoseconds.
+    """One row per range, ordered by process, thread, start and falling duration; times in nanoseconds.
 
     A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
     count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Of a run, and of several, a

@@ -1,4 +1,4 @@
-"""Standard streams that a measurement does not depend on: the terminal may be closed, a reader gone, a disk full."""
+"""Standard streams that may fail without ending a measurement: a closed terminal or reader, a full disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LastingStream:
 
     Args:
         stream: with a file descriptor, which then leads nowhere, so that Python finds nothing to fail at its end.
-        notice: where a failure is reported that is not simply the reader's leaving.
+        notice: where a failure is reported that is not a closed reader.
     """
 
     def __init__(self, stream: TextIO, notice: TextIO | None = None) -> None:
@@ -29,7 +29,7 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or forget."""
+        """Write; discard the text where that fails."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -37,7 +37,7 @@ class LastingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or forget."""
+        """Flush; ignore a failure."""
         try:
             self._stream.flush()
         except OSError as error:

@@ -80,12 +80,12 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
 
 
 def process_names(count: int) -> list[str]:
-    """Of the processes in turn, which are their folders': one with whatever cache there is, then cold and warm ones."""
+    """Names (and folders) of the processes in order: one with the cache as it is, then cold and warm ones."""
     return ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
 
 
 def prepare_cache(name: str, drop: Callable[[], CacheState]) -> ColdStartRow:
-    """The row of a process that is about to run, its file cache as it is to be; `not_run` where that cannot be."""
+    """Prepare the file cache for a process; returns its row, `not_run` where that is not possible."""
     cache: Cache = "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
     if cache != "cold":
         return ColdStartRow(cache=cache, folder=name, status="ok")
@@ -116,7 +116,7 @@ def cold_start(
 def run_cold_start(
     plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
 ) -> Iterator[FreshProcess]:
-    """Run the plans of `cold_start_options`, each when it is asked for; an interrupt ends it.
+    """Run the plans of `cold_start_options`, each when it is requested; an interrupt ends it.
 
     The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
     are run.
@@ -192,19 +192,19 @@ def summarized(
 def update_cold_start(folder: Path, summaries: Sequence[RunSummary]) -> ColdStart | None:
     """`cold_start.json` with the runs' new numbers, written; None where the folder has none.
 
-    What the launches noted of themselves stays. Raises `ResultError` where the file is damaged.
+    What the launches recorded stays. Raises `ResultError` where the file is damaged.
     """
-    noted = read_series(folder / COLD_START_NAME, ColdStart)
-    if noted is None:
+    before = read_series(folder / COLD_START_NAME, ColdStart)
+    if before is None:
         return None
     run_dirs = {summary.folder.name: summary.folder for summary in summaries}
     rows = [
         row.model_copy(update={"startup": startup_of(run_dir, read_manifest(run_dir).processes[0])})
         if row.status == "ok" and (run_dir := run_dirs.get(row.folder)) is not None
         else row
-        for row in noted.rows
+        for row in before.rows
     ]
-    updated = noted.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
+    updated = before.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_cold_start(updated, folder)

@@ -29,7 +29,7 @@ class _GpuUse:
 class GpuSharing:
     """The GPU work of every process of a run.
 
-    What a process did is kept from its trace when that is at hand; where it is needed before, the trace is read for it.
+    The work of a process is kept when its trace is analysed; where it is needed before, the trace is read for it.
     All are put on UTC by the same clock as their results.
     """
 
@@ -70,19 +70,19 @@ class GpuSharing:
 
     def _read(self, process: ProcessRecord) -> _GpuUse | str:
         if process.trace is None:
-            return f"{_what_is_asked(process)}: it left no trace"
+            return f"{_gpu_use_of(process)}: it left no trace"
         path = self._run_dir / process.folder / process.trace
         try:
             return _use_of(process, on_utc(open_trace(path), self._machine))
         except TraceError:
-            return f"{_what_is_asked(process)}: its trace cannot be read"
+            return f"{_gpu_use_of(process)}: its trace cannot be read"
 
 
 def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
     meta, operations = trace.meta, trace.operations
-    who = _what_is_asked(process)
+    who = _gpu_use_of(process)
     if meta.session_start_unix_ns is None:
-        return f"{who}: its trace does not tell when it began"
+        return f"{who}: its trace does not have its start time"
     if meta.gpu_coverage == "untraced":
         return f"{who}: {meta.gpu_coverage_reason}"
     gpus = find_gpus(operations, meta)
@@ -91,11 +91,11 @@ def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
         uuid = (process.gpu_uuid or "").removeprefix("GPU-")
         same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid]
         if not same:
-            return f"{who}: it used several, and its trace does not tell which is which"
+            return f"{who}: it used several, and its trace does not identify them"
         mine = gpus.of == same[0]
     line = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
     return _GpuUse(line.start, line.end, meta.session_start_unix_ns)
 
 
-def _what_is_asked(process: ProcessRecord) -> str:
+def _gpu_use_of(process: ProcessRecord) -> str:
     return f"what {process.folder} did on the GPU"

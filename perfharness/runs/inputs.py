@@ -41,7 +41,7 @@ def trace_file(path: Path, nsys: Path | None = None) -> Path:
 def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
     """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
 
-    What cannot be made is left out: the analysis says of which process there is no trace.
+    What cannot be made is skipped: the analysis reports processes without a trace.
     """
     from perfharness.runs.run_folder import read_manifest
 
@@ -100,7 +100,7 @@ def open_run(
 
 
 def _is_report(path: Path) -> bool:
-    """By what is in it; where that says nothing (no file, an empty one), by its name."""
+    """By its content; by its name where there is no file, or an empty one."""
     if path.is_dir() or path.suffix == ".sqlite":
         return False
     try:

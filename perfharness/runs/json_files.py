@@ -53,7 +53,7 @@ def is_long(value: Any) -> bool:
 
 
 def entry_rows(table: EntryTable) -> pa.Table:
-    """One row an entry: the row of the entry around it (null for recorders), its depth, its key, then its numbers.
+    """One row per entry: the row of the entry around it (null for recorders), its depth, its key, then its numbers.
 
     Entries stand before those inside them; a number that an entry does not have, or that was not measured, is null.
     """

@@ -39,7 +39,7 @@ class LaunchResult:
     """A run that was launched and analysed.
 
     Attributes:
-        folder: where it lies: the output folder, or a folder in that, next to an earlier run that has numbers.
+        folder: of the run: the output folder, or a folder in that, next to an earlier run that has numbers.
         summary: the mean tree, each process's result, and what the analysis found.
         is_aside: whether an earlier run kept its place.
     """

@@ -17,9 +17,9 @@ RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d+)|first")
 """Folders of the runs that `launch --np-sweep` and `launch --cold-start` make."""
 
 LEVELS_OF_PROCESSES = 3
-"""How deep a process's folder may lie below its run's."""
+"""How deep a process's folder may be below its run's."""
 
-WHAT_THERE_IS = (
+EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
     "a sweep or of cold starts, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote"
 )
@@ -50,9 +50,9 @@ class Located:
 
 
 def locate(path: Path) -> Located:
-    """What the path names. Raises `ResultError` where that is nothing of ours, or a manifest cannot be read."""
+    """What the path names. Raises `ResultError` where that is no result or trace, or a manifest cannot be read."""
     if not path.exists():
-        raise ResultError(f"There is nothing at {path}; {WHAT_THERE_IS}.")
+        raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
     if not path.is_dir():
         return Located(path, trace=path, name=trace_name(path))
     settle(path)  # of a run that was being replaced when its launcher was killed, the manifest comes last
@@ -66,11 +66,11 @@ def locate(path: Path) -> Located:
         return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
     if runs := _runs_in(path):
         return Located(path, runs=runs, name=path.name)
-    raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {WHAT_THERE_IS}.")
+    raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
 
 
 def _run_around(folder: Path) -> tuple[Path, str] | None:
-    """The run that a process's folder lies in, and the process's folder in it."""
+    """The run that a process's folder is in, and the process's folder in it."""
     folder = folder.resolve()
     for run in folder.parents[:LEVELS_OF_PROCESSES]:
         if (run / MANIFEST_NAME).is_file():

@@ -39,7 +39,7 @@ from perfharness.trace import open_trace
 
 
 def _range_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row a range: the columns of `perfharness ranges`, the process before them."""
+    """One row per range: the columns of `perfharness ranges`, the process before them."""
     rows = range_rows(analysis.trace, analysis.table)
     start = analysis.table.ranges.start_ns[analysis.table.order]
     place = rows.column_names.index("start_ns") + 1
@@ -85,11 +85,11 @@ def _without_trace() -> Analysis:
 
 
 class Process:
-    """One measured process. Its trace is read when something is first asked of it, and kept until `release`.
+    """One measured process. Its trace is read when it is first needed, and kept until `release`.
 
     Attributes:
         name: `proc_X_gpu_Y`, or the file name of a bare trace without its ending.
-        folder: where its files lie.
+        folder: of its files.
         trace_path: its trace, or None where none was written.
         record: its entry in the manifest, or None without a manifest.
     """
@@ -139,7 +139,7 @@ class Process:
 
     @property
     def benchmark(self) -> Tree | None:
-        """`benchmark.json` as it stands in the folder, or None where there is none."""
+        """`benchmark.json` of the folder, or None where there is none."""
         return _read_tree(self.folder / BENCHMARK_NAME)
 
     @property
@@ -177,15 +177,15 @@ class Run:
         return f"<Run {self.path}: {len(self.processes)} process(es)>"
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of all processes, one chunk a process, in which fixed-width columns are not copied."""
+        """One of `TABLES` of all processes, one chunk per process, in which fixed-width columns are not copied."""
         return join([process.table(name) for process in self.processes])
 
     def ranges(self) -> pa.Table:
-        """One row a range of NVTX, those of other libraries included."""
+        """One row per range of NVTX, those of other libraries included."""
         return self.table("ranges")
 
     def batches(self) -> pa.Table:
-        """One row a batch."""
+        """One row per batch."""
         return self.table("batches")
 
     def stages(self) -> pa.Table:
@@ -193,19 +193,19 @@ class Run:
         return self.table("stages")
 
     def kernels(self) -> pa.Table:
-        """One row a kernel."""
+        """One row per kernel."""
         return self.table("kernels")
 
     def copies(self) -> pa.Table:
-        """One row a copy."""
+        """One row per copy."""
         return self.table("copies")
 
     def memsets(self) -> pa.Table:
-        """One row a memset."""
+        """One row per memset."""
         return self.table("memsets")
 
     def graphs(self) -> pa.Table:
-        """One row a replay of a CUDA graph that was traced as a whole."""
+        """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
 
     @property

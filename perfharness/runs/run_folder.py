@@ -58,7 +58,7 @@ class RunSummary:
     """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
 
     is_kept: bool = False
-    """Whether earlier results stayed, for they were made of more than is there now."""
+    """Whether earlier results stayed, for they were made from more than exists now."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
 
 
 def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
-    """The manifest of a run whose launcher was killed, with the traces that are there."""
+    """The manifest of a run whose launcher was killed, with the traces that exist."""
     records = [
         record.model_copy(update={"trace": TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None})
         for record in manifest.processes
@@ -177,8 +177,8 @@ def analyze_run(
 ) -> RunSummary:
     """Recompute both kinds of JSON files of a run; options left None are those of the run itself.
 
-    Processes without a readable trace get no benchmark.json; the others' are written all the same. All files are put in
-    place together, at the end; results that were made of more than is there now stay (`results-kept`).
+    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
+    place together, at the end; results that were made from more than exists now stay (`results-kept`).
     """
     options = AnalysisOptions(
         warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
@@ -308,7 +308,7 @@ def analyze_trace(
     *,
     with_gpu_work: bool = False,
 ) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, checked against the recorders' counts where they are there.
+    """The result of one trace file, checked against the recorders' counts where these exist.
 
     Args:
         path, options: the trace and how to read it.

@@ -99,9 +99,9 @@ def sweep_processes(
 def run_sweep(
     plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
 ) -> Iterator[SweepLaunch]:
-    """Run all plans, one after the other, each when it is asked for.
+    """Run all plans, one after the other, each when it is requested.
 
-    A launch that fails is a row that says so, and the sweep goes on; an interrupt ends it.
+    A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
     """
     interrupted = False
     for plan in plans:
@@ -145,24 +145,24 @@ def summarize_sweep(
 def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:
     """`scaling.json` with the runs' new numbers, written; None where the folder has none.
 
-    What the launches noted of themselves stays. Raises `ResultError` where the file is damaged.
+    What the launches recorded stays. Raises `ResultError` where the file is damaged.
     """
-    noted = read_series(folder / SCALING_NAME, Scaling)
-    if noted is None:
+    before = read_series(folder / SCALING_NAME, Scaling)
+    if before is None:
         return None
     by_folder = {summary.folder.name: summary for summary in summaries}
-    rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in noted.points]
-    updated = noted.model_copy(update=_curve(rows, [loop_path(summary.results) for summary in summaries]))
+    rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in before.points]
+    updated = before.model_copy(update=_curve(rows, [loop_path(summary.results) for summary in summaries]))
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_series(folder / SCALING_NAME, updated, _has_numbers)
     return updated
 
 
-def _updated_row(noted: ScalingRow, summary: RunSummary | None) -> ScalingRow:
+def _updated_row(before: ScalingRow, summary: RunSummary | None) -> ScalingRow:
     if summary is None:
-        return noted
-    return scaling_row(noted.num_processes, noted.folder, read_manifest(summary.folder), summary)
+        return before
+    return scaling_row(before.num_processes, before.folder, read_manifest(summary.folder), summary)
 
 
 def _curve(rows: Sequence[ScalingRow], loops: Sequence[tuple[str, ...] | None]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class RunTelemetry:
         if result is None:
             reason = f"{record.folder} left no trace that could be read"
         elif not result.clock_is_utc:
-            reason = f"the trace of {record.folder} does not tell when it began"
+            reason = f"the trace of {record.folder} does not have its start time"
         return MeasuredProcess(
             folder=record.folder,
             gpu_uuid=record.gpu_uuid,

@@ -119,7 +119,7 @@ CLOCK_SETTINGS = (
         lambda device: device.ask("nvmlDeviceResetGpuLockedClocks"),
     ),
 )
-"""In the order in which they are set: without persistence mode, the driver forgets the others when nobody uses it."""
+"""In the order of setting: without persistence mode, the driver forgets the others when the GPU is unused."""
 
 BY_NAME = {setting.name: setting for setting in CLOCK_SETTINGS}
 

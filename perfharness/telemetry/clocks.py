@@ -140,7 +140,7 @@ class GpuClocks:
 
 
 def state_dirs(environ: Mapping[str, str] | None = None) -> list[Path]:
-    """Where changes are kept: this user's own first, then root's, whose changes concern everybody."""
+    """Where changes are kept: this user's own first, then root's, whose changes affect all users."""
     environ = os.environ if environ is None else environ
     if named := environ.get(STATE_DIR):
         return [Path(named)]
@@ -198,7 +198,7 @@ class ClockOwner:
         nvml: open.
         folder: where what they were before is kept.
         stop_on_refusal: leave the steps after the first refusal untried.
-        interrupted: asked before each step; once true, the others are left untried.
+        interrupted: asked before each step; once true, the others are not tried.
     """
 
     nvml: Nvml
@@ -333,7 +333,7 @@ def _owner_text(clocks: GpuClocks) -> str:
 
 
 def _undo(nvml: Nvml, clocks: GpuClocks, state: ClockState, first: int = 0) -> list[Restored]:
-    """Undo the changes from that one on. A fault with one of them, or with the disk, keeps none from being undone."""
+    """Undo the changes from that one on, all of them, even if one or a write to the disk fails."""
     results = []
     for change in reversed(state.changes[first:]):
         try:

@@ -48,7 +48,7 @@ def subject_record(device: Device) -> SubjectRecord:
 
 
 class _Retiring:
-    """Metrics that a device refused for good are not asked for again: one null and its reason stand for all."""
+    """Metrics that a device refused permanently are not queried again: one null with its reason is written."""
 
     def __init__(self) -> None:
         self._retired: set[tuple[str, str]] = set()
@@ -69,7 +69,7 @@ class _Retiring:
 
 @dataclass(frozen=True)
 class _Query:
-    """A question to NVML that answers one or several metrics."""
+    """A query of NVML that gives one or several metrics."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -158,7 +158,7 @@ class GpuEnergySource(Source):
         self._retiring = _Retiring()
 
     def subjects(self) -> Sequence[SubjectRecord]:
-        """`GpuSource` tells of them."""
+        """None: `GpuSource` reports them."""
         return []
 
     def read(self, tape: Tape) -> None:
@@ -184,11 +184,11 @@ class GpuPowerSamples(Source):
         self._retiring = _Retiring()
 
     def subjects(self) -> Sequence[SubjectRecord]:
-        """`GpuSource` tells of them."""
+        """None: `GpuSource` reports them."""
         return []
 
     def read(self, tape: Tape) -> None:
-        """Whatever came since the last time, at its own times."""
+        """The samples since the last call, at their own times."""
         for device in self._gpus:
             if not self._retiring.wants(device, "power_sample_mw"):
                 continue
@@ -231,11 +231,11 @@ class GpuMemorySource(Source):
         self._matched: set[str] = set()
 
     def subjects(self) -> Sequence[SubjectRecord]:
-        """`GpuSource` tells of them."""
+        """None: `GpuSource` reports them."""
         return []
 
     def follow(self, process: TrackedProcess) -> None:
-        """Read of this one too from now on."""
+        """Read this process too from now on."""
         if process.gpu_uuid in self._devices:
             self._followed = (*self._followed, (process, ProcessTree(process.pid)))
 
@@ -304,7 +304,7 @@ class GpuLinkSource(Source):
         }
 
     def subjects(self) -> Sequence[SubjectRecord]:
-        """`GpuSource` tells of them."""
+        """None: `GpuSource` reports them."""
         return []
 
     def read(self, tape: Tape) -> None:

@@ -23,7 +23,7 @@ SLOW_PERIOD_NS = 1_000_000_000
 
 
 class _Share:
-    """CPU time spent in between two looks, as a share of the time that there was."""
+    """CPU time between two calls, as a share of the available time."""
 
     def __init__(self) -> None:
         self._before: Any = None
@@ -113,11 +113,11 @@ class _FollowedProcesses(Source):
         self._trees: tuple[tuple[TrackedProcess, ProcessTree], ...] = ()
 
     def subjects(self) -> Sequence[SubjectRecord]:
-        """None beforehand: they come by `follow`."""
+        """None at the start: `follow` adds them."""
         return []
 
     def follow(self, process: TrackedProcess) -> None:
-        """Read of this one too from now on."""
+        """Read this process too from now on."""
         # Another thread may be reading: the tuple is replaced, never changed.
         self._trees = (*self._trees, (process, ProcessTree(process.pid, clock_ns=self._clock_ns)))
 
@@ -177,5 +177,5 @@ class ThreadSource(_FollowedProcesses):
 
 
 def proc_is_there() -> bool:
-    """Whether the system has a /proc that tells of processes."""
+    """Whether the system has a /proc with processes."""
     return Path("/proc/self/stat").exists()

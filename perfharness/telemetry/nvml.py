@@ -1,4 +1,4 @@
-"""NVML as everything of ours asks it: devices by UUID, and each question answered by a value or by a reason why not.
+"""Access to NVML: devices by UUID, and each query answered by a value or by a reason why not.
 
 No failed reading raises. What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
 """
@@ -64,7 +64,7 @@ REFUSALS: Mapping[int, tuple[Refusal, str]] = {
     29: (Refusal.FAILED, "the GPU is in a state that does not allow it"),
     30: (Refusal.NOT_SUPPORTED, "this GPU does not support that kind of reset"),
 }
-"""NVML's error codes (`nvmlReturn_t` in nvml.h) in our words; 999 and any code not known yet are `FAILED`."""
+"""NVML's error codes (`nvmlReturn_t` in nvml.h) as `Refusal`; 999 and any code not known yet are `FAILED`."""
 
 NO_SUCH_FUNCTION = (Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py does not have this query; a newer one may")
 MIG_REASON = "a MIG instance does not support it; its parent GPU may"
@@ -74,7 +74,7 @@ NOT_ASKED = -1
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one question.
+    """The answer to one query.
 
     Args:
         value: as `pynvml` gives it, text always as `str`; None where refused (and for calls that return nothing).
@@ -242,7 +242,7 @@ def _devices(nvml: Any, unreachable: list[tuple[int, Answer]]) -> Iterator[Devic
     for index in range(ask(nvml, "nvmlDeviceGetCount").value or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
         uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
-        if not uuid.ok:  # a GPU that is lost keeps its index; the others are asked all the same
+        if not uuid.ok:  # a GPU that is lost keeps its index; the others are queried nevertheless
             unreachable.append((index, uuid))
             continue
         mode = ask(nvml, "nvmlDeviceGetMigMode", handle.value)

@@ -11,7 +11,7 @@ import psutil
 
 REFRESH_NS = 1_000_000_000
 COST_SHARE = 100
-"""Looking for children may take a hundredth of the time: on a machine with thousands of processes it is done rarely."""
+"""The search for children may take a hundredth of the time: with thousands of processes it is rare."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ProcessTree:
         return {process.pid for process in self.members()}
 
     def usage(self) -> TreeUsage | None:
-        """What it used; None where nothing of it runs any more."""
+        """What it used; None where none of it runs any more."""
         rss, threads, seen, io = 0, 0, 0, True
         for process in self.members():
             last = self._last.setdefault((process.pid, process.create_time()), _Last())

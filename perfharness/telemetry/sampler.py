@@ -1,8 +1,8 @@
 """The sampler: a process of its own that reads all sources during a launch, until it is stopped.
 
-It is steered by lines of JSON on its standard input and answers on its standard output (`protocol.py`). The end of its
-input means that its parent has died: it finishes its file and ends. SIGINT, which a Ctrl-C sends to everyone on the
-terminal, is not its business; SIGTERM ends it as a stop would.
+It takes commands as lines of JSON on its standard input and answers on its standard output (`protocol.py`). The end of
+its input means that its parent has died: it finishes its file and ends. SIGINT, which a Ctrl-C sends to every process
+of the terminal, is ignored; SIGTERM ends it as a stop would.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
 from perfharness.telemetry.ticks import ClockTie, Ticker
 
 FLUSH_S = 1.0
-"""What a killed sampler can lose."""
+"""The most that a killed sampler loses."""
 
 GPU_TAIL_S = 0.3
 """How long it continues after the stop command, so that sensors with an update period of 100 ms cover the end."""
 
 STUCK_S = 5.0
-"""How long to wait for a reading to come back at the end."""
+"""How long to wait for a reading to return at the end."""
 
 Ended = Literal["stopped", "parent_died", "cut_off"]
 
 
 @dataclass
-class _Player:
+class _SourceThread:
     """One source with its thread, its ticker and its tape.
 
     A reading that hangs in a driver must not hold up the others, nor what was read before it: the lock is held only
@@ -58,8 +58,8 @@ class _Player:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _read: Columns = field(default_factory=Columns)
 
-    def play(self) -> None:
-        """Read at each tick until the end; a source that raises is silent from then on, and the others go on."""
+    def run(self) -> None:
+        """Read at each tick until the end; a source that raises is not read again; the others go on."""
         try:
             while self.ticker.next():
                 self.read()
@@ -90,7 +90,7 @@ class _Player:
             return
         self.thread.join(timeout=STUCK_S)
         if self.thread.is_alive():
-            self.problem = self.problem or f"a reading had not come back after {STUCK_S:g} s"
+            self.problem = self.problem or f"a reading had not returned after {STUCK_S:g} s"
         elif self.problem is None and 2 * (time.monotonic_ns() - self.tape.read_at_ns) >= self.source.period_ns:
             with contextlib.suppress(Exception):
                 self.read()
@@ -117,8 +117,8 @@ class Sampler:
         self._driver = driver
         self._keys = Keys()
         self._ending = threading.Event()
-        self._players = [
-            _Player(source, Tape(self._keys), Ticker(source.name, source.period_ns, self._ending.wait))
+        self._readers = [
+            _SourceThread(source, Tape(self._keys), Ticker(source.name, source.period_ns, self._ending.wait))
             for source in sources
         ]
         self._subjects = [subject for source in sources for subject in source.subjects()]
@@ -127,11 +127,11 @@ class Sampler:
 
     def start(self) -> None:
         """Begin to sample; when this returns, every source has been read once and it is known which cannot be."""
-        for player in self._players:
-            player.thread = threading.Thread(target=player.play, name=player.source.name, daemon=True)
-            player.thread.start()
-        for player in self._players:
-            player.begun.wait()
+        for reader in self._readers:
+            reader.thread = threading.Thread(target=reader.run, name=reader.source.name, daemon=True)
+            reader.thread.start()
+        for reader in self._readers:
+            reader.begun.wait()
         if self._options.idle_ns:
             begin = time.monotonic_ns()
             time.sleep(self._options.idle_ns / 1e9)
@@ -146,8 +146,8 @@ class Sampler:
                 subject=subject, kind="process", name=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid
             )
         )
-        for player in self._players:
-            player.source.follow(TrackedProcess(subject, process.pid, process.gpu_uuid))
+        for reader in self._readers:
+            reader.source.follow(TrackedProcess(subject, process.pid, process.gpu_uuid))
 
     def flush(self) -> None:
         """Write what was read since the last time."""
@@ -157,21 +157,21 @@ class Sampler:
     def stop(self, ended: Ended) -> None:
         """Read everything once more, write it, and close the spool."""
         self._ending.set()
-        for player in self._players:
-            player.join()
+        for reader in self._readers:
+            reader.join()
         self._clock.read_again()
         self._write(ended)
         self._spool.close()
-        for player in self._players:
-            player.close()
+        for reader in self._readers:
+            reader.close()
 
     @property
     def problems(self) -> dict[str, str]:
         """Sources that gave up, and why."""
-        return {player.source.name: player.problem for player in self._players if player.problem is not None}
+        return {reader.source.name: reader.problem for reader in self._readers if reader.problem is not None}
 
     def _write(self, ended: Ended) -> None:
-        parts = [player.take() for player in self._players]
+        parts = [reader.take() for reader in self._readers]
         keys = list(self._keys.names)  # after the columns: it holds all that they use
         self._spool.append(parts, SpoolState(keys=keys, meta=self._meta(ended)), last=ended != "cut_off")
 
@@ -180,8 +180,8 @@ class Sampler:
         idle = None if self._idle is None else [moment + clock.offset_ns for moment in self._idle]
         failures = [
             FailureRecord(subject=subject, metric=metric, reason=reason, count=count)
-            for player in self._players
-            for (subject, metric, reason), count in list(player.tape.failures.items())
+            for reader in self._readers
+            for (subject, metric, reason), count in list(reader.tape.failures.items())
         ]
         broken = [
             FailureRecord(subject=name, metric="*", reason=f"the source gave up: {reason}", count=1)
@@ -192,7 +192,7 @@ class Sampler:
             clock=clock,
             subjects=self._subjects,
             failures=failures + broken,
-            ticks=[player.ticker.record() for player in self._players],
+            ticks=[reader.ticker.record() for reader in self._readers],
             ended=ended,
             idle_start_unix_ns=idle[0] if idle else None,
             idle_end_unix_ns=idle[1] if idle else None,
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints must not get among the answers
     if options.cpus:
-        with contextlib.suppress(OSError):  # it is only out of the way less well
+        with contextlib.suppress(OSError):  # it only disturbs the run more then
             os.sched_setaffinity(0, options.cpus)
     with ExitStack() as stack:
         nvml = stack.enter_context(_nvml(options))

@@ -1,4 +1,4 @@
-"""What a source of telemetry is: a few metrics that are read together, at the same ticks."""
+"""A source of telemetry: metrics that are read together, at the same ticks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Columns:
 
 
 class Keys:
-    """Numbers for (subject, metric), shared by all sources; they are given out once and never change."""
+    """Numbers for (subject, metric), shared by all sources; assigned once, they never change."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ class Tape:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around the call that reads: what is written next was read then."""
+        """Around the call that reads: gives the time of what is written next."""
         self._began_ns = self.clock_ns()
         try:
             yield
@@ -98,7 +98,7 @@ class Tape:
         columns.key.append(self._keys.number(subject, metric))
 
     def fail(self, subject: str, metric: str, reason: str) -> None:
-        """The latest reading gave nothing."""
+        """The latest reading failed."""
         self.failures[subject, metric, reason] += 1
         self.write(subject, metric, NAN)
 

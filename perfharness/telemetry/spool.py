@@ -137,7 +137,7 @@ def _has_end(path: Path) -> bool:
 
 
 def finish_spool(spool: Path, target: Path) -> Done:
-    """Make `telemetry.parquet` of a spool and take the spool away. There is never more than one series in memory.
+    """Make `telemetry.parquet` of a spool and remove the spool. Never holds more than one series in memory.
 
     Raises `ResultError` where there is not even one whole batch in it, `OSError` where the file cannot be written.
     """
@@ -149,7 +149,7 @@ def finish_spool(spool: Path, target: Path) -> Done:
         counts = found
     state = reader.state
     if state is None:
-        raise ResultError(f"{spool} holds no reading: the sampler came to its end before it wrote any")
+        raise ResultError(f"{spool} holds no reading: the sampler ended before it wrote any")
     counts = counts[: len(state.keys)]  # a key whose name was not written yet is not known
     temporary, gathered = (target.with_name(f".{target.name}.{end}") for end in ("new", "gathered"))
     try:

@@ -1,4 +1,4 @@
-"""The sampler's clocks: when each tick is due on the monotonic clock, and how far UTC lies from it."""
+"""The sampler's clocks: when each tick is due on the monotonic clock, and the offset of UTC from it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Ticker:
         return True
 
     def record(self) -> TickRecord:
-        """How well it was kept."""
+        """Late and missed ticks."""
         return TickRecord(
             source=self.source, period_ns=self.period_ns, ticks=self.ticks, late=self.late, missed=self.missed,
             latest_ns=self.latest_ns,
@@ -90,7 +90,7 @@ class ClockTie:
             self._moved_ns = moved
 
     def record(self) -> ClockTieRecord:
-        """As it stands in the file."""
+        """As in the file."""
         return ClockTieRecord(offset_ns=self.offset_ns, error_ns=self.error_ns, moved_ns=self._moved_ns)
 
     def _measure(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """How often a source is updated, found from the changes seen, and which readings are therefore new.
 
 Polling faster than a sensor updates reads each value several times. Counted as independent readings, the repeats make
-a mean look surer than it is.
+the uncertainty of a mean too small.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from perfharness.model.telemetry import Float64
 from perfharness.model.trace import Bool, Int64
 
 MIN_CHANGES = 5
-"""Fewer changes do not tell a rhythm."""
+"""Fewer changes give no update period."""
 
 MIN_SHARE = 0.5
-"""At least this share of the times between changes must be one period long; else they tell of the signal, not of the
+"""At least this share of the times between changes must be one period long; else they come from the signal, not the
 source: a temperature changes when it crosses a degree."""
 
 
@@ -27,7 +27,7 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class UpdatePeriod:
-    """`period_ns` is None where the changes do not tell; `resolved` is false where it is no longer than the polling."""
+    """`period_ns` is None where it is not known; `resolved` is false where it is no longer than the polling."""
 
     period_ns: int | None
     changes: int

@@ -197,7 +197,7 @@ def test_a_name_that_only_the_run_can_miss_is_a_finding(workshop: Workshop) -> N
     [
         ("library:never", "it was there and never called"),
         ("json.tool:main", "its module was never imported"),
-        ("__main__:elsewhere", "the script never came to its definition"),
+        ("__main__:elsewhere", "the script never reached its definition"),
     ],
 )
 def test_what_is_never_called_is_told(workshop: Workshop, function: str, why: str) -> None:

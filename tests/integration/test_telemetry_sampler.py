@@ -56,7 +56,7 @@ class Beside:
     def measure(self, companion: TelemetryCompanion, code: str) -> int:
         """Run a process to its end, the companion told of it; returns its pid."""
         with subprocess.Popen([sys.executable, "-c", code]) as process:
-            companion.measured(MeasuredProcess(FOLDER, process.pid, time.time_ns(), self.gpu))
+            companion.process_started(MeasuredProcess(FOLDER, process.pid, time.time_ns(), self.gpu))
             process.wait()
         return process.pid
 

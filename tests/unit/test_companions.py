@@ -44,7 +44,7 @@ class Fake:
     def start(self, context: CompanionContext) -> None:
         self._note("start", f"of {len(context.gpus)} GPUs; folder is there: {context.run_dir.is_dir()}")
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         alive = Path(f"/proc/{process.pid}").exists()
         self._note("measured", f"{process.folder}, alive: {alive}")
         self.on_measured(process)

@@ -73,7 +73,7 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine, opened(tmp_path, mine))
     assert without_clock.busy is None
     assert without_trace.busy is None
-    assert "does not tell when it began" in (without_clock.reason or "")
+    assert "does not have its start time" in (without_clock.reason or "")
     assert "left no trace" in (without_trace.reason or "")
 
 

@@ -10,7 +10,7 @@ from perfharness.cli.live import LogMirror, last_line
 from perfharness.model.findings import Severity
 from perfharness.run_swap import belongs_to_a_run
 from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
-from perfharness_launcher.processes.outcome import last_said, log_tail, signal_name
+from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
 
 WELL = (
     "Generating '/tmp/nsys-report-1d12.qdstrm'\n"
@@ -120,5 +120,5 @@ def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
 
 
 def test_what_was_said_last_is_one_line() -> None:
-    assert last_said("first\n second \nthird\n\n", lines=2) == ": second | third"
-    assert last_said(" \n") == ""
+    assert last_lines("first\n second \nthird\n\n", lines=2) == ": second | third"
+    assert last_lines(" \n") == ""

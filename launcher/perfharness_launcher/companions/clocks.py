@@ -47,7 +47,7 @@ class ClockCompanion:
                 raise ClockError(f"the clocks cannot be set as asked: {'; '.join(refusals)}; what was set is restored")
             self._open = opening.pop_all()
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """Nothing is to be done for a process."""
 
     def stop(self) -> CompanionReport:

@@ -3,7 +3,7 @@
 The order of a launch:
 
 1. each companion's `start`, in the order given, before the first process (and its tracer) is spawned;
-2. `measured`, once for each process, as soon as its pid is known;
+2. `process_started`, once for each process, as soon as its pid is known;
 3. `stop`, in reverse order, after the last measured process has ended and before the tracers write their reports and
    anything is analysed: also after an exception, Ctrl-C, SIGTERM or SIGHUP, and when another companion failed.
    (After SIGKILL nothing can be done; what has to be put right then needs a file of its own on disk.)
@@ -66,7 +66,7 @@ class MeasuredProcess:
 
 @dataclass(frozen=True)
 class CompanionReport:
-    """What a companion leaves.
+    """The result of a companion.
 
     Args:
         findings: for the manifest; one of severity `ERROR` makes the launch exit with 3.
@@ -94,7 +94,7 @@ class Companion(Protocol):
     def start(self, context: CompanionContext) -> None:
         """Be ready when this returns. What raises here has undone what it did: its `stop` is not called."""
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """A measured process has started; quick, for it runs between two polls of the processes."""
 
     def stop(self) -> CompanionReport:
@@ -103,14 +103,14 @@ class Companion(Protocol):
 
 @dataclass
 class Companions:
-    """The companions of one launch, held to the promises above."""
+    """The companions of one launch, called in the order above."""
 
     companions: Sequence[Companion]
     findings: list[Finding] = field(default_factory=list)
-    """What they found, and where they failed; complete after `stop`."""
+    """Their findings and failures; complete after `stop`."""
 
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What they leave for the manifest, by name."""
+    """Their records for the manifest, by name."""
 
     _running: list[Companion] = field(default_factory=list, init=False)
     _failed: set[str] = field(default_factory=set, init=False)
@@ -143,11 +143,11 @@ class Companions:
         else:
             self._running.append(companion)
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """Notify all that a process has started."""
         for companion in self._running:
             try:
-                companion.measured(process)
+                companion.process_started(process)
             except Exception as error:  # noqa: PERF203 - each on its own: the others have to be notified too
                 self._note_failure(companion, f"failed over {process.folder}", error)
 

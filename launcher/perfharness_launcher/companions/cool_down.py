@@ -39,7 +39,7 @@ class CoolDownCompanion:
                 devices, self._target_c, limit_s=self._limit_s, interrupted=context.interrupted, say=self._say
             )
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """Nothing is to be done for a process."""
 
     def stop(self) -> CompanionReport:

@@ -24,7 +24,7 @@ from perfharness_launcher.processes.orphans import belongs
 
 PERIOD_S = 0.5
 JOIN_S = 10.0
-"""How long a question to the driver may take at the end; what was found until then is reported."""
+"""How long a query of the driver may take at the end; what was found until then is reported."""
 
 LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
@@ -36,7 +36,7 @@ SERVERS = frozenset({"nvidia-cuda-mps-server"})
 
 IDLE_UTILISATION_PERCENT = 5
 IDLE_MEMORY_BYTES = 256 << 20
-"""Above either, a GPU on which NVML shows nobody is in use all the same; the driver's own reserve is not counted."""
+"""Above either, a GPU on which NVML lists no process is in use; the driver's own reserve is not counted."""
 
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the pid namespace that the machine started with (Linux, include/linux/proc_ns.h)."""
@@ -78,13 +78,13 @@ class _Watched:
     before: dict[int, GpuUser] = field(default_factory=dict)
     during: dict[int, GpuUser] = field(default_factory=dict)
     doubtful: dict[int, GpuUser] = field(default_factory=dict)
-    """Under pids that mean nothing here: perhaps ours, perhaps not."""
+    """Users under pids of another namespace; they may belong to the run."""
 
     unknown_before: set[int] = field(default_factory=set)
     """Pids that the last poll could not identify."""
 
     refusal: str | None = None
-    looks: int = 0
+    polls: int = 0
 
 
 class ExclusiveGpus:
@@ -118,7 +118,7 @@ class ExclusiveGpus:
         self._thread: threading.Thread | None = None
 
     def start(self, context: CompanionContext) -> None:
-        """Poll the GPUs while none of ours runs, then go on from a thread; without a GPU, do nothing.
+        """Poll the GPUs before any process of the run, then from a thread; without a GPU, do nothing.
 
         Raises:
             LaunchError: exclusive GPUs are required, and one is in use or that is not known.
@@ -130,7 +130,7 @@ class ExclusiveGpus:
             return
         with open_nvml(self._module) as nvml:
             for watched in self._watched:
-                watched.before = {user.pid: user for user in self._users(nvml, watched)}  # none of ours runs yet
+                watched.before = {user.pid: user for user in self._users(nvml, watched)}  # no process of the run yet
                 self._before += self._idle_findings(nvml, watched)
         problems = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
         if self._required and problems:
@@ -140,11 +140,11 @@ class ExclusiveGpus:
         self._thread = threading.Thread(target=self._watch, name="perfharness-exclusive", daemon=True)
         self._thread.start()
 
-    def measured(self, process: MeasuredProcess) -> None:
-        """Nothing: whose a pid is, the process itself shows."""
+    def process_started(self, process: MeasuredProcess) -> None:
+        """Nothing to do: the environment of a process identifies its run."""
 
     def stop(self) -> CompanionReport:
-        """Who was there."""
+        """Stop polling; report the other users."""
         if self._thread is None:
             return CompanionReport()
         self._done.set()
@@ -161,9 +161,9 @@ class ExclusiveGpus:
                     return
 
     def poll(self, nvml: Nvml, watched: _Watched) -> None:
-        """Who is there now. A process may end between two questions, so who is not in /proc must be there twice."""
+        """Read the users. A process may end between two queries, so one that is not in /proc must be listed twice."""
         assert self._view is not None, "started"
-        watched.looks += 1
+        watched.polls += 1
         unknown = {}
         for user in self._users(nvml, watched):
             belongs = True if user.pid in watched.before else self._view.belongs(user.pid)
@@ -203,7 +203,7 @@ class ExclusiveGpus:
         return GpuUser(pid, name, None if memory is None else int(memory))
 
     def _idle_findings(self, nvml: Nvml, watched: _Watched) -> Iterator[Finding]:
-        """Signs of life on a GPU that shows nobody: another container's processes are in no list."""
+        """Signs of use on a GPU without listed processes: another container's processes are in no list."""
         device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
         if device is None or watched.before:
             return
@@ -280,7 +280,7 @@ def _record(watched: _Watched) -> dict[str, Any]:
         "foreign_before": listed(watched.before),
         "foreign_during": listed(watched.during),
         "of_another_pid_namespace": listed(watched.doubtful),
-        "looks": watched.looks,
+        "looks": watched.polls,
         "reason": watched.refusal,
     }
 

@@ -1,4 +1,4 @@
-"""Files out of the kernel's page cache, so that a process starts as after a boot; and which files a process uses."""
+"""Drop files from the page cache, so that a process starts as after a boot; and find the files of a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERIOD_S = 0.05
 def drop_page_cache(files: Collection[Path], drop_caches: Path = DROP_CACHES) -> CacheState:
     """Empty the page cache as far as permitted, and measure what stayed.
 
-    All of it through /proc/sys/vm/drop_caches, which takes root and slows everybody on the machine for a while; else
+    All of it through /proc/sys/vm/drop_caches, which takes root and slows the whole machine for a while; else
     these files alone through posix_fadvise, which leaves what another process has mapped.
 
     Args:
@@ -111,7 +111,7 @@ def resident_bytes(file: Path) -> int | None:
 class FilesInUse:
     """A companion that notes which files the measured processes, and what they start, have mapped or open.
 
-    A file that is opened, read and closed between two polls is not seen, nor then dropped by name.
+    A file that is opened, read and closed between two polls is missed, and then not dropped by name.
     """
 
     name = "files-in-use"
@@ -125,15 +125,15 @@ class FilesInUse:
         self._thread = threading.Thread(target=self._watch, name="perfharness-files", daemon=True)
 
     def start(self, context: CompanionContext) -> None:
-        """Begin to poll."""
+        """Start polling."""
         self._thread.start()
 
-    def measured(self, process: MeasuredProcess) -> None:
-        """One more to poll."""
+    def process_started(self, process: MeasuredProcess) -> None:
+        """Poll this process too."""
         self._pids.append(process.pid)
 
     def stop(self) -> CompanionReport:
-        """End."""
+        """Stop polling."""
         self._done.set()
         self._thread.join()
         return CompanionReport()

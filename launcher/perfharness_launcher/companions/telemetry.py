@@ -55,7 +55,7 @@ class TelemetryCompanion:
         sample_interval_ms: how often.
         measure_idle_s: how long the GPUs are sampled before `start` returns, for their idle power.
         cpus: that the sampler runs on; empty: as this process.
-        command: the sampler's command line, made of its options; others than the real one are for tests.
+        command: the sampler's command line, made of its options; replaced in tests.
         environ: the environment that it gets, less the mark of the run: it is no part of it.
     """
 
@@ -112,7 +112,7 @@ class TelemetryCompanion:
             self._options.spool.unlink(missing_ok=True)
             raise
 
-    def measured(self, process: MeasuredProcess) -> None:
+    def process_started(self, process: MeasuredProcess) -> None:
         """Follow this process too."""
         self._send(Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid)))
 
@@ -230,7 +230,7 @@ def free_cpus(placements: Iterable[Placement]) -> list[int]:
 
 
 def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:
-    """What a reader of the telemetry has to know."""
+    """Findings about the sampling."""
     findings = []
     if ready is not None and ready.nvml_problem is not None:
         findings.append(

@@ -80,7 +80,7 @@ def collect_one(
     report = folder / f"{REPORT_STEM}.nsys-rep"
     recording = folder / f"{REPORT_STEM}.qdstrm"
     try:
-        if recording.exists():  # nsys leaves it only where its own import did not come to a good end
+        if recording.exists():  # nsys leaves it only where its own import failed
             lines = [*without_import(lines), *_import(nsys, recording, report, folder, interrupts, patience_s)]
     except (LaunchError, OSError) as error:
         if report.exists():
@@ -195,7 +195,7 @@ def _import(
 
 
 class ToolStoppedError(LaunchError):
-    """A tool of nsys did not come to its end by itself."""
+    """A tool of nsys did not end by itself."""
 
 
 def run_tool(

@@ -23,7 +23,7 @@ WANTED_OPTIONS = (
 
 @dataclass(frozen=True)
 class NsysInstall:
-    """One nsys found on the machine, and what was found out about it.
+    """One nsys on the machine, and its capabilities.
 
     Args:
         version: `(2023, 4, 4)`; None where `--version` gave nothing to read.

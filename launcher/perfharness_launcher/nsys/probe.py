@@ -1,4 +1,4 @@
-"""Find nsys on the machine and find out what it can do: version, importer, options, and whether it records nvtx."""
+"""Find nsys on the machine and probe its capabilities: version, importer, options, and whether it records nvtx."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perfharness_launcher.nsys.collect import ToolStoppedError, collect_one, run
 from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
 
 NSYS_VARIABLE = "PERFHARNESS_NSYS"
-"""Path of an nsys, looked at before all others."""
+"""Path of an nsys, preferred to all others."""
 
 PROBE_TIMEOUT_S = 60
 IMPORTER = "QdstrmImporter"
@@ -52,7 +52,7 @@ NVTX_PINNED = "0.2.11"
 """Newest nvtx that every nsys records; from 0.2.12 on it uses an interface that older ones do not record."""
 
 NSYS_WITHOUT = (2023, 4)
-"""Newest nsys seen to record no range of a newer nvtx, without a word."""
+"""Newest nsys seen to record no range of a newer nvtx, without a warning."""
 
 NSYS_RECORDS = (2025, 3)
 """Oldest nsys seen to record both."""
@@ -262,7 +262,7 @@ class Trial:
     """Result of tracing a tiny program.
 
     Args:
-        ranges: how many of the `TRIAL_RANGES` stand in the trace; None: there was no trace to read.
+        ranges: how many of the `TRIAL_RANGES` are in the trace; None: there was no trace to read.
         reason: why not all of them; empty where they do.
     """
 
@@ -286,7 +286,7 @@ def try_nsys(nsys: NsysInstall, python: str) -> Trial:
             run_tool(command, folder, Interrupts(), TRIAL_TIMEOUT_S)
         except (ToolNotFoundError, ToolStoppedError) as error:
             return Trial(None, f"{nsys.path} could not run a program of two ranges: {error}")
-        except LaunchError as error:  # a trace may be there all the same
+        except LaunchError as error:  # there may be a trace nevertheless
             failure = str(error)
         collected = collect_one(nsys, folder, Interrupts(), TRIAL_TIMEOUT_S)
         if collected.trace is None:

@@ -1,4 +1,4 @@
-"""What CUDA can be pointed at, through NVML: GPUs and MIG instances by UUID, and the choice among them."""
+"""What CUDA can use, through NVML: GPUs and MIG instances by UUID, and the choice among them."""
 
 from __future__ import annotations
 

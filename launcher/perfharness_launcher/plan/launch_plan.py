@@ -26,7 +26,7 @@ MIN_SAMPLE_INTERVAL_MS = 5.0
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """All that will be started, and what is known to be wrong with it beforehand."""
+    """All that will be started, and the findings known beforehand."""
 
     options: LaunchOptions
     tracer: TracerRecord

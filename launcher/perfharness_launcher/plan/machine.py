@@ -1,4 +1,4 @@
-"""What the plan rests on: GPUs, nsys, the interpreter, the script, the output folder, the machine itself."""
+"""What the plan depends on: GPUs, nsys, the interpreter, the script, the output folder, the machine itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InterpreterFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What the plan rests on.
+    """What the plan depends on.
 
     Args:
         gpus: what CUDA can be pointed at, one each: a GPU, or each MIG instance of a GPU that has MIG on.
@@ -104,7 +104,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
 
 
 def _annotations(options: LaunchOptions, interpreter: InterpreterFacts) -> AnnotationFacts:
-    """What the script is annotated with; not looked into where something else is wrong with script or interpreter."""
+    """The annotations of the script; not checked where script or interpreter have another problem."""
     if not options.is_python_script or not interpreter.has_perfharness or _script_problem(options):
         return AnnotationFacts()
     return read_annotations(options.annotate, options.annotate_torch, Path(options.script), interpreter.executable)
@@ -123,7 +123,7 @@ def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts
 
 
 def ask_interpreter(python: str) -> InterpreterFacts:
-    """What the interpreter would import, asked of itself."""
+    """What the interpreter would import, as it reports itself."""
     executable = shutil.which(python)
     if executable is None:
         return InterpreterFacts(python, problem=f"--python {python}: no such program")

@@ -376,7 +376,7 @@ def command_of(options: LaunchOptions, *more: str) -> list[str]:
 
 
 def sentences_of(error: ValidationError) -> Iterator[str]:
-    """What is wrong, a sentence a setting."""
+    """The problems, a sentence per setting."""
     for problem in error.errors(include_url=False, include_context=False):
         name = str(problem["loc"][0])
         if problem["type"] == "extra_forbidden":

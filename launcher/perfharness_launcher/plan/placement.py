@@ -16,12 +16,12 @@ UNBOUND = Placement()
 
 LEAST_PART_OF_AN_EVEN_SHARE = 0.5
 """By default a process is bound to the CPUs near its GPU only where the allowed ones among them are at least this part
-of what an even division over the nodes would give: a cgroup may leave us two CPUs there and sixteen elsewhere."""
+of what an even division over the nodes would give: a cgroup may leave two CPUs there and sixteen elsewhere."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The placements of a plan's processes, in their order, and why they are so."""
+    """The placements of a plan's processes, in their order, and the reason."""
 
     placements: tuple[Placement, ...]
     reason: str

@@ -1,4 +1,4 @@
-"""Which CPUs there are, which of them we may use, and which are near a GPU: from /sys, /proc and NVML."""
+"""Which CPUs there are, which of them the launch may use, and which are near a GPU: from /sys, /proc and NVML."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _read(path: Path) -> str:
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """The other way; what is no list of CPUs is empty."""
+    """The inverse; empty for text that is no list of CPUs."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

@@ -172,7 +172,7 @@ def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any, bool]:
     watched = [control, wakeup]
     timeout: float | None = None
     while True:
-        while True:  # orphans of the measured process come to this one
+        while True:  # orphans of the measured process become children of this one
             ended, wait_status, usage = os.wait4(-1, os.WNOHANG)
             if ended == pid:
                 return wait_status, usage, control not in watched
@@ -191,7 +191,7 @@ def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any, bool]:
 
 
 def _kill_descendants() -> None:
-    """Kill all below this process; in rounds, for the children of whoever is killed come to this one."""
+    """Kill all below this process; in rounds, for the children of killed processes become children of this one."""
     for _ in range(KILL_ROUNDS):
         below = _descendants()
         if not below:

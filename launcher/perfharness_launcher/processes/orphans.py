@@ -1,4 +1,4 @@
-"""The processes of a run, found whatever they do to hide, and ended when the run is over.
+"""Finds all processes of a run, and ends them when the run is over.
 
 The run's id in the environment finds nsys's agent, which starts a session of its own and outlives its parent. But a
 process may change its title (which overwrites the environment that the kernel shows), clear its environment, fork twice
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import psutil
 
 RUN_ID_VARIABLE = "PERFHARNESS_RUN_ID"
-"""Marks every process of a run, so that none is left behind."""
+"""Marks every process of a run, so that none is left running."""
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
@@ -28,7 +28,7 @@ Identity = tuple[int, float]
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """While open, processes that lose their parent become ours, so that they can be found and reaped."""
+    """While open, processes that lose their parent become children of this one, to be found and reaped."""
     before = ctypes.c_int(0)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -54,11 +54,11 @@ def _adopts_orphans() -> bool:
 
 
 class RunProcesses:
-    """The processes of one run, this one left out.
+    """The processes of one run, without this one.
 
-    Where this process adopts orphans (`adopting_orphans`), all that come to it belong to the run. It must start no
-    others meanwhile, so a program that has the launcher inside it (a notebook) does not adopt: what clears the run's id
-    from its environment and loses its helper is not found then.
+    Where this process adopts orphans (`adopting_orphans`), these all belong to the run. It must start no others
+    meanwhile, so a program that has the launcher inside it (a notebook) does not adopt: what clears the run's id from
+    its environment and loses its helper is not found then.
 
     Args:
         run_id: what its processes carry in their environment, unless they took it out.
@@ -75,7 +75,7 @@ class RunProcesses:
             self._not_adopted.add(_identity(psutil.Process(pid)))
 
     def living(self) -> list[psutil.Process]:
-        """Those that carry the run's id, orphans that came to this process since the start, and all below both."""
+        """Those that carry the run's id, orphans adopted since the start, and all below both."""
         parents: dict[int, int] = {}
         processes: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
@@ -90,7 +90,7 @@ class RunProcesses:
         return [processes[pid] for pid in sorted(found & processes.keys()) if is_alive(processes[pid])]
 
     def cpu_s(self) -> float:
-        """CPU time that those which live have used, in seconds."""
+        """CPU time of the living processes, in seconds."""
         used = 0.0
         for process in self.living():
             with contextlib.suppress(psutil.Error):
@@ -162,7 +162,7 @@ def belongs(process: psutil.Process, run_id: str) -> bool:
 
 
 def carries(process: psutil.Process, run_id: str) -> bool:
-    """Whether the run's id stands in the environment of a process, as far as that can be read."""
+    """Whether the run's id is in the environment of a process, as far as that can be read."""
     try:
         return process.environ().get(RUN_ID_VARIABLE) == run_id
     except (psutil.Error, OSError):

@@ -21,7 +21,7 @@ from perfharness_launcher.processes.supervise import Ending
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
-LOST = "was killed together with the helper that stood between it and its tracer"
+LOST = "was killed together with the helper between it and its tracer"
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
@@ -183,12 +183,12 @@ def _hint_of_exception(stderr: str, program: str) -> str:
     if name is not None:
         return "The script raised this itself; correct it, or run it without perfharness to see the same."
     if any(line.strip().startswith("usage:") for line in lines):
-        return "The script refused its arguments: what follows SCRIPT is its own, our options stand before it."
+        return "The script refused its arguments: what follows SCRIPT is its own, ours go before it."
     return "The script ended with this code itself (sys.exit); its stdout.log and stderr.log say more."
 
 
 def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:
-    """The end of the first log that has anything in it."""
+    """The end of the first log that is not empty."""
     for log in logs:
         if text := log_tail(folder / log):
             return f"; the end of {log}:\n{text}"
@@ -203,7 +203,7 @@ def _how_it_failed(record: ProcessRecord) -> str:
 
 def _tracer_death(ending: Ending) -> str | None:
     if ending.tracer_killed:
-        return "was still writing its report when patience ended and was killed"
+        return "was still writing its report when the time limit ended, and was killed"
     code = ending.tracer_exit_code
     return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
 
@@ -220,7 +220,7 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
 
 
-def last_said(text: str, lines: int = 5) -> str:
+def last_lines(text: str, lines: int = 5) -> str:
     """The last lines that a process printed, in one line behind a colon; empty where there are none."""
     printed = [line.strip() for line in text.strip().splitlines()[-lines:]]
     return f": {' | '.join(printed)}" if printed else ""
@@ -233,16 +233,16 @@ NEVER_CALLED = (
     "Another module may have taken it before it was replaced, or a process that was started anew called it.",
 )
 NO_MODULE_CALLED = (
-    "no call of a module was heard of",
+    "no call of a module was recorded",
     "One that is compiled in place (`model.compile()`) is not: use `torch.compile(model)`, or annotate what calls it.",
 )
 NEVER_DEFINED = (
-    "the script never came to its definition",
+    "the script never reached its definition",
     "Name a function that is defined on every way through the script.",
 )
 NEVER_IMPORTED = (
     "its module was never imported",
-    "Name it in the module that the pipeline uses, or leave it away.",
+    "Name it in the module that the pipeline uses, or omit it.",
 )
 
 
@@ -254,8 +254,8 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
             yield Finding(
                 "annotations-not-told",
                 Severity.WARNING,
-                "The process ended without telling which annotated functions it found and called.",
-                "A script that leaves by os._exit, or replaces itself by another program, cannot tell.",
+                "The process ended without reporting which annotated functions it found and called.",
+                "A script that leaves by os._exit, or replaces itself by another program, cannot report it.",
                 record.folder,
             )
         return
@@ -314,6 +314,6 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
 
 
 def _severity(note: FunctionNote, annotations: Annotations) -> Severity:
-    """Without its batches there is nothing of what was asked for."""
+    """Without its batches, a launch measures nothing."""
     batches = {function.target for function in annotations.functions if function.is_batch}
     return Severity.ERROR if note.function in batches else Severity.WARNING

@@ -76,7 +76,7 @@ class ProcessSpec:
         folder: its name inside the run folder, `proc_X_gpu_Y`.
         command: the measured command, the embedded tracer included.
         environment: what is added to, or set over, the launcher's own environment.
-        placement: CPUs and memory of the measured process, its tracer's own processes left out.
+        placement: CPUs and memory of the measured process, without its tracer's own processes.
     """
 
     index: int
@@ -99,7 +99,7 @@ class ProcessGroup:
     Args:
         nsys: how nsys traces them; None: it does not.
         timeout_s: for each process, from its start; None: no limit.
-        barrier_timeout_s: how long those that have come to the start barrier wait for the others, from the first one
+        barrier_timeout_s: how long those at the start barrier wait for the others, from the first one
             on; None: there is no barrier.
     """
 
@@ -129,7 +129,7 @@ class ChildStatus:
 
 @dataclass
 class RunningProcess:
-    """One measured process with all that stands around it.
+    """One measured process with its tracer, helper and logs.
 
     Args:
         command: as a user would type it.
@@ -151,7 +151,7 @@ class RunningProcess:
     _unread: bytes = b""
 
     def refresh(self) -> ChildStatus:
-        """Read what `child.py` has written since the last time, and see whether it is still there to write more."""
+        """Read what `child.py` has written since the last time, and check whether it is still alive."""
         if self.is_over:
             return self.status
         gone = self._is_gone()
@@ -161,14 +161,14 @@ class RunningProcess:
         return self.status
 
     def leftovers(self) -> list[str]:
-        """Command lines of what the measured process left running and its helper, which has ended, had to end."""
+        """Command lines of what the measured process left running and its helper had to end."""
         self._read()
         return self.status.left
 
     def _read(self) -> None:
         *lines, self._unread = (self._unread + self.status_file.read()).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._apply(json.loads(line))
 
     def _is_gone(self) -> bool:
         """Whether no helper is left to report on the measured process."""
@@ -193,7 +193,7 @@ class RunningProcess:
             self.status.lost = True
 
     def restart(self) -> None:
-        """Start the tracer again, nothing of the user's having run yet."""
+        """Start the tracer again, before the script has run."""
         self.kill_tracer()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(END_S)
@@ -201,7 +201,7 @@ class RunningProcess:
         self.status = ChildStatus()
         self.popen = _popen(self.argv, self.environment, self.folder / TRACER_LOG)
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _apply(self, report: dict[str, Any]) -> None:
         state = report["state"]
         if state == "ready":
             self.status.ready = True
@@ -229,9 +229,9 @@ class RunningProcess:
         """Whether the measured process has ended or will never start; the tracer may still be at work."""
         return self.status.ended is not None or self.status.not_started is not None or self.status.lost
 
-    def send(self, word: bytes) -> None:
-        """Send `child.py` a signal."""
-        os.write(self.control, word)
+    def send(self, order: bytes) -> None:
+        """Send `child.py` an order, `GO` or `RELEASE`."""
+        os.write(self.control, order)
 
     def signal_measured(self, number: signal.Signals) -> None:
         """Send a signal to the measured process and its own children."""
@@ -244,7 +244,7 @@ class RunningProcess:
             _signal_group(self.popen.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Give back what the launcher holds of it, once all of it has ended."""
+        """Release its resources, once all of it has ended."""
         with contextlib.suppress(OSError):
             os.close(self.control)
         self.status_file.close()
@@ -339,7 +339,7 @@ def _tmp_dir(folder: Path) -> Path:
 
 
 def planned_command(spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path) -> list[str]:
-    """The command line as a user would type it: the tracer and the measured command, without our own helper."""
+    """The command line as a user would type it: the tracer and the measured command, without the helper."""
     return list(spec.command) if nsys is None else profile_command(nsys, run_dir / spec.folder, spec.command)
 
 

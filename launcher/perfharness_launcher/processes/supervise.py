@@ -236,7 +236,7 @@ class Supervisor:
         if not watch.is_announced and pid is not None and start is not None:
             watch.is_announced = True
             gpu = process.spec.gpu
-            self.companions.measured(
+            self.companions.process_started(
                 MeasuredProcess(process.spec.folder, pid, start, None if gpu is None else gpu.uuid)
             )
 
@@ -363,7 +363,7 @@ class _Activity:
         self._cpu_s = 0.0
 
     def is_idle(self) -> bool:
-        """Asked at every poll; answered anew every second, for it takes a while."""
+        """Called at every poll; updated once a second, for it takes a while."""
         now = self._clock()
         if now < self._asked + 1:
             return False

@@ -19,7 +19,7 @@ from perfharness.bench.spec import SPEC_NAME, CaseSpec
 from perfharness.boot import without_current_folder
 from perfharness.errors import BackendError
 from perfharness.model import environment
-from perfharness_launcher.processes.outcome import last_said
+from perfharness_launcher.processes.outcome import last_lines
 
 FOLDER = "stages"
 WARMUP_BATCHES = 5
@@ -69,7 +69,7 @@ def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
     (stages_folder / "launch.log").write_text(done.stdout + done.stderr)
     results = sorted((stages_folder / "run").glob("proc_*/benchmark.json"))
     if done.returncode not in (0, 3) or not results:
-        said = last_said(done.stdout + done.stderr)
+        said = last_lines(done.stdout + done.stderr)
         raise BackendError(f"the pipeline could not be measured (exit {done.returncode}){said}")
     whole = json.loads((stages_folder / "run" / "benchmark_mean.json").read_text())
     return read_stages(json.loads(results[0].read_text()), whole)

@@ -23,7 +23,7 @@ def nullable(values: npt.NDArray[Any], is_null: Bool) -> pa.Array:
 
 
 def unknown_is_null(values: Int64) -> pa.Array:
-    """A column in which -1 stands for null."""
+    """A column with -1 as null."""
     return nullable(values, values < 0)
 
 
@@ -44,7 +44,7 @@ def constant(value: str, count: int) -> pa.DictionaryArray:
 
 
 def unix_times(start_ns: Int64, session_start_unix_ns: int | None) -> pa.Array:
-    """UTC nanoseconds of trace times; all null where the trace does not tell when it began."""
+    """UTC nanoseconds of trace times; all null where the trace has no start time."""
     if session_start_unix_ns is None:
         return pa.nulls(len(start_ns), pa.int64())
     return pa.array(start_ns + session_start_unix_ns)

@@ -102,7 +102,7 @@ def write_csv(parts: Iterator[pa.Table], file: TextIO) -> None:
 
 
 def write_json_rows(parts: Iterator[pa.Table], file: TextIO) -> None:
-    """A JSON list, one object a line; the text is put together in Arrow, without a Python object a row."""
+    """A JSON list, one object per line; the text is put together in Arrow, without a Python object a row."""
     separator = "\n"
     file.write("[")
     for part in parts:
