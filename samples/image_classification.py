@@ -37,7 +37,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network says of one file."""
+    """The network's answer for one file."""
 
     file: str
     label: str
@@ -110,7 +110,7 @@ def preprocess(images: Sequence[Pixels], device: torch.device) -> torch.Tensor:
     """Decoded images on the host -> (N, 3, 64, 64) float on `device`, scaled and normalised there."""
     host = torch.from_numpy(np.stack(images))
     if device.type == "cuda":
-        host = host.pin_memory()  # or the copy below could not run beside the host
+        host = host.pin_memory()  # or the copy below would block the host
     planes = host.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
     scaled = functional.interpolate(planes, (INPUT_SIDE, INPUT_SIDE), mode="bilinear", antialias=True)
     return (scaled - MEAN) / STD

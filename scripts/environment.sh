@@ -1,5 +1,5 @@
 # Sourced by scripts/demo and scripts/test: finds a Python and makes a virtual environment with the checkout in it.
-# PYTHON names the interpreter to use; without it the first one that is new enough is taken.
+# PYTHON names the interpreter to use; without it the first one that is new enough is used.
 
 fail() {
   echo "$(basename "$0"): $*" >&2

@@ -1,10 +1,10 @@
-"""What all tests share."""
+"""Settings of all tests."""
 
 from __future__ import annotations
 
 import contextlib
 
-# How fast a machine is that does other things besides says nothing about the code. A machine with a GPU that runs only
+# The speed of a shared machine does not depend on the code. A machine with a GPU that runs only
 # tests/gpu may be without Hypothesis.
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings

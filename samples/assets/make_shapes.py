@@ -1,4 +1,4 @@
-"""Draw the JPEG images of this folder and train the network that tells them apart; two minutes on two CPU cores.
+"""Draw the JPEG images of this folder and train the network that classifies them; two minutes on two CPU cores.
 
     python -m samples.assets.make_shapes        from the root of the checkout
 
@@ -59,7 +59,7 @@ def turned(points: list[Point], angle: float, centre: Point, radius: float) -> l
 
 
 def on_circle(count: int, radii: tuple[float, ...]) -> list[Point]:
-    """`count` points around the circle, their radii taken in turn."""
+    """`count` points around the circle, their radii in rotation."""
     steps = [(2 * math.pi * i / count, radii[i % len(radii)]) for i in range(count)]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for angle, radius in steps]
 

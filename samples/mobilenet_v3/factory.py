@@ -1,6 +1,6 @@
 """MobileNetV3-Large for every backend: `perfharness bench --model samples.mobilenet_v3.factory:create ...`.
 
-Adding a framework: a module beside this one with a function `build(weights, precision)`, and its line here.
+Adding a framework: a module next to this one with a function `build(weights, precision)`, and its line here.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def calibrate(weights: Weights, images: Array) -> Weights:
 
     Found in the order of execution, each layer on what the layers before give with their new statistics. The linear
     layers' outputs have mean 0 over the images, and together a standard deviation of 1 and 3, as a trained network's
-    logits have: they tell images apart rather than repeat one vector. `weights` takes them over, and they are returned
-    by name; `hidden.scale` and `classifier.scale` are factors of these weights.
+    logits have: they differ between images rather than repeat one vector. They are stored in `weights` and
+    returned by name; `hidden.scale` and `classifier.scale` are factors of these weights.
     """
     found: Weights = {}
 

@@ -34,7 +34,7 @@ def weights() -> Weights:
 def seeded() -> Weights:
     """Random, with batch norms and linear layers that fit: the same numbers on every machine.
 
-    What `reference.calibrate` found for `calibration_images` lies in statistics.npz, in fp16: nobody waits for it.
+    What `reference.calibrate` found for `calibration_images` is in statistics.npz, in fp16, which saves the time.
     """
     made = untouched()
     with np.load(STATISTICS) as file:

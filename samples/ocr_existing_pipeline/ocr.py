@@ -1,4 +1,4 @@
-"""Reading text off images with RapidOCR and ONNX Runtime: somebody else's pipeline, annotated from the outside.
+"""Reading text off images with RapidOCR and ONNX Runtime: a third-party pipeline, annotated from the outside.
 
 Nothing in the package is edited. Its steps are attributes of its engine object; each is replaced, on this one object,
 by the same callable inside a range.

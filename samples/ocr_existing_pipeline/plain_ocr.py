@@ -1,4 +1,4 @@
-"""The same pipeline as `ocr.py`, knowing nothing of perfharness or NVTX: `annotations.toml` says what is measured."""
+"""The same pipeline as `ocr.py`, without perfharness or NVTX: `annotations.toml` names the functions to measure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One action on a run folder, over and over, each time with a fault at another file operation.
 
-python -m tests.campaigns.faulty_process LIBRARY PLACE ACTION PLACES, with LIBRARY preloaded, prints what came out.
+python -m tests.campaigns.faulty_process LIBRARY PLACE ACTION PLACES, with LIBRARY preloaded, prints the result.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Ground:
         run(["analyze", "-w", "2", str(self.out)])
 
     def problem(self, *, any_run: bool = False) -> str | None:
-        """What is wrong when the next command looks, or None."""
+        """The problem that the next command finds, or None."""
         try:
             read_manifest(self.out)
         except PerfHarnessError as error:

@@ -1,4 +1,4 @@
-"""What tests on a GPU share: a machine that has imported PyTorch and used its GPU once."""
+"""Fixture of the GPU tests: PyTorch imported and the GPU used once."""
 
 from __future__ import annotations
 

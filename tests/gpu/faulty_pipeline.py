@@ -1,4 +1,4 @@
-"""A pipeline with one planted fault, and its mended twin: what `perfharness diagnose` has to tell apart on a GPU.
+"""A pipeline with one planted fault, or with it fixed: `perfharness diagnose` has to distinguish the two on a GPU.
 
 perfharness launch tests/gpu/faulty_pipeline.py FAULT [--mended]
 """
@@ -65,7 +65,7 @@ def item(mended: bool) -> Work:
 
 
 def pageable(mended: bool) -> Work:
-    """Copies from pageable memory beside some computing; mended: from pinned memory, on a stream of their own."""
+    """Copies from pageable memory next to some computing; mended: from pinned memory, on a stream of their own."""
     host = torch.empty(COPY_FLOATS, pin_memory=mended)
     target = torch.empty(COPY_FLOATS, device=DEVICE)
     compute, side = heavy(), torch.cuda.Stream()
@@ -109,7 +109,7 @@ def tiny(mended: bool) -> Work:
 
 
 def sleep(mended: bool) -> Work:
-    """A sleep in Python beside real work; mended: without it."""
+    """A sleep in Python next to real work; mended: without it."""
     compute = heavy()
 
     def faulty(index: int) -> object:
@@ -120,7 +120,7 @@ def sleep(mended: bool) -> Work:
 
 
 def first_use(mended: bool) -> Work:
-    """Functions used for the first time in the first batches; the mended run sets these apart (`-w 5`)."""
+    """Functions used for the first time in the first batches; the mended run excludes these (`-w 5`)."""
     del mended
     compute = heavy()
     a = torch.randn(256, 256, device=DEVICE)
@@ -162,7 +162,7 @@ def elementwise(mended: bool) -> Work:
 
 
 def clones(mended: bool) -> Work:
-    """Copies inside the GPU, whose bytes a trace tells; mended: matrix products in their place."""
+    """Copies inside the GPU, whose bytes are in a trace; mended: matrix products in their place."""
     if mended:
         return heavy()
     source = torch.zeros(LARGE_FLOATS, device=DEVICE)

@@ -44,7 +44,7 @@ def main() -> None:
         for _ in range(BATCHES):
             infer(net, items)
         return
-    from perfharness import PerfRecorder  # the other way must do without
+    from perfharness import PerfRecorder  # not imported without --recorder
 
     perf = PerfRecorder("model")
     with perf.range("pipeline"):

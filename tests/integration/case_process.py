@@ -1,4 +1,4 @@
-"""A case of the benchmark in a real process of its own, for tests that look at what it leaves."""
+"""A case of the benchmark in a real process, for tests of its files."""
 
 from __future__ import annotations
 

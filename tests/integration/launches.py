@@ -1,4 +1,4 @@
-"""Real launches, for tests that look at what becomes of them: run to the end, or watched while they go on."""
+"""Real launches for tests: run to the end, or watched while they run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_to_the_end(
 
 @contextlib.contextmanager
 def launching(arguments: tuple[object, ...], environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A launcher that goes on while the test looks on; ended with the test whatever happens."""
+    """A launcher that runs while the test watches; always ended with the test."""
     with subprocess.Popen(
         command(*arguments),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True,
@@ -76,7 +76,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def hanging(out: Path, count: int) -> bool:
-    """Whether so many processes of the run being written have come to where they hang."""
+    """Whether so many processes of the run being written have reached the point where they hang."""
     logs = list(out.glob(".perfharness-run-*/proc_*/stdout.log"))
     return sum("hanging" in log.read_text() for log in logs) == count
 

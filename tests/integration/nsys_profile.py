@@ -15,7 +15,7 @@ def nsys_profile(
 ) -> subprocess.CompletedProcess[str]:
     """Record the NVTX ranges of a program into `report` (`*.nsys-rep`).
 
-    Once more where nsys leaves its recording, which says that its importer failed, as it does once in a few hundred
+    Repeated where nsys leaves its raw recording, which means that its importer failed, as it does once in a few hundred
     times; the launcher imports such a recording again (perfharness_launcher/nsys/collect.py).
     """
     command = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", *options]

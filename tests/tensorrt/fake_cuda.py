@@ -1,6 +1,6 @@
-"""CUDA's runtime on the host: streams that do nothing until they are waited for, memory that knows whose it is.
+"""CUDA's runtime on the host: streams that run when they are synchronised, memory with its kind.
 
-Every call is bound to the signature of the real function of cuda-python, so that one which it would refuse fails here.
+Every call is bound to the signature of the real function of cuda-python, so that a call which that refuses fails here.
 """
 
 # ruff: noqa: N802  # methods have the names of CUDA's functions
@@ -22,7 +22,7 @@ OK = real.cudaError_t.cudaSuccess
 
 @dataclass
 class Stream:
-    """What is to be done, in order."""
+    """Pending work, in order."""
 
     number: int
     pending: list[Work] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Graph:
 
 
 class FakeCuda:
-    """Stands in for the module `cuda.bindings.runtime`.
+    """Replaces the module `cuda.bindings.runtime`.
 
     Args:
         room_bytes: of the device.
@@ -68,7 +68,7 @@ class FakeCuda:
         self.memory: dict[str, dict[int, Any]] = {"host": {}, "device": {}}
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(real, name)  # what the real module has not, this has not
+        found = getattr(real, name)  # raises for names that the real module lacks
         if not callable(found) or isinstance(found, type):
             return found
         does = getattr(type(self), f"_{name}", None)

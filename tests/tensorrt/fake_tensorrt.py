@@ -1,8 +1,8 @@
 """A TensorRT that computes ONNX models on the host, in a fake CUDA's streams, and refuses what the real one refuses.
 
-Names, arguments and properties are those of the real bindings (`guard`, `tables/`). What it does beyond them is what
-NVIDIA's documentation says: nothing runs before all shapes and addresses are set, an engine of another version is
-refused, what fails answers None or False and logs why.
+Names, arguments and properties are those of the real bindings (`guard`, `tables/`). Its behaviour is that of
+NVIDIA's documentation: nothing runs before all shapes and addresses are set, an engine of another version is
+refused, failing calls return None or False and log the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATION_BYTES = 1000
 
 
 class World:
-    """What is shared by all objects of one fake TensorRT, and what a test wants to go wrong.
+    """State shared by all objects of one fake TensorRT, and the faults that a test plants.
 
     Args:
         fails: name of a call -> the message that it logs instead of doing anything.
@@ -51,7 +51,7 @@ class World:
 
 
 def fake_tensorrt(version: str, cuda: FakeCuda) -> tuple[Any, World]:
-    """Stands in for the module `tensorrt` or `tensorrt_rtx`."""
+    """Replaces the module `tensorrt` or `tensorrt_rtx`."""
     module, world = Module(read_table(version)), World(cuda)
     severity = module.enum("ILogger.Severity")
     module.ILogger = type("ILogger", (), {"Severity": severity, "__init__": lambda self: None})  # type: ignore[attr-defined]
@@ -92,11 +92,11 @@ class IHostMemory(_Object):
 
 class ITensor(_Object):
     def __init__(self, name: str, shape: tuple[int, ...], kind: str) -> None:
-        self._told = name, shape, kind
+        self._description = name, shape, kind
 
-    name = property(lambda self: self._told[0])
-    shape = property(lambda self: self._told[1])
-    dtype = property(lambda self: self._module.DataType[self._told[2]])
+    name = property(lambda self: self._description[0])
+    shape = property(lambda self: self._description[1])
+    dtype = property(lambda self: self._module.DataType[self._description[2]])
 
 
 class ILayer(_Object):
@@ -111,11 +111,11 @@ class ILayer(_Object):
 
 
 class ParserError(_Object):
-    def __init__(self, told: str) -> None:
-        self._told = told
+    def __init__(self, description: str) -> None:
+        self._description = description
 
     def desc(self) -> str:
-        return self._told
+        return self._description
 
     def node_name(self) -> str:
         return "a_node"
@@ -241,7 +241,7 @@ class Builder(_Object):
             self._log("Network has dynamic or shape inputs, but no optimization profile has been defined.")
             return None
         self._world.builds += 1
-        told = {
+        description = {
             "version": self._module.__version__,
             "profiles": config._profiles,
             "flags": sorted(config._flags),
@@ -249,7 +249,7 @@ class Builder(_Object):
             "workspace": config._limit,
             "model": network._model.SerializeToString(),
         }
-        return self._made("IHostMemory", b"FAKE" + pickle.dumps(told))
+        return self._made("IHostMemory", b"FAKE" + pickle.dumps(description))
 
 
 class Runtime(_Object):
@@ -263,26 +263,26 @@ class Runtime(_Object):
         if not serialized_engine.startswith(b"FAKE"):
             self._log("IRuntime::deserializeCudaEngine: Error Code 1: Serialization (magicTag does not match)")
             return None
-        told = pickle.loads(serialized_engine[4:])
-        if told["version"] != self._module.__version__:
+        description = pickle.loads(serialized_engine[4:])
+        if description["version"] != self._module.__version__:
             self._log(
                 "The engine plan file is not compatible with this version of TensorRT, expecting library version "
-                f"{self._module.__version__} got {told['version']}, please rebuild."
+                f"{self._module.__version__} got {description['version']}, please rebuild."
             )
             return None
-        return self._made("ICudaEngine", told, self._logger)
+        return self._made("ICudaEngine", description, self._logger)
 
 
 class ICudaEngine(_Object):
-    def __init__(self, told: dict[str, Any], logger: Any) -> None:
-        self._told, self._logger = told, logger
-        self._model = onnx.load_from_string(told["model"])
+    def __init__(self, description: dict[str, Any], logger: Any) -> None:
+        self._description, self._logger = description, logger
+        self._model = onnx.load_from_string(description["model"])
         graph = self._model.graph
         self._inputs = {each.name: _described(each) for each in graph.input}
         self._outputs = {each.name: _described(each) for each in graph.output}
 
     num_io_tensors = property(lambda self: len(self._inputs) + len(self._outputs))
-    num_optimization_profiles = property(lambda self: max(1, len(self._told["profiles"])))
+    num_optimization_profiles = property(lambda self: max(1, len(self._description["profiles"])))
     device_memory_size = property(lambda self: ACTIVATION_BYTES)
     device_memory_size_v2 = property(lambda self: ACTIVATION_BYTES)
 
@@ -302,7 +302,7 @@ class ICudaEngine(_Object):
         return self._module.DataType[(self._inputs | self._outputs)[name][2]]
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
-        return list(self._told["profiles"][profile_index][name])
+        return list(self._description["profiles"][profile_index][name])
 
     def create_engine_inspector(self) -> Any:
         return self._made("EngineInspector", self)
@@ -393,7 +393,10 @@ class IExecutionContext(_Object):
     def get_tensor_shape(self, name: str) -> Any:
         if "deciding" in name:
             return (-1,)
-        empty = {each: np.zeros(self._shapes[each], _numpy(told[2])) for each, told in self._engine._inputs.items()}
+        empty = {
+            each: np.zeros(self._shapes[each], _numpy(description[2]))
+            for each, description in self._engine._inputs.items()
+        }
         return self._computed(empty)[name].shape
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
@@ -453,4 +456,4 @@ def _described(value: Any) -> tuple[str, tuple[int, ...], str]:
 
 
 def _numpy(kind: str) -> str:
-    return {told: name for name, told in KINDS.items()}[kind]
+    return {description: name for name, description in KINDS.items()}[kind]

@@ -84,7 +84,7 @@ def process_record(index: int, **changes: Any) -> ProcessRecord:
 
 
 def two_processes(folder: Path, second_start: int | None = RUN_START + 5 * MS) -> Path:
-    """A run of two processes that had the same process id, in containers of their own, say."""
+    """A run of two processes that had the same process id, as in separate containers."""
     recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite", RUN_START + 2 * MS)
     recorded_trace(folder / "proc_1_gpu_0" / "trace.sqlite", second_start)
     return run_folder(folder, process_record(0), process_record(1))

@@ -17,7 +17,7 @@ class Killed(BaseException):
 
 
 class _Faults:
-    """What an audit hook, which cannot be taken away again, asks at each operation."""
+    """Called by an audit hook, which cannot be removed, at each operation."""
 
     def __init__(self) -> None:
         self.folder: str | None = None

@@ -145,7 +145,7 @@ def test_how_a_precision_is_set(
     path.write_bytes(tiny_models.onnx_model(model))
     with fake.load(str(path), precision=precision) as session:
         session.allocate(shapes(2))
-        built = session._loaded.engine._told
+        built = session._loaded.engine._description
         assert (built["flags"], built["strong"]) == (flags, True)
 
 
