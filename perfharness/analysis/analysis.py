@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfharness.analysis.judgement import judge_stages
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable, build_range_table
+from perfharness.analysis.stage_findings import stage_findings
 from perfharness.analysis.stage_times import StageTimes, stage_times
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.model.findings import Finding
@@ -56,5 +56,5 @@ class Analysis:
     @property
     def findings(self) -> list[Finding]:
         """Findings about the numbers."""
-        judged = judge_stages(self.stages, self.stage_times, self.options.warmup_batches)
+        judged = stage_findings(self.stages, self.stage_times, self.options.warmup_batches)
         return [*self.table.findings, *self.stages.findings, *judged]

@@ -25,7 +25,7 @@ CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 """Newest CUDA major version that an nsys release knows: from (year, release) on. Older CUPTI loses events silently."""
 
 
-def find_blind_spots(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
+def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
     """Which ranges' GPU times can be trusted (False: not), and the findings with the reasons."""
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
@@ -60,7 +60,7 @@ def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -
     is_launch = calls.of(cuda_calls.STARTS_KERNEL) & (trace.api.return_value == 0)
     lost = np.flatnonzero(is_launch & ~started)
     if len(lost):
-        lost = lost[~_near_a_complete_one(trace.api, lost, np.flatnonzero(is_launch & started))]
+        lost = lost[~_near_complete_call(trace.api, lost, np.flatnonzero(is_launch & started))]
         lost = lost[~_captured(trace.api, calls, lost)]
     if not len(lost):
         return np.zeros(len(trace.ranges), dtype=np.bool_), None
@@ -74,7 +74,7 @@ def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -
     )
 
 
-def _near_a_complete_one(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
+def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
     """Which of the calls hold or lie in a complete one of their thread."""
     near = np.zeros(len(missing), dtype=np.bool_)
     for thread in distinct(np.sort(api.thread[missing])):

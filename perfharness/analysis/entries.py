@@ -19,14 +19,9 @@ from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, Numbe
 from perfharness.model.trace import Bool, Int64, Integers
 
 
-def number(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """A number for JSON: NaN, which stands for what could not be measured, is None; a millionth of a ms is 1 ps."""
     return None if np.isnan(value) else round(float(value), 6)
-
-
-def whole(items: float) -> int | None:
-    """An item count for JSON; NaN is None."""
-    return None if np.isnan(items) else int(items)
 
 
 PER_ITEM = "_per_item"
@@ -55,7 +50,7 @@ class Columns:
     values: Mapping[str, Float64]
 
 
-def names_of_negative(stages: StageTable, stage_times: StageTimes) -> list[str]:
+def names_with_negative_time(stages: StageTable, stage_times: StageTimes) -> list[str]:
     """Names of entries whose time without warm-up comes out below zero; it is NaN there.
 
     Only entries around batches have such a time, and they are few: no others are made for it.

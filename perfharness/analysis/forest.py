@@ -154,7 +154,7 @@ def split_lanes(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]
         reached = running_maximum_before(end[remaining], owner[remaining])
         outermost = end[remaining] > reached
         found, above = remaining[outermost], owner[remaining[outermost]]
-        turn = _turns(start[found], end[found], above)
+        turn = _lane_numbers(start[found], end[found], above)
         own = (turn == 0) & (above >= 0)
         parent[found[own]] = above[own]
         level[found[own]] = level[above[own]] + 1
@@ -171,7 +171,7 @@ def split_lanes(start: Int64, end: Int64) -> tuple[Integers, Integers, Integers]
     return parent, level, lane
 
 
-def _turns(start: Int64, end: Int64, owner: Int64) -> Int64:
+def _lane_numbers(start: Int64, end: Int64, owner: Int64) -> Int64:
     """Whose turn: intervals of one owner, starts and ends both rising; of one turn no two touch."""
     fresh = np.r_[True, (owner[1:] != owner[:-1]) | (start[1:] > end[:-1])]
     group = np.cumsum(fresh) - 1

@@ -22,7 +22,7 @@ def mean_of_entries(tables: Sequence[EntryTable]) -> EntryTable:
     """
     if len(tables) == 1:
         return tables[0]
-    names, name = _one_list_of_names(tables)
+    names, name = _merged_names(tables)
     index = np.concatenate([table.index for table in tables] or [np.empty(0, dtype=np.int64)])
     depth = np.concatenate([table.depth for table in tables] or [np.empty(0, dtype=np.int64)])
     parent = _parents(tables)
@@ -39,7 +39,7 @@ def mean_of_entries(tables: Sequence[EntryTable]) -> EntryTable:
     return EntryTable(names, name[at], index[at], new_depth, numbers, items)
 
 
-def _one_list_of_names(tables: Sequence[EntryTable]) -> tuple[list[str], Int64]:
+def _merged_names(tables: Sequence[EntryTable]) -> tuple[list[str], Int64]:
     code: dict[str, int] = {}
     parts = [np.empty(0, dtype=np.int64)]
     for table in tables:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.coverage import find_blind_spots
+from perfharness.analysis.coverage import find_untraced_work
 from perfharness.analysis.forest import build_forest
 from perfharness.analysis.intervals import Nesting, is_outer_first
 from perfharness.analysis.projection import Launches, Projection, project
@@ -45,7 +45,7 @@ def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
     ranges = trace.ranges
     forest, nesting = build_forest(ranges)
     projection = project(trace, forest, launches)
-    gpu_known, findings = find_blind_spots(trace, launches)
+    gpu_known, findings = find_untraced_work(trace, launches)
     return RangeTable(
         ranges=ranges,
         nesting=nesting,

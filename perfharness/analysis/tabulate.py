@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.entries import PER_ITEM, divide, make_entries, names_of_negative, number
+from perfharness.analysis.entries import PER_ITEM, divide, json_number, make_entries, names_with_negative_time
 from perfharness.analysis.grouping import count_by_code, distinct, group_rows, rows_by_code, sum_by_code
-from perfharness.analysis.judgement import (
-    judge_rejected,
-    judge_stages,
-    judge_waits_of_other_threads,
-    negative_without_warmup,
-)
 from perfharness.analysis.outside import stages_outside
+from perfharness.analysis.stage_findings import (
+    barrier_wait_findings,
+    negative_time_finding,
+    rejected_findings,
+    stage_findings,
+)
 from perfharness.analysis.stage_times import StageTimes, with_throttled
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.statistics import ratio_of_totals, summarise
@@ -48,13 +48,13 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
         touched = throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
         stage_times = with_throttled(stages, stage_times, touched, reject=analysis.options.reject_throttled)
     values = _values_per_batch(stages, stage_times)
-    negative = names_of_negative(stages, stage_times)
-    judged = judge_stages(stages, stage_times, analysis.options.warmup_batches)
+    negative = names_with_negative_time(stages, stage_times)
+    judged = stage_findings(stages, stage_times, analysis.options.warmup_batches)
     findings = [*analysis.table.findings, *stages.findings, *judged]
-    findings += judge_waits_of_other_threads(stages, stage_times)
-    findings += judge_rejected(stages, stage_times.warmup, stage_times.rejected)
+    findings += barrier_wait_findings(stages, stage_times)
+    findings += rejected_findings(stages, stage_times.warmup, stage_times.rejected)
     if negative:
-        findings.append(negative_without_warmup(negative))
+        findings.append(negative_time_finding(negative))
     mean_data, stats_minus_warmup, items = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
@@ -105,7 +105,7 @@ def _trees(values: Mapping[Path, BatchValues]) -> tuple[Tree, Tree, dict[Path, f
     for path, entry in values.items():
         columns = dict(entry.values)
         kept = ~entry.warmup
-        mean = {key: number(_mean(columns, key, slice(None))) for key in columns if key != ITEMS}
+        mean = {key: json_number(_mean(columns, key, slice(None))) for key in columns if key != ITEMS}
         subtree_at(means, path).update(mean, batches=len(kept))
         subtree_at(statistics, path).update(_statistics(columns, kept))
         items[path] = float(columns[ITEMS].sum())

@@ -165,7 +165,7 @@ def _common(
     if len(steady) > 1 and not clock_is_utc:
         return None, "a trace has no UTC start time, so the processes cannot be aligned"
     known = {name: found for name, found in steady.items() if isinstance(found, _Steady)}
-    common = _while_all([(found.window.start, found.window.end) for found in known.values()], len(known))
+    common = _while_all_steady([(found.window.start, found.window.end) for found in known.values()], len(known))
     if not common.length:
         return None, "the processes were never in their steady state at the same time"
     for name in known:
@@ -194,7 +194,7 @@ def _steady(loops: Sequence[BatchLoop]) -> _Steady | str:
     if not counted:
         return next((one.reason for one in found if one.reason), "no batch is left without the warm-up")
     most = int(_counts([_one_span(*loop.extent) for loop in counted])[2].max())
-    window = _while_all([(loop.steady.start, loop.steady.end) for loop in counted], most)
+    window = _while_all_steady([(loop.steady.start, loop.steady.end) for loop in counted], most)
     if not window.length:
         return "its loops were never all in their steady state at the same time"
     return _Steady(window, counted)
@@ -212,13 +212,13 @@ def _periods(loop: BatchLoop) -> _Periods:
         counted &= start >= loop.barrier_opened_ns
     reason = None if counted.any() else "no batch is left without the warm-up"
     if counted.any():
-        first, reason = _behind_the_drain(loop, int(np.argmax(counted)))
+        first, reason = _after_drain(loop, int(np.argmax(counted)))
         counted[:first] = False
     overlap = _max_concurrent(start, loop.end_ns, counted)
     owns = np.flatnonzero(counted[:-overlap])
     if reason is None and not len(owns):
         reason = f"all of its {counted.sum()} batches overlap, or there is only one; run more batches"
-    steady = _while_all([(start[owns], start[owns + overlap])], overlap)
+    steady = _while_all_steady([(start[owns], start[owns + overlap])], overlap)
     if steady.length:
         begun, ended = ((times >= steady.start[0]) & (times < steady.end[-1]) for times in (start, loop.end_ns - 1))
         if ended.sum() < MOSTLY * begun.sum() - 1:
@@ -249,7 +249,7 @@ def _max_concurrent(start_ns: Int64, end_ns: Int64, counted: Bool) -> int:
     return max(1, int(in_flight.max()))
 
 
-def _behind_the_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
+def _after_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
     """From which batch on the loop is steady, where a loader worked ahead before the first one; and why nothing is.
 
     While a loop waits (at the start barrier, or for a slow warm-up batch), a background loader fills its queue, and the
@@ -294,7 +294,7 @@ def _counts(lines: Iterable[_Borders]) -> tuple[Int64, Int64, Int64]:
     return times[longer], times[longer + 1], count[longer]
 
 
-def _while_all(lines: Sequence[_Borders], most: int) -> BusyLine:
+def _while_all_steady(lines: Sequence[_Borders], most: int) -> BusyLine:
     """The time in which so many intervals of the lines overlap."""
     start, end, count = _counts(lines)
     return BusyLine(start[count == most], end[count == most])

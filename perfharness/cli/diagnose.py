@@ -130,7 +130,7 @@ def _diagnose_run(
 ) -> _Run:
     """Every process of a run, or only the one named; `before` is put before their names."""
     from perfharness.analysis.analysis import AnalysisOptions
-    from perfharness.analysis.judgement import without_consequences
+    from perfharness.analysis.stage_findings import without_consequences
     from perfharness.runs.gpu_sharing import GpuSharing
     from perfharness.runs.run_folder import analyze_trace, read_manifest
 

@@ -19,9 +19,9 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.judgement import without_consequences
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.outside import outside_tree
+from perfharness.analysis.stage_findings import without_consequences
 from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from perfharness.analysis.judgement import CONSEQUENCES, without_consequences
+from perfharness.analysis.stage_findings import CONSEQUENCES, without_consequences
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord
 from perfharness.render.terminal.console import Console

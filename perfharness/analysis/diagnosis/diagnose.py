@@ -60,10 +60,10 @@ def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
     workload = build_workload(analysis, others)
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
-    rows, left_out = _the_longest(workload, stage_rows(workload))
+    rows, left_out = _longest_stages(workload, stage_rows(workload))
     diagnosed = [_diagnose_stage(workload, stage, loops) for stage in rows]
     return Diagnosis(
-        stages=_without_costs_of_handovers(diagnosed, loops),
+        stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
         missing=[*_missing(workload), *left_out],
         findings=warmup_findings(judged),
@@ -71,7 +71,7 @@ def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
     )
 
 
-def _the_longest(workload: Workload, stages: list[StageRows]) -> tuple[list[StageRows], list[str]]:
+def _longest_stages(workload: Workload, stages: list[StageRows]) -> tuple[list[StageRows], list[str]]:
     """The stages that take the most time, in their order, and a note on the others."""
     if len(stages) <= MAX_STAGES:
         return stages, []
@@ -106,7 +106,7 @@ def _waits_for_threads(workload: Workload, rows: Int64) -> str | None:
     return f"the loop waits for locks or queues {100 * lock / length:.0f} % of its time, and {UNTIED}"
 
 
-def _without_costs_of_handovers(diagnosed: list[StageDiagnosis], loops: list[_Loop]) -> list[StageDiagnosis]:
+def _without_handover_costs(diagnosed: list[StageDiagnosis], loops: list[_Loop]) -> list[StageDiagnosis]:
     """Where a stage seems to wait for another thread, taking others out may only make it wait longer."""
     tied = {
         loop.warmup.loop

@@ -9,7 +9,7 @@ from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.events import StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
-from perfharness.analysis.diagnosis.host_waits import at_work_meanwhile, find_handover
+from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
 from perfharness.analysis.diagnosis.workload import StageRows, Workload
 from perfharness.analysis.timeline import BusyLine
@@ -71,7 +71,7 @@ def _other_thread(
     if workload.host_waits is not None and blocked is not None:
         if blocked[OsWaitKind.LOCK] < WAITING_SHARE * wall:
             return None
-        found = at_work_meanwhile(stages, paths, workload.host_waits, stage.rows)
+        found = find_concurrent_stage(stages, paths, workload.host_waits, stage.rows)
         return None if found is None else OtherThread(_last_name(workload, found.path), found.share, None)
     if outside < CPU_BOUND_SHARE * wall:
         return None

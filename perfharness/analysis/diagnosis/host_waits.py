@@ -28,7 +28,7 @@ MIN_RANGES = 5
 """At 30 % chance, four of five do so in 3 % of cases."""
 MAX_THREADS = 64
 """Of one stage's threads, at most this many are examined."""
-AS_GOOD = 0.80
+NEARLY_BEST_SHARE = 0.80
 """Of the most that any stage explains: among these the innermost is named."""
 
 
@@ -108,7 +108,7 @@ class OtherStage:
     share: float
 
 
-def at_work_meanwhile(stages: StageTable, paths: Int64, waits: HostWaits, rows: Int64) -> OtherStage | None:
+def find_concurrent_stage(stages: StageTable, paths: Int64, waits: HostWaits, rows: Int64) -> OtherStage | None:
     """The stage in which another thread of the process worked for most of the time that these rows waited for locks.
 
     A thread that itself waits does not count as working.
@@ -148,7 +148,7 @@ def _best(share: np.typing.NDArray[np.float64], level: Int64, itself: int) -> Ot
     share[itself] = 0.0
     if not share.max(initial=0.0) > 0:
         return None
-    good = np.flatnonzero(share >= AS_GOOD * share.max())
+    good = np.flatnonzero(share >= NEARLY_BEST_SHARE * share.max())
     path = int(good[np.lexsort((-share[good], -level[good]))[0]])
     return OtherStage(path, float(share[path]))
 

@@ -50,8 +50,8 @@ class Window:
     gpu: Int64
 
     @cached_property
-    def as_it_was(self) -> int:
-        """Length of the loop when it is played with nothing taken away."""
+    def full_replay_ns(self) -> int:
+        """Length of the loop in a replay with no stage removed."""
         nothing = np.empty(0, dtype=np.int64)
         return _play(self, BusyLine(nothing, nothing))
 
@@ -149,7 +149,7 @@ def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCos
     if isinstance(window, str):
         return StageCost(None, None, None, window)
     measured = max(window.end_ns, int(window.own_end.max(initial=window.end_ns))) - window.start_ns
-    played = window.as_it_was
+    played = window.full_replay_ns
     if measured <= 0 or abs(played - measured) > MAX_ERROR * measured:
         reason = (
             f"the replay of the loop as it was takes {played / NS_PER_MS:.3f} ms instead of the measured "

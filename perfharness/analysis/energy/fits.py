@@ -46,7 +46,7 @@ MOST_STEPS = 750
 BLOCK_STEPS = 125
 """Of a longer run, blocks of steps all over it are used: more would tell little more, and take long."""
 
-SCOUTS = 250
+SCREENING_STEPS = 250
 """Steps by which a response is searched; what is found is judged by all of them."""
 
 NOT_LINEAR = 0.01
@@ -290,7 +290,7 @@ class _Model:
 
 def explanations(readout: Readout, work: KnownWork) -> list[Fit]:
     """All fits that the readings do not rule out, the most likely first; those of batches' parts among them."""
-    few = Readout(readout.steps, readout.window, readout.low_w, readout.high_w, SCOUTS)
+    few = Readout(readout.steps, readout.window, readout.low_w, readout.high_w, SCREENING_STEPS)
     plain, period = work.plain(readout.window), readout.steps.period_ns
     scout, model = _Model(few, plain), _Model(readout, plain)
     inexact = (NOT_LINEAR * float(readout.power_w.mean())) ** 2

@@ -18,7 +18,7 @@ MUCH_OF_A_RANGE = 0.01
 """A wait of other threads that is less of a range does not matter for its time."""
 
 
-def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
+def stage_findings(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
     """Findings about ranges, batches, items and the warm-up cut."""
     findings = []
     batches = np.flatnonzero(stages.is_batch)
@@ -46,7 +46,7 @@ def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: in
             )
         )
     else:
-        findings += _without_a_measured_batch(stages, stage_times, warmup_batches)
+        findings += _all_warmup(stages, stage_times, warmup_batches)
     uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
     if uncounted:
         findings.append(
@@ -61,11 +61,11 @@ def judge_stages(stages: StageTable, stage_times: StageTimes, warmup_batches: in
         )
     waited = np.flatnonzero(stages.barrier_wait_ns > 0)
     if len(waited):
-        findings.append(_waited_at_the_barrier(stages, waited))
+        findings.append(_barrier_wait(stages, waited))
     return findings
 
 
-def _without_a_measured_batch(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
+def _all_warmup(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
     """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
     batches = np.flatnonzero(stages.is_batch)
     warmup = stage_times.only_warmup[batches]
@@ -107,7 +107,7 @@ def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> li
     ]
 
 
-def judge_rejected(stages: StageTable, excluded: Bool, rejected: Bool | None) -> list[Finding]:
+def rejected_findings(stages: StageTable, excluded: Bool, rejected: Bool | None) -> list[Finding]:
     """Findings about excluded throttled batches; `rejected` is None where none were to be excluded."""
     if rejected is None:
         return []
@@ -127,7 +127,7 @@ def judge_rejected(stages: StageTable, excluded: Bool, rejected: Bool | None) ->
     ]
 
 
-def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
+def _barrier_wait(stages: StageTable, waited: Int64) -> Finding:
     shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[waited]))
     return Finding(
         "start-barrier-wait",
@@ -138,7 +138,7 @@ def _waited_at_the_barrier(stages: StageTable, waited: Int64) -> Finding:
     )
 
 
-def judge_waits_of_other_threads(stages: StageTable, stage_times: StageTimes) -> list[Finding]:
+def barrier_wait_findings(stages: StageTable, stage_times: StageTimes) -> list[Finding]:
     """A warning about ranges around no batch of their own that were open while other threads waited at the barrier.
 
     Whether such a range waited for those threads (`join`) or worked meanwhile is not in a trace, so that the wait stays
@@ -174,7 +174,7 @@ def judge_waits_of_other_threads(stages: StageTable, stage_times: StageTimes) ->
     ]
 
 
-def negative_without_warmup(names: list[str]) -> Finding:
+def negative_time_finding(names: list[str]) -> Finding:
     """The finding for holders whose time less that of their warm-up batches is below zero."""
     shown = ", ".join(f"'{name}'" for name in sorted(set(names))[:5])
     return Finding(
