@@ -266,9 +266,7 @@ def _clock_permission(root: Path) -> Check:
     if uid_map != WHOLE_UID_MAP:
         text = "clocks cannot be locked in a user namespace (rootless container), whatever capabilities it shows"
         return Check("clocks", Health.ABSENT, text, "for -m: run outside, as root")
-    return Check(
-        "clocks", Health.GOOD, "clocks may be locked by this user (CAP_SYS_ADMIN); the GPU may refuse all the same"
-    )
+    return Check("clocks", Health.GOOD, "clocks may be locked by this user (CAP_SYS_ADMIN); the GPU may still refuse")
 
 
 def check_packages(*, has_gpu: bool) -> Iterator[Check]:

@@ -66,7 +66,7 @@ def maximize(
 ) -> None:
     """Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima; until restored.
 
-    What was there before is kept on disk first. Locks cannot be read back from the driver: one that somebody else had
+    What was there before is kept on disk first. Locks cannot be read back from the driver: one that another program had
     set before is released by `clocks restore`, not set again. Takes root.
 
     Exit codes: 0 all set; 3 some refused; 1 nothing set.
@@ -115,7 +115,7 @@ def restore_verb(
 ) -> None:
     """Bring back what was there before `clocks max`, or before a launch that was killed.
 
-    Only what perfharness changed, and only where nobody else has changed it since.
+    Only what perfharness changed, and only where nothing else has changed it since.
 
     Exit codes: 0 done, or nothing to do; 1 something could not be restored.
     """

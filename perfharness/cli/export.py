@@ -70,7 +70,7 @@ def export(
 ) -> None:
     """Write a run for other programs: a timeline (Chrome trace), or tables of ranges, batches, stages and kernels.
 
-    A timeline whose name ends in .gz is compressed. Tables of all processes stand in one file, with a column that tells
+    A timeline whose name ends in .gz is compressed. Tables of all processes are in one file, with a column that names
     the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
     from perfharness.cli.output import Output

@@ -173,7 +173,7 @@ class Restored:
             "restored": f"{what} restored: {back}",
             "nothing_to_do": f"{what}: {back} already",
             "left_to_others": f"{what} left as it is: {self.reason}",
-            "changed_by_others": f"{what} left as it is: somebody else has changed it since",
+            "changed_by_others": f"{what} left as it is: something else has changed it since",
             "failed": f"{what} could not be restored: {self.reason}",
         }[self.outcome]
 

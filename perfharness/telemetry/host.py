@@ -92,7 +92,7 @@ class HostSource(Source):
         tape.write(HOST, "context_switches", switches)
         if storage is None:
             for metric in ("read_bytes", "write_bytes"):
-                tape.fail(HOST, metric, "the system tells of no storage device")
+                tape.fail(HOST, metric, "the system reports no storage device")
         else:
             tape.write(HOST, "read_bytes", storage.read_bytes)
             tape.write(HOST, "write_bytes", storage.write_bytes)

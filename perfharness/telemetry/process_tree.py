@@ -18,7 +18,7 @@ COST_SHARE = 100
 class TreeUsage:
     """What a process tree used since it began; memory and threads as they are now.
 
-    I/O is None where the system does not tell it.
+    I/O is None where the system does not report it.
     """
 
     cpu_time_ns: int

@@ -281,7 +281,7 @@ def test_what_others_changed_meanwhile_is_not_overwritten(folder: Path) -> None:
         nvml.devices[0].ask("nvmlDeviceSetPowerManagementLimit", 300_000)
         results = {item.setting: item for item in owner.restore()}
     assert results["power_limit_mw"].outcome == "changed_by_others"
-    assert "somebody else has changed it since" in str(results["power_limit_mw"])
+    assert "something else has changed it since" in str(results["power_limit_mw"])
     assert machine.settings() == BEFORE.model_copy(update={"power_limit_mw": 300_000})
     assert not changed_gpus([folder])
 

@@ -280,7 +280,7 @@ def test_shares_of_cpu_time_by_hand() -> None:
     assert found["core:1", "cpu_percent"] == [0]
     assert found["host", "memory_used_bytes"] == [70, 70]
     assert all(map(math.isnan, found["host", "read_bytes"]))
-    assert tape.failures["host", "read_bytes", "the system tells of no storage device"] == 2
+    assert tape.failures["host", "read_bytes", "the system reports no storage device"] == 2
 
 
 CHILDREN = """

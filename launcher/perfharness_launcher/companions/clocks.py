@@ -37,7 +37,7 @@ class ClockCompanion:
         self._owner: ClockOwner | None = None
 
     def start(self, context: CompanionContext) -> None:
-        """Set everything; NVML stays open, for without persistence mode the driver forgets when nobody uses it."""
+        """Set everything; NVML stays open, for without persistence mode an idle driver forgets them."""
         with ExitStack() as opening:
             nvml = opening.enter_context(open_nvml())
             self._owner = ClockOwner(nvml, self._folder, self.essential, context.interrupted)

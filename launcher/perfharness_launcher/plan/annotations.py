@@ -65,7 +65,7 @@ def read_annotations(path: Path | None, torch_depth: int | None, script: Path, e
 
 
 def problems_of_form(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the file itself, whatever the script is."""
+    """Problems of the file itself, independent of the script."""
     for table in sorted(set(content) - set(TABLES)):
         yield f"there is no table [{_printable(table)}]; there are [recorder], [[range]] and [[batch]]"
     recorder = content.get("recorder", {})

@@ -41,7 +41,7 @@ class LaunchPlan:
 
     @property
     def group(self) -> ProcessGroup:
-        """What is to be supervised."""
+        """The processes to supervise."""
         barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
         return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 

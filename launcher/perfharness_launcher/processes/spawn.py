@@ -33,7 +33,7 @@ STDERR_LOG = "stderr.log"
 
 TMP_NAME = ".tmp"
 """Folder of nsys's temporary files in the folder of the process: the recording has the whole environment in it, and
-nsys lets everybody read it."""
+nsys makes it readable by all users."""
 
 END_S = 5.0
 """How long the end of a killed process may take."""
