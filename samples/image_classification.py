@@ -1,7 +1,7 @@
 """Image classification: JPEG files are decoded, preprocessed, classified by a small residual network, postprocessed.
 
 Runs on the CPU, or on the GPU that PyTorch sees. The network knows the six shapes of samples/assets; how its weights
-were made stands in samples/assets/make_shapes.py. Results go to the terminal and to `predictions.csv` in the output
+were made is in samples/assets/make_shapes.py. Results go to the terminal and to `predictions.csv` in the output
 folder.
 """
 

@@ -23,7 +23,7 @@ from perfharness.recorder.channels import Channel, LogSink, SilentSink, Sink
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
 
-_lock = threading.Lock()  # two threads naming a category at once could get the same number
+_lock = threading.Lock()  # two threads naming a category concurrently could get the same id
 _warned: set[str] = set()
 
 # Some versions cache attributes objects by their arguments. One that is written to must not be shared; an unusual

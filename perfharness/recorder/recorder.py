@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class PerfRecorder:
     """Annotates a pipeline with ranges and batches.
 
-    Ranges nest to any depth, batches inside batches too. Each thread has a stack of its own, and each asyncio task.
+    Ranges nest to any depth, batches inside batches too. Each thread and each asyncio task has its own stack.
     Inside a launch the recorder's counts are kept in `recorder.json`; outside one the ranges are plain NVTX.
 
     Args:

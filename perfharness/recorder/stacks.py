@@ -2,7 +2,7 @@
 
 A stack is a position in a tree of the paths that were ever open on it (`pipeline / batch / stage`). A push goes down
 one node and a pop goes up one: nothing is allocated, and everything prepared for a range waits in its node. A node is
-open at most once at a time, so what belongs to the open range stands in the node as well.
+open at most once at a time, so the node also holds the state of the open range.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class _Code:
 
 
 def _words(*instructions: int) -> bytes:
-    """Instructions of 32 bits as they stand in memory."""
+    """32-bit instructions as little-endian bytes."""
     return struct.pack(f"<{len(instructions)}I", *instructions)
 
 

@@ -119,7 +119,7 @@ class _Recording:
             self.diagnostics.append(sentence)
 
     def replacements(self) -> dict[str, Any]:
-        """What stands in for the package's own, by name."""
+        """The replacements of the package's own functions, by name."""
 
         def mark(
             message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,

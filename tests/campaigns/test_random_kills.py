@@ -1,4 +1,4 @@
-"""Somebody is killed at a random moment of a short launch: nobody hangs, no process is left, no good result is lost.
+"""A process is killed at a random time in a short launch: none hangs, no process is left, no good result is lost.
 
 Victims in turn: launcher, terminal, helper, measured process, sampler, nsys's processes. Each trial begins with a good
 run in its output folder. A hit counts only where the victim was there; trials go on until there are as many as asked

@@ -1,4 +1,4 @@
-"""Whoever is killed while something is measured: nobody hangs, nothing is left behind, what was measured stays."""
+"""Kills during a measurement: no process hangs, nothing is left behind, measured results stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfharness bench start-up` with real processes of the fake backend: cold and warm in turn, all parts told."""
+"""`perfharness bench start-up` with real processes of the fake backend: cold and warm in turn, all parts reported."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_resume_tells_of_a_changed_suite_and_measures_what_changed(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_suite_that_is_ended_in_the_middle_is_gone_on_with(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C says how to go on; after a SIGKILL what was done is there all the same, and nobody is left behind."""
+    """Ctrl-C prints how to continue; after a SIGKILL the finished cases are there too, and no process is left."""
     slow = FAST.model_copy(update={"by_batch_ms": {4: 150.0}})
     more = "[run]\nshuffle = false"
     suite, out = write_suite(tmp_path, slow, more, modes="plain"), tmp_path / "out"

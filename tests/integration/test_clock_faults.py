@@ -186,7 +186,7 @@ while not (folder / "go").exists():
 
 
 class WaitingLaunch:
-    """A launch with -m, whose script waits until it is told to end."""
+    """A launch with -m, whose script waits for a stop signal."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         folder.mkdir()

@@ -54,7 +54,7 @@ class Beside:
         self.context = CompanionContext(self.run_dir, "run", gpus)
 
     def measure(self, companion: TelemetryCompanion, code: str) -> int:
-        """Run a process to its end, the companion told of it; returns its pid."""
+        """Run a process to its end and report it to the companion; returns its pid."""
         with subprocess.Popen([sys.executable, "-c", code]) as process:
             companion.process_started(MeasuredProcess(FOLDER, process.pid, time.time_ns(), self.gpu))
             process.wait()

@@ -108,7 +108,7 @@ def test_a_damaged_file_is_one_line_and_the_others_are_compared(tmp_path: Path) 
 
 
 def test_classes_from_folders_and_which_lost(tmp_path: Path) -> None:
-    """A model that doubles everything ranks alike; one that turns signs loses every class."""
+    """A model that doubles everything ranks equally; one that flips signs loses every class."""
     folder = write_rows(
         tmp_path / "in", {f"{label}/{n}": np.eye(4)[place] for place, label in enumerate("wxyz") for n in range(3)}
     )
@@ -134,7 +134,7 @@ def test_labels_of_a_csv_and_numbers_of_the_models_classes(tmp_path: Path) -> No
 
 
 def test_depth_of_a_folder_matched_by_name(tmp_path: Path) -> None:
-    """Files that are not matched are told; an output of one dimension is no map, and says so."""
+    """Unmatched files are reported; so is an output of one dimension, which is no map."""
     inputs = write_rows(tmp_path / "in", {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8], "lone": [1, 1, 1, 1]})
     truth = write_rows(tmp_path / "gt", {"a": [[2, 4, 8, 16]], "other": [[1, 1, 1, 1]]})
     np.savez(truth / "b.npz", depth=np.zeros((1, 4)), rgb=np.zeros((1, 4, 3)))

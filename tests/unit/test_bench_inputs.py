@@ -1,4 +1,4 @@
-"""Shapes and values of a case's inputs; what became of processes that did not come to their end."""
+"""Shapes and values of a case's inputs; outcomes of processes that did not end normally."""
 
 from __future__ import annotations
 

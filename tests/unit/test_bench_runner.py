@@ -1,4 +1,4 @@
-"""A suite of cases that are alike in name, with processes that are only played: none may be taken for another."""
+"""A suite of cases with similar names, with simulated processes: none may be mistaken for another."""
 
 from __future__ import annotations
 

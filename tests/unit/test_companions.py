@@ -32,7 +32,7 @@ Told = list[str]
 
 @dataclass
 class Fake:
-    """Notes what it is told; raises where it is asked to."""
+    """Records its calls; raises where requested."""
 
     name: str
     told: Told

@@ -16,7 +16,7 @@ from perfharness_launcher.companions.cool_down import not_cooled
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """Time that passes only in `sleep`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -224,7 +224,7 @@ def test_where_no_time_is_quiet_the_power_of_a_sleeping_gpu_is_not_taken_for_wai
 
 
 def test_two_that_go_together_and_one_that_does_not() -> None:
-    """Short stages in turns inside a long phase are one; the phase is told from the rest."""
+    """Short stages in turns inside a long phase are one; the phase is separated from the rest."""
     random = np.random.default_rng(3)
     edge, spans, kinds = T0 + 3 * S, [], []
     for _ in range(30):

@@ -125,7 +125,7 @@ def test_the_mean_of_tables_is_that_of_trees(some: list[EntryTable]) -> None:
 
 
 def canonical(tree: Tree) -> str:
-    """With 1 and 1.0 told apart, and keys sorted."""
+    """With 1 and 1.0 distinguished, and keys sorted."""
     return json.dumps(tree, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""What a failed process is told: the next step fits how it ended, and nothing is said twice."""
+"""Hints for failed processes: the next step fits the way it ended, and nothing is repeated."""
 
 from __future__ import annotations
 

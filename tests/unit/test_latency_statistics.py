@@ -41,7 +41,7 @@ def with_outliers(random: np.random.Generator, count: int) -> Float64:
 
 
 def correlated(rho: float) -> Make:
-    """Neighbours are alike by `rho`; each value by itself is normal around 10 with deviation 1."""
+    """Neighbours are correlated by `rho`; each value by itself is normal around 10 with deviation 1."""
 
     def make(random: np.random.Generator, count: int) -> Float64:
         noise = random.normal(0, np.sqrt(1 - rho**2), count)

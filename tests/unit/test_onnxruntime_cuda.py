@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA and TensorRT providers on a CUDA that is the host: what they are told, and the order of a round.
+"""ONNX Runtime's CUDA and TensorRT providers on a CUDA that is the host: their options, and the order of a round.
 
 The CUDA provider itself: tests/gpu/test_backends_gpu.py. The TensorRT provider was never run (docs/guides/backends.md).
 """

@@ -140,7 +140,7 @@ def test_categories_without_a_name_stay_so_in_a_process_that_was_not_forked(tmp_
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_tree_of_forks_is_resolved(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Every process defines some ids, no two of them alike, and uses those that it or an ancestor defined."""
+    """Every process defines some ids, all different, and uses those that it or an ancestor defined."""
     count = data.draw(st.integers(1, 7))
     parent = {pid: data.draw(st.integers(1, pid - 1)) for pid in range(2, count + 1)}
     builder, expected = Forked(), []

@@ -135,7 +135,7 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_beside_a_trace(tmp_path: Path) -> None:
-    """A file in WAL mode, which sqlite cannot read without files of its own unless it is told that nobody writes."""
+    """A file in WAL mode, which sqlite cannot read without files of its own unless it is opened as immutable."""
     builder = TraceBuilder()
     builder.range("stage", 0, 10)
     path = builder.write(tmp_path / "t.sqlite")

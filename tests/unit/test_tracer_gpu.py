@@ -37,7 +37,7 @@ FUNCTIONS = {
 
 
 class FakeCupti:
-    """Answers success to everything, unless told to fail."""
+    """Returns success from every call, unless set to fail."""
 
     version = 130001
     selective = True
