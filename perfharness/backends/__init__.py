@@ -54,7 +54,7 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "tf": ("tensorflow", "tf"),
     "tfxla": ("tensorflow", "tfxla"),
 }
-"""Names on the command line that stand for a backend in one of its modes."""
+"""Names on the command line for a backend in one of its modes."""
 
 
 def backend_and_mode(text: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def backend_and_mode(text: str) -> tuple[str, str]:
 
 
 def backend(name: str) -> Backend:
-    """The backend of that name, or one of the user's own as `module:class`. Raises `UsageError` where there is none."""
+    """The backend of that name, or a user's own as `module:class`. Raises `UsageError` where there is none."""
     if name not in BACKENDS and ":" not in name:
         raise UsageError(f"there is no backend {name!r}; there are: {', '.join(sorted(BACKENDS))}, or module:class")
     module, _, cls = BACKENDS.get(name, name).partition(":")

@@ -1,4 +1,4 @@
-"""What every inference backend can be asked: load, describe, allocate once, run, synchronise, close.
+"""Interface of all inference backends: load, describe, allocate once, run, synchronise, close.
 
 A backend is one file with one class, and one line in `perfharness.backends.BACKENDS`. Frameworks are imported inside
 its methods only: importing `perfharness.backends` loads none of them.
@@ -22,7 +22,7 @@ from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
 
 SAVED_MODEL = "savedmodel"
-"""Stands for the suffix of a TensorFlow SavedModel, which is a folder."""
+"""In place of a suffix: a TensorFlow SavedModel, which is a folder."""
 
 Device = Literal["cpu", "cuda"]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -37,7 +37,7 @@ class ModelSource:
     one of text.
 
     Args:
-        name: what it is called in tables.
+        name: its name in tables.
         path: the file or folder; None for a factory.
         factory: `module:function` or `file.py:function`; None for a file.
         suffix: of the file, in lower case; `SAVED_MODEL` for a SavedModel folder; empty for a factory.
@@ -67,12 +67,12 @@ class FactoryModel:
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """How a model is to be run.
+    """How to run a model.
 
     Args:
         mode: one of the backend's `modes`, e.g. `eager`, `compile`, `cudagraph`; `xla`; a provider's name.
         threads: of the host, for backends that compute there; None: the backend's own choice.
-        extra: what only this backend knows, by name; unknown names are an error.
+        extra: options of this backend only, by name; unknown names are an error.
         cache_dir: for engines and timing caches; None: no cache.
     """
 
@@ -116,7 +116,7 @@ class Session(ABC):
     Everything that can be done once (buffers, bindings, compilation of this shape, capture of a CUDA graph) is done in
     `allocate`, so that a round does nothing but what a service would do for each batch.
 
-    Sessions with the same options may be in threads at once, each in one thread from `allocate` on.
+    Sessions with the same options may run concurrently in threads, each in one thread from `allocate` on.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -126,7 +126,7 @@ class Session(ABC):
     compile in it; None: nothing was built, or all of it was found in a cache."""
 
     from_cache: str | None = None
-    """What of the build came from a cache, in words, where the framework tells; None: nothing, as far as is known."""
+    """Which parts of the build came from a cache, where the framework reports it; None: nothing known."""
 
     @abstractmethod
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -153,7 +153,7 @@ class Session(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until all that was started is done."""
+        """Wait until all started work is done."""
 
     def run_round(self) -> None:
         """One round: what a service does for each batch."""
@@ -177,7 +177,7 @@ class Session(ABC):
     def stream_pointer(self) -> int | None:
         """The CUDA stream (`cudaStream_t`) in which all of a round is, this session's own.
 
-        None where there is no device, where the framework puts all sessions' work into one stream, or does not tell.
+        None where there is no device, or the framework has one stream for all sessions or does not report it.
         """
         return None
 
@@ -186,25 +186,25 @@ class Session(ABC):
         return None
 
     def device_memory_bytes(self) -> int | None:
-        """Peak that the framework's allocator has reserved on the device since `allocate`; None: it does not tell."""
+        """Peak that the framework's allocator has reserved on the device since `allocate`; None: not reported."""
         return None
 
     def settings(self) -> dict[str, str]:
-        """What was set for this session and changes its speed or its numbers, by the framework's own name for it."""
+        """Settings of this session that change its speed or numbers, by the framework's names."""
         return {}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Mean time of each layer over so many rounds, or why there are none, one sentence."""
         del rounds
-        return "this backend does not tell the times of its layers"
+        return "this backend does not report the times of its layers"
 
     def compiled_programs(self) -> tuple[int, int]:
-        """How many the framework has found in its cache so far, and how many it has made; zeros: it does not tell."""
+        """Number of programs from the framework's cache and of those compiled so far; zeros: not reported."""
         return 0, 0
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """What is done inside counts as build, unless all of it was found in a cache."""
+        """Count the time inside as build, unless everything was found in a cache."""
         found_before, made_before = self.compiled_programs()
         begin_ns = time.perf_counter_ns()
         try:
@@ -231,8 +231,8 @@ class Backend(ABC):
     Args:
         name: as on the command line.
         modes: how it can run a model, the default first.
-        precisions: what it can compute in, on some device.
-        suffixes: of the model files that it takes, e.g. `.onnx`; `SAVED_MODEL` for such a folder.
+        precisions: that it supports on some device.
+        suffixes: of the model files that it accepts, e.g. `.onnx`; `SAVED_MODEL` for such a folder.
         install: command that installs it.
     """
 
@@ -258,7 +258,7 @@ class Backend(ABC):
         """
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
-        """The modes that there are for a device, the default first; whether one runs here, `problem` tells."""
+        """The modes for a device, the default first; `problem` checks whether one runs here."""
         del device
         return self.modes
 
@@ -274,7 +274,7 @@ class Backend(ABC):
             raise BackendError(f"{self.name} does not take {model.path}; it takes {taken}")
 
     def option_problem(self, options: BackendOptions, extra: Collection[str] = ()) -> str | None:
-        """Why mode, precision or an extra option is none that backend and device have, or None. For `problem`."""
+        """Why backend and device do not support a mode, precision or extra option, or None. For `problem`."""
         if options.mode and options.mode not in self.modes:
             return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
         if options.precision not in self.precisions:

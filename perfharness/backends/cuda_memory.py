@@ -1,6 +1,6 @@
-"""Streams, events, pinned host and device buffers through cuda-python, for backends that bring none of their own.
+"""Streams, events, pinned host and device buffers through cuda-python, for backends without their own.
 
-Everything is freed by `close`, in any order, twice if need be. Errors of CUDA become `BackendError`, and
+Everything is freed by `close`, in any order, more than once if necessary. Errors of CUDA become `BackendError`, and
 `OutOfMemoryError` where there is no room.
 """
 
@@ -30,13 +30,13 @@ def runtime() -> Any:
     except ImportError:
         pass
     try:
-        return import_module("cuda.cudart")  # its place before cuda-python 12.6
+        return import_module("cuda.cudart")  # its name before cuda-python 12.6
     except ImportError:
         raise BackendUnavailableError(f"cuda-python is not installed: {INSTALL}") from None
 
 
 def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -> Any:
-    """The value of a call of the bindings, which answer with an error code first."""
+    """The value of a call of the bindings, which return an error code first."""
     code, *values = answer
     if int(code) != 0:
         name = getattr(code, "name", str(code))
@@ -47,9 +47,9 @@ def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -
 
 
 def threads_problem() -> str | None:
-    """Why one thread's wait for a stream keeps all others from working, or None.
+    """Why one thread that waits for a stream blocks all others, or None.
 
-    The bindings let go of Python's GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
+    The bindings release the GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
     """
     version = _bindings_version()
     if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) >= GIL_FREE_SINCE:
@@ -58,7 +58,7 @@ def threads_problem() -> str | None:
 
 
 def _bindings_version() -> str:
-    """Of the package that has them: before 12.8 there was but one."""
+    """Version of the package with the bindings; before 12.8 there was only one."""
     try:
         return metadata.version("cuda-bindings")
     except metadata.PackageNotFoundError:
@@ -86,7 +86,7 @@ class CudaStream:
         return StreamTimer(self._cuda, self._stream)
 
     def close(self) -> None:
-        """Give the stream back."""
+        """Destroy the stream."""
         if self._stream is not None:
             self._cuda.cudaStreamDestroy(self._stream)
             self._stream = None
@@ -120,7 +120,7 @@ class StreamTimer(DeviceTimer):
 
 
 class PairedBuffer:
-    """A tensor twice: `host` is pinned memory seen as an array, `device_pointer` memory of the GPU of the same size."""
+    """A tensor on host and GPU: `host` is an array in pinned memory, `device_pointer` GPU memory of the same size."""
 
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self._cuda = runtime()
@@ -161,7 +161,7 @@ class PairedBuffer:
         )
 
     def close(self) -> None:
-        """Free both; `host` must not be looked at afterwards."""
+        """Free both; `host` must not be accessed afterwards."""
         self.host = np.empty(0, dtype=self.dtype)
         if self._device is not None:
             self._cuda.cudaFree(self._device)

@@ -1,7 +1,7 @@
 """A session over a framework in which a model is a function from arrays to arrays, compiled for one set of shapes.
 
-TensorFlow, JAX and Keras on any of its backends differ in how that function is compiled, and in how arrays reach the
-device and come back; the rest is here.
+TensorFlow, JAX and Keras on any of its backends differ in how that function is compiled, and in how arrays are
+copied; the rest is here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import Precision, TensorSpec
 
 ALIGNMENT_BYTES = 64
-"""XLA and TensorFlow read host arrays in place where they begin at a multiple of this; others they copy first."""
+"""XLA and TensorFlow read host arrays in place if their address is a multiple of this; they copy others first."""
 
 OUT_OF_MEMORY_SIGNS = ("resource_exhausted", "out of memory", "oom when", "failed to allocate", "bad_alloc")
 
@@ -31,7 +31,7 @@ HALF_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 class FunctionSession(Session):
     """A session whose subclasses compile a function and move arrays.
 
-    `copy_in` hands the host's arrays to the framework in each round, as a service does with each batch; on the CPU the
+    `copy_in` passes the host's arrays to the framework in each round, as a service does with each batch; on the CPU the
     framework may read them in place.
     """
 
@@ -45,7 +45,7 @@ class FunctionSession(Session):
         self._fetched = False
 
     compiles = True
-    """Whether `_compile` makes something that a later call does not have to make."""
+    """Whether `_compile` does work that later calls reuse."""
 
     @abstractmethod
     def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
@@ -53,7 +53,7 @@ class FunctionSession(Session):
 
     @abstractmethod
     def _put(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
-        """Start the way of host arrays to the device."""
+        """Start the copy of host arrays to the device."""
 
     @abstractmethod
     def _call(self, inputs: list[Any]) -> list[Any]:
@@ -61,15 +61,15 @@ class FunctionSession(Session):
 
     @abstractmethod
     def _fetch(self, outputs: list[Any]) -> list[Any]:
-        """Start the way of outputs to the host; what it returns is an array, or becomes one in `_wait`."""
+        """Start the copy of outputs to the host; returns arrays, or what `_wait` converts to arrays."""
 
     @abstractmethod
     def _wait(self, values: list[Any]) -> list[Any]:
-        """Wait for outputs, on the device or on their way to the host."""
+        """Wait for outputs, on the device or being copied to the host."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Let go of the model and of what was compiled."""
+        """Release the model and the compiled function."""
 
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Make the host's arrays and compile for these shapes."""
@@ -92,7 +92,7 @@ class FunctionSession(Session):
             np.copyto(host, arrays[spec.name])
 
     def copy_in(self) -> None:
-        """Hand the host's arrays to the framework."""
+        """Pass the host's arrays to the framework."""
         self._on_device = self._put(self._host)
 
     def execute(self) -> None:
@@ -105,7 +105,7 @@ class FunctionSession(Session):
             raise translated(error, "the model could not be run") from error
 
     def copy_out(self) -> None:
-        """Start the way of the outputs to the host."""
+        """Start the copy of the outputs to the host."""
         self._values, self._fetched = self._fetch(self._values), True
 
     def synchronize(self) -> None:
@@ -141,7 +141,7 @@ class FunctionSession(Session):
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    """An array that begins at a multiple of `ALIGNMENT_BYTES`. Raises `OutOfMemoryError`."""
+    """An array aligned to `ALIGNMENT_BYTES`. Raises `OutOfMemoryError`."""
     kind = np.dtype(dtype)
     size_bytes = prod(shape) * kind.itemsize
     try:
@@ -153,7 +153,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
 
 
 def described_model(made: Any, model: ModelSource, backend: str, what: str) -> FactoryModel:
-    """What a factory returned, where it has to be a `FactoryModel`. Raises `BackendError`."""
+    """The factory's return value, which must be a `FactoryModel`. Raises `BackendError`."""
     if isinstance(made, FactoryModel) and made.inputs:
         return made
     raise BackendError(
@@ -163,9 +163,9 @@ def described_model(made: Any, model: ModelSource, backend: str, what: str) -> F
 
 
 def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], list[Any]]:
-    """Names and values of what a model returned: one value, several in a row, or several by name.
+    """Names and values of what a model returned: one value, a sequence, or values by name.
 
-    `names` are those that were given, or empty. Raises `BackendError` where they are not as many as the values.
+    `names`: those given, or empty. Raises `BackendError` where their number differs from that of the values.
     """
     if isinstance(value, Mapping):
         if names and set(names) != set(value):
@@ -179,9 +179,9 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], li
 
 
 def own_precision_problem(name: str, framework: str, elements: Mapping[str, int], wanted: Precision) -> str | None:
-    """Why a model is not computed in the precision asked for, by how many elements of its weights have each dtype.
+    """Why a model is not computed in the requested precision, by the number of weights of each dtype.
 
-    For frameworks that compute in the dtypes of the weights. None where it is, or where there are no weights to see.
+    For frameworks that compute in the dtypes of the weights. None where it is, or where no weights are visible.
     """
     kinds: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     known = {kinds[dtype]: count for dtype, count in elements.items() if dtype in kinds and count}
@@ -207,7 +207,7 @@ def with_errors(work: Callable[[], Any], what: str) -> Any:
 
 
 def translated(error: Exception, what: str) -> BackendError:
-    """Frameworks say only in their text that memory ran out."""
+    """The framework's exception as ours; out of memory is recognised by its text only."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MemoryError) or any(sign in text.lower() for sign in OUT_OF_MEMORY_SIGNS):
         return OutOfMemoryError(f"{what}: {text[:300]}")

@@ -30,7 +30,7 @@ from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
 
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32"}
-"""JAX's own default for float32 on a GPU is TF32: what is asked for is set."""
+"""JAX's own default for float32 on a GPU is TF32: so the requested precision is set."""
 
 THREADS_VARIABLE = "NPROC"
 """From it XLA's client for the CPU takes the size of its thread pools when it starts (xla/pjrt/utils.cc)."""
@@ -39,14 +39,14 @@ Function = Callable[..., Any]
 
 CACHE_HIT, CACHE_MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 _cache_events: Counter[str] = Counter()
-"""How often JAX has told each event in this process since it was listened to."""
+"""Number of JAX's monitoring events in this process, by name, since the listener was registered."""
 
 
 class JaxBackend(Backend):
     """Functions `f(*inputs)`, or `(f, parameters)` with `f(parameters, *inputs)`, in a `FactoryModel`.
 
-    With parameters, weights are arguments of what is compiled and are cast to fp16 or bf16; weights that a function
-    closes over are constants of it, as they are.
+    With parameters, weights are arguments of what is compiled and are cast to fp16 or bf16; weights in a function's
+    closure are constants and stay unchanged.
     """
 
     name = "jax"
@@ -62,7 +62,7 @@ class JaxBackend(Backend):
         return {"jax": str(jax.__version__), "jaxlib": str(import_module("jaxlib").__version__)}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU that JAX can use, tf32 on a CPU, or another number of threads than JAX runs with."""
+        """Not installed, no GPU that JAX can use, tf32 on a CPU, or a number of threads other than JAX's."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
         try:
@@ -73,7 +73,7 @@ class JaxBackend(Backend):
         return started(jax, options)
 
     def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Look at the function; it is compiled in `allocate`."""
+        """Check the function; it is compiled in `allocate`."""
         self.check(options)
         self.check_model(model)
         jax = self._library()
@@ -133,7 +133,7 @@ class JaxSession(FunctionSession):
         return peak if peak is not None and peak > self._memory_before else None
 
     def settings(self) -> dict[str, str]:
-        """What JAX and XLA were told."""
+        """Settings of JAX and XLA."""
         settings = {"matmul_precision": MATMUL_PRECISION.get(self._options.precision, "default")}
         settings |= {f"--{name}": value for name, value in self._flags.items()}
         for variable in ("XLA_FLAGS", THREADS_VARIABLE, "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
@@ -142,23 +142,23 @@ class JaxSession(FunctionSession):
         return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Not told: XLA fuses a model's operators, and JAX has times of what became of them only in its profiler."""
+        """None: XLA fuses a model's operators, and only JAX's profiler has times of the fused kernels."""
         del rounds
-        return "XLA fuses a model's layers into kernels of its own, and JAX does not tell the times of these"
+        return "XLA fuses a model's layers into kernels of its own, and JAX does not report their times"
 
     def _traced(self, parameters: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The model with casts around it, its outputs in a row."""
+        """The model with casts around it, its outputs as a list."""
         cast = [value.astype(self._half) if self._half and _is_float(value) else value for value in inputs]
         self._names, values = named_outputs(self._model(parameters, *cast), self._names)
         return tuple(self._whole(value) for value in values)
 
     def _whole(self, value: Any) -> Any:
-        """In float32 where it is in half precision: NumPy has no bfloat16, and hosts want float32."""
+        """Half precision as float32: NumPy has no bfloat16, and hosts expect float32."""
         array = self._jax.numpy.asarray(value)
         return array.astype("float32") if str(array.dtype) in HALF_DTYPES.values() else array
 
     def _placed(self, parameters: Any) -> Any:
-        """Parameters on the device, those with a point in the precision asked for."""
+        """Parameters on the device, floating-point ones in the requested precision."""
 
         def placed(leaf: Any) -> Any:
             array = np.asarray(leaf) if not isinstance(leaf, self._jax.Array) else leaf
@@ -172,7 +172,7 @@ class JaxSession(FunctionSession):
         )
 
     def _output_specs(self, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        """Outputs for two sizes of the open dimensions: those of them that differ are open too."""
+        """Output specs from two sizes of the open dimensions: output dimensions that differ are open too."""
         few, more = (self._jax.eval_shape(self._traced, self._parameters, *self._abstract(inputs, n)) for n in (2, 3))
         return tuple(
             TensorSpec(
@@ -238,14 +238,16 @@ class JaxSession(FunctionSession):
 
 
 def started(jax: Any, options: BackendOptions) -> str | None:
-    """Start JAX's clients with what these options say of threads; why that is not possible, or None.
+    """Start JAX's clients with these options' number of threads; why that is not possible, or None.
 
     JAX starts them once in a process and reads its environment then.
     """
     if not _has_started():
         if options.threads is not None:
             os.environ[THREADS_VARIABLE] = str(options.threads)
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else three quarters of a GPU are taken
+        os.environ.setdefault(
+            "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
+        )  # else JAX reserves three quarters of the GPU's memory
     elif options.device == "cpu" and options.threads is not None:
         running = os.environ.get(THREADS_VARIABLE, "its own number of")
         if running != str(options.threads):
@@ -262,13 +264,13 @@ def started(jax: Any, options: BackendOptions) -> str | None:
 
 @cache
 def _listen(jax: Any) -> None:
-    """Count events from now on; there is no public way to end that."""
+    """Count events from now on; there is no public way to unregister."""
     jax.monitoring.register_event_listener(lambda event, **_: _cache_events.update([event]))
 
 
 @contextmanager
 def _cached_in(jax: Any, folder: Path | None) -> Iterator[None]:
-    """JAX's compilation cache is there, XLA's choice of a GPU's algorithms in it too; or wherever the user has it."""
+    """Put JAX's compilation cache there, with XLA's autotuning results; a user's own setting has priority."""
     if folder is None:
         yield
         return
@@ -279,7 +281,7 @@ def _cached_in(jax: Any, folder: Path | None) -> Iterator[None]:
     def put(values: dict[str, Any]) -> None:
         for name, value in values.items():
             jax.config.update(name, value)
-        compilation_cache.reset_cache()  # else it stays with the folder that it began with
+        compilation_cache.reset_cache()  # else it keeps its first folder
 
     put(wanted)
     try:
@@ -321,13 +323,13 @@ def _flags(text: str) -> dict[str, str]:
     for word in text.split():
         name, _, value = word.removeprefix("--").partition("=")
         if not name.startswith("xla_"):
-            raise BackendError(f"xla_flags: {word!r} is no flag of XLA; write --xla_NAME=VALUE, apart by spaces")
+            raise BackendError(f"xla_flags: {word!r} is no flag of XLA; write --xla_NAME=VALUE, separated by spaces")
         found[name] = value or "true"
     return found
 
 
 def _typed(value: str) -> bool | int | str:
-    """A flag's value as the type that XLA wants for it."""
+    """A flag's value in the type that XLA expects."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     return int(value) if value.lstrip("-").isdigit() else value

@@ -1,4 +1,4 @@
-"""Keras 3 on its TensorFlow, JAX and PyTorch backends, of which a process can have one."""
+"""Keras 3 on its TensorFlow, JAX and PyTorch backends, one per process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODES = {
     "kerasxla-jax": Mode("jax", xla=True),
     "keras-torch": Mode("torch", xla=False),
 }
-"""Keras without XLA on JAX is left out: each operation would be compiled by XLA for itself."""
+"""There is no Keras without XLA on JAX: each operation would be compiled by XLA separately."""
 
 PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 
@@ -56,7 +56,7 @@ class KerasBackend(Backend):
     extra = ()
 
     def versions(self) -> dict[str, str]:
-        """Of keras, and of the framework in use, or of those that are installed while none is in use."""
+        """Of keras, and of the framework in use, or of all installed ones while none is in use."""
         found = {"keras": _version(("keras",))}
         if found["keras"] is None:
             raise BackendUnavailableError(f"keras is not installed: {self.install}")
@@ -66,7 +66,7 @@ class KerasBackend(Backend):
         return {package: text for package, text in found.items() if text is not None}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, nothing to compute with, no GPU, or Keras is in use here on another framework."""
+        """Not installed, no framework below, no GPU, or Keras is in use here on another framework."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
         mode = _mode(options)
@@ -202,13 +202,13 @@ class KerasTorchSession(FunctionSession):
         super().__init__(inputs, outputs)
 
     def settings(self) -> dict[str, str]:
-        """What PyTorch was told."""
+        """Settings of PyTorch."""
         return {"keras backend": "torch", "num_threads": str(self._torch.get_num_threads())}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Not told."""
+        """Not available."""
         del rounds
-        return "Keras does not tell the times of its layers; the backend torch does, for a model of PyTorch's own"
+        return "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
 
     def _output_arrays(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
         zeros = [
@@ -264,7 +264,7 @@ def _process_problem(framework: str) -> str | None:
 
 
 def _framework_problem(framework: str, options: BackendOptions) -> str | None:
-    """Why the framework below cannot do it here, or None; sets threads and memory before the framework starts."""
+    """Why the framework below does not support the options here, or None; also sets threads and memory."""
     if framework == "torch":
         if options.device == "cuda":
             return "Keras on PyTorch is measured on the CPU only; take the backend torch, or keras on another framework"
@@ -279,7 +279,7 @@ def _framework_problem(framework: str, options: BackendOptions) -> str | None:
 
 
 def _version(packages: Sequence[str]) -> str | None:
-    """Of the first of these that is installed."""
+    """Version of the first of these that is installed."""
     for package in packages:
         with suppress(PackageNotFoundError):
             return version(package)
@@ -287,7 +287,7 @@ def _version(packages: Sequence[str]) -> str | None:
 
 
 def _inputs(network: Any, name: str) -> tuple[TensorSpec, ...]:
-    """As the model declares them. Raises `BackendError` where it does not."""
+    """Inputs that the model declares. Raises `BackendError` where it does not."""
     tensors = getattr(network, "inputs", None)
     if not tensors:
         raise BackendError(

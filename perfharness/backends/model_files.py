@@ -1,4 +1,4 @@
-"""The files that decide what a model is, found without running any of its code."""
+"""The files that define a model, found without running its code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from perfharness.backends.base import ModelSource
 
 
 def model_files(model: ModelSource) -> list[Path]:
-    """Files that are there: the model's own and those with its weights, or the program that makes it.
+    """Existing files of a model: its own and its weights', or the program that makes it.
 
-    Of a function in a file it is that file; of one in a module of a package the package folder's `*.py`, for models are
-    built by more than the module that is named. What these import from elsewhere is not looked at.
+    Of a function in a file it is that file; of one in a module of a package the package folder's `*.py`, since models
+    use more than the named module. Imports from elsewhere are not followed.
     """
     if model.path is None:
         return _files_of_function(str(model.factory).rpartition(":")[0])
@@ -41,7 +41,7 @@ def sha256_of(*files: Path) -> str:
 
 
 def onnx_weight_files(path: Path) -> list[Path]:
-    """Files beside an ONNX file that hold its weights."""
+    """Files next to an ONNX file that hold its weights."""
     if not _holds(path, b"location"):  # the key that names such a file; to import onnx and parse a model takes seconds
         return []
     import onnx
@@ -65,7 +65,7 @@ def _holds(path: Path, text: bytes) -> bool:
 
 
 def _weights_of_broken_or_whole(path: Path) -> list[Path]:
-    """None of a file that cannot be read: whoever loads it says so."""
+    """Weights of a file; empty if it cannot be read, which loading reports."""
     try:
         return onnx_weight_files(path)
     except Exception:
@@ -83,7 +83,7 @@ def _files_of_function(module: str) -> list[Path]:
 
 
 def _module_file(name: str) -> Path | None:
-    """Of a module that would be imported from the working folder or `sys.path`."""
+    """File of a module that would be imported from the working folder or `sys.path`."""
     *packages, last = name.split(".")
     folders = [Path.cwd(), *map(Path, sys.path)]
     for package in packages:  # with an __init__.py or without one

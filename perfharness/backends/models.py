@@ -23,7 +23,7 @@ FILE_KINDS = {
     ".xml": "OpenVINO",
     SAVED_MODEL: "TensorFlow SavedModel folder",
 }
-"""Suffix -> what such a file is."""
+"""Suffix -> description of such a file."""
 
 _HOW = (
     "name a file (.onnx, .engine, .plan, .pt2, .keras, .xml), a SavedModel folder, or a function as module:function "
@@ -32,7 +32,7 @@ _HOW = (
 
 
 def model_source(text: str, name: str | None = None) -> ModelSource:
-    """The model that a text names; `name` is what it is called in tables, else the file's or function's own name.
+    """The model that a text names; `name` is its name in tables; None: the file's or function's own name.
 
     A file must exist; a function is looked up when a backend loads it. Raises `UsageError`.
     """
@@ -48,7 +48,7 @@ def model_source(text: str, name: str | None = None) -> ModelSource:
 
 
 def call_factory(model: ModelSource, backend: str, precision: Precision) -> Any:
-    """What the model's function returns for this backend and precision.
+    """Return value of the model's function for this backend and precision.
 
     Raises `BackendError` where the function is not there or fails; its own exception is the cause.
     """
@@ -86,12 +86,12 @@ def _is_function_name(module: str, function: str) -> bool:
 
 
 def _factory_name(module: str, function: str) -> str:
-    """`samples.mobilenet_v3.factory:create` is `mobilenet_v3`: the folder where the rest says nothing."""
+    """`samples.mobilenet_v3.factory:create` is `mobilenet_v3`: the folder where the other parts are generic."""
     parts = (module[:-3].replace("/", ".") if module.endswith(".py") else module).split(".")
-    parts_of_name = [
+    specific = [
         part for part in [*parts, function] if part and part not in ("factory", "model", "create", "make", "build")
     ]
-    return parts_of_name[-1] if parts_of_name else function
+    return specific[-1] if specific else function
 
 
 def named_function(model: ModelSource) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ def _module(name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise BackendError(f"there is no file {path}; name the file with the function that makes the model")
-    name = f"_perfharness_factory_{path.stem}"  # the file's own name may be that of a library
+    name = f"_perfharness_factory_{path.stem}"  # the file may have the name of a library
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BackendError(f"{path} is no Python file")

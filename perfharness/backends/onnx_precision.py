@@ -1,4 +1,4 @@
-"""In which precision an ONNX model computes: read from the file, for its name says nothing."""
+"""The precision in which an ONNX model computes, read from the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def model_precision(source: str | bytes) -> Precision | None:
     """Precision of a model, from its path or bytes.
 
     int8 where it has operators of quantised models, else that of most of its weights' elements (those of inputs and
-    outputs where it has no weights); None where there are no floating-point numbers at all. Raises `BackendError`.
+    outputs where it has no weights); None where there are no floating-point values. Raises `BackendError`.
     """
     import onnx
 

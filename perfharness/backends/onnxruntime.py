@@ -1,4 +1,4 @@
-"""ONNX Runtime: CPU, CUDA and TensorRT providers, buffers bound once, no provider that falls back in silence."""
+"""ONNX Runtime: CPU, CUDA and TensorRT providers, buffers bound once, no silent fallback of a provider."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OnnxRuntimeBackend(Backend):
     extra = ("optimization", "cudnn_conv_algo_search")
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
-        """A provider computes on one kind of device."""
+        """Providers for that device: each computes on one kind."""
         return ("cpu",) if device == "cpu" else ("cuda", "tensorrt")
 
     def versions(self) -> dict[str, str]:
@@ -71,7 +71,7 @@ class OnnxRuntimeBackend(Backend):
         return {"onnxruntime": str(self._library().__version__), "onnx": str(_onnx(self.install).__version__)}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, a build without the provider, no GPU, or a precision that the provider has not."""
+        """Not installed, a build without the provider, no GPU, or a precision that the provider does not support."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
         try:
@@ -84,7 +84,7 @@ class OnnxRuntimeBackend(Backend):
         return _device_problem(options, library.get_available_providers())
 
     def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session on the one provider that was asked for."""
+        """A session on the requested provider."""
         self.check(options)
         self.check_model(model)
         library = self._library()
@@ -101,7 +101,7 @@ class OnnxRuntimeBackend(Backend):
 
 @dataclass
 class _Buffer:
-    """Where an input or output lies; `paired` on a GPU, else only the host's array."""
+    """Memory of an input or output; `paired` on a GPU, else only the host's array."""
 
     host: npt.NDArray[Any]
     paired: PairedBuffer | None = None
@@ -112,10 +112,10 @@ class _Buffer:
 
 
 class OnnxRuntimeSession(Session):
-    """An `InferenceSession` with an I/O binding to buffers that are made once.
+    """An `InferenceSession` with an I/O binding to buffers that are allocated once.
 
     On a GPU the session computes in a CUDA stream of ours, in which the copies from and to pinned memory run too, so
-    that a round is waited for once. Outputs whose shape does not follow from the names of the inputs' dimensions are
+    that one wait per round suffices. Outputs whose shape does not follow from the names of the inputs' dimensions are
     allocated by ONNX Runtime in each round, and `settings` names them.
     """
 
@@ -140,8 +140,8 @@ class OnnxRuntimeSession(Session):
         except BaseException:
             self.close()
             raise
-        self._run_options: Any = None  # options of one's own cost 27 microseconds a run on the CPU (ONNX Runtime 1.31)
-        if self._on_gpu:  # we wait for the stream, once a round
+        self._run_options: Any = None  # own run options cost 27 microseconds per run on the CPU (ONNX Runtime 1.31)
+        if self._on_gpu:  # we wait for the stream once per round
             self._run_options = library.RunOptions()
             self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
@@ -186,7 +186,7 @@ class OnnxRuntimeSession(Session):
         if self._binding is None:
             raise BackendError("nothing is allocated; allocate before a model is executed")
         try:
-            for name in self._left_to_library:  # bound anew: what one run allocated does not fit the next
+            for name in self._left_to_library:  # bound again: the next run may need another size
                 self._binding.bind_output(name, self._device())
             self._session.run_with_iobinding(self._binding, self._run_options)
         except Exception as error:
@@ -229,7 +229,7 @@ class OnnxRuntimeSession(Session):
         return None if self._stream is None else self._stream.pointer
 
     def threads_problem(self) -> str | None:
-        """On a GPU that of waiting for a stream; ONNX Runtime itself lets go of the GIL."""
+        """On a GPU a problem with waiting for a stream; ONNX Runtime itself releases the GIL."""
         return threads_problem() if self._on_gpu else None
 
     def settings(self) -> dict[str, str]:
@@ -254,7 +254,7 @@ class OnnxRuntimeSession(Session):
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """From ONNX Runtime's own profile, of a second session on the same inputs; operators as they are after fusion.
 
-        On a GPU that profile holds the host's time for starting each operator, which says nothing of the GPU's.
+        On a GPU that profile holds the host's time for starting each operator, not the GPU's time.
         """
         if self._on_gpu:
             return "ONNX Runtime's profile has the time to start an operator on a GPU, not the operator's own"
@@ -282,7 +282,7 @@ class OnnxRuntimeSession(Session):
             self._stream = None
 
     def _made(self, options: Any) -> Any:
-        """An `InferenceSession`; ONNX Runtime adds the CPU provider for what the other cannot do."""
+        """An `InferenceSession`; ONNX Runtime adds the CPU provider for operators that the other does not support."""
         providers: list[Any] = [(self._provider, self._provider_options()) if self._on_gpu else self._provider]
         try:
             session = self._library.InferenceSession(self._source, options, providers=providers)
@@ -292,7 +292,7 @@ class OnnxRuntimeSession(Session):
         return session
 
     def _provider_options(self) -> dict[str, str]:
-        """Of the CUDA or TensorRT provider."""
+        """Options of the CUDA or TensorRT provider."""
         options, stream = self._options, self._stream
         given = {"device_id": "0", "has_user_compute_stream": "1"}
         given["user_compute_stream"] = str(stream.pointer if stream is not None else 0)
@@ -308,12 +308,12 @@ class OnnxRuntimeSession(Session):
         return given
 
     def _refuse_fallback(self) -> None:
-        """Raise where ONNX Runtime took another provider than the one asked for, which it only logs."""
+        """Raise where ONNX Runtime took another provider than the requested one, which it only logs."""
         used = self._session.get_providers()
         if not used or used[0] != self._provider:
             raise BackendUnavailableError(
                 f"onnxruntime: {self._provider} could not be started and it fell back to {', '.join(used) or 'none'}; "
-                f"its libraries are missing or do not fit ({self._missing or 'its log on stderr says which'})"
+                f"its libraries are missing or do not fit ({self._missing or 'its log on stderr names them'})"
             )
         if self._nodes and self._provider not in self._nodes:
             raise BackendUnavailableError(
@@ -354,7 +354,7 @@ def _mode(options: BackendOptions) -> str:
 
 
 def _device_problem(options: BackendOptions, available: list[str]) -> str | None:
-    """Why provider, device and precision do not go together here, or None."""
+    """Why the combination of provider, device and precision is not possible here, or None."""
     mode = _mode(options)
     provider = PROVIDERS[mode]
     if (mode == "cpu") != (options.device == "cpu"):
@@ -365,7 +365,7 @@ def _device_problem(options: BackendOptions, available: list[str]) -> str | None
 
 
 def _load_cuda(library: Any) -> str:
-    """Load CUDA and cuDNN from their wheels, where the provider alone does not look; what ONNX Runtime says of it."""
+    """Load CUDA and cuDNN from their wheels, which the provider does not search; returns ONNX Runtime's messages."""
     if not hasattr(library, "preload_dlls"):  # before ONNX Runtime 1.21
         return ""
     with redirect_stdout(io.StringIO()) as said:
@@ -398,7 +398,7 @@ def _source(model: ModelSource, precision: Precision) -> str | bytes:
 
 
 def _check_precision(source: str | bytes, name: str, options: BackendOptions) -> None:
-    """Raise `BackendError` where the model would not be computed in the precision that stands beside its numbers."""
+    """Raise `BackendError` where the model would not be computed in the reported precision."""
     own = model_precision(source)
     if own is None:
         return
@@ -427,7 +427,7 @@ def _session_options(library: Any, options: BackendOptions) -> Any:
 
 
 def _translated(error: Exception, what: str) -> BackendError:
-    """ONNX Runtime's exceptions are one class each code; only the text tells that memory ran out."""
+    """ONNX Runtime's exceptions have one class per code; out of memory is recognised by the text only."""
     text = " ".join(str(error).split())
     lowered = text.lower()
     if any(

@@ -1,4 +1,4 @@
-"""What ONNX Runtime tells of a model that it has loaded: inputs and outputs, who computes what, times of operators."""
+"""What ONNX Runtime reports of a loaded model: inputs and outputs, provider of each node, times of operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 def tensor_spec(node: Any) -> TensorSpec:
-    """Of an input or output. Raises `BackendError` for what NumPy has no type for."""
+    """Spec of an input or output. Raises `BackendError` for types that NumPy does not have."""
     if node.type not in DTYPES:
         raise BackendError(
             f"{node.name!r} is {node.type}, which cannot be measured; export the model with numbers there"
@@ -33,7 +33,7 @@ def tensor_spec(node: Any) -> TensorSpec:
 
 
 def output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Shapes of the outputs, as far as they follow from those of the inputs by the names of open dimensions.
+    """Shapes of the outputs, as far as names of open dimensions determine them from the inputs' shapes.
 
     Raises `BackendError` where one name would have two sizes.
     """
@@ -53,7 +53,7 @@ def output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]
 
 
 def nodes_by_provider(session: Any) -> dict[str, int]:
-    """How many nodes each provider got; empty where this version of ONNX Runtime does not tell."""
+    """How many nodes each provider got; empty where this version of ONNX Runtime does not report it."""
     counts: dict[str, int] = {}
     with suppress(AttributeError, RuntimeError):
         for part in session.get_provider_graph_assignment_info():
@@ -64,7 +64,7 @@ def nodes_by_provider(session: Any) -> dict[str, int]:
 def layer_times_of_profile(events: list[dict[str, Any]], rounds: int) -> list[LayerTime]:
     """Mean milliseconds of each operator over the last `rounds` runs of a profile, in the order of execution.
 
-    The first run is left out, for it allocates. Operators that run several times in a run (in a loop) count in sum.
+    The first run is excluded, since it allocates. Times of an operator that runs several times in a run are added up.
     """
     runs = [event for event in events if event.get("cat") == "Session" and event.get("name") == "model_run"]
     if len(runs) < rounds + 1:

@@ -32,13 +32,13 @@ HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "in
 """Precision -> INFERENCE_PRECISION_HINT; in a quantised model it is that of the layers that are not quantised."""
 
 CAPABILITIES: dict[Precision, str] = {"bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
-"""What OPTIMIZATION_CAPABILITIES must have; without it OpenVINO would compute in fp32 and not say so."""
+"""What OPTIMIZATION_CAPABILITIES must have; without it OpenVINO would silently compute in fp32."""
 
 
 class OpenVinoBackend(Backend):
     """`.onnx` and `.xml` files; functions that return a path, bytes of ONNX, an `onnx.ModelProto` or `openvino.Model`.
 
-    fp32, bf16 and fp16 are what the layers are computed in, whatever the file holds; int8 is a model that was quantised
+    fp32, bf16 and fp16 are the types of the computation, whatever the file holds; int8 is a quantised model
     (`QuantizeLinear` in ONNX, `FakeQuantize` in OpenVINO's own files).
     """
 
@@ -88,7 +88,7 @@ class OpenVinoBackend(Backend):
 
 
 class OpenVinoSession(Session):
-    """An infer request with tensors in arrays that are made once."""
+    """An infer request with tensors in arrays that are allocated once."""
 
     def __init__(self, library: Any, name: str, source: Any, options: BackendOptions) -> None:
         self._library, self._options, self._name = library, options, name
@@ -213,7 +213,7 @@ class OpenVinoSession(Session):
             config["PERF_COUNT"] = True
         compiled = self._core.compile_model(model, "CPU", config)
         if (actual := _text(compiled.get_property("INFERENCE_PRECISION_HINT"))) != HINTS[options.precision]:
-            raise BackendError(f"OpenVINO would compute in {actual} though {options.precision} was asked for")
+            raise BackendError(f"OpenVINO would compute in {actual} though {options.precision} was requested")
         return compiled
 
     def _requested(self, compiled: Any) -> Any:
@@ -224,12 +224,12 @@ class OpenVinoSession(Session):
         return request
 
     def _check_precision(self) -> None:
-        """Raise `BackendError` where a quantised model would stand for fp32, or the other way round."""
+        """Raise `BackendError` where a quantised model would be reported as fp32, or vice versa."""
         quantized = "quantised" in self._weights
         if quantized != (self._options.precision == "int8"):
             own = "int8" if quantized else "no int8: it is not quantised"
             raise BackendError(
-                f"{self._name} is a model in {own}, and OpenVINO quantises none; its own precision has to be asked for"
+                f"{self._name} is a model in {own}, and OpenVINO quantises none; request its own precision"
             )
 
     def _forget(self) -> None:
@@ -239,10 +239,10 @@ class OpenVinoSession(Session):
 
 
 def _send_nothing() -> None:
-    """Keep `openvino_telemetry` out of this process: OpenVINO does without it.
+    """Keep `openvino_telemetry` out of this process; OpenVINO does not need it.
 
-    It reports each import and conversion to a server on the net, unless the user's home says no, and forks this process
-    to do so, in the middle of a measurement.
+    It reports each import and conversion to a server, unless the user's home opts out, and forks this process
+    for it, in the middle of a measurement.
     """
     if "openvino" not in sys.modules:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # an import of it fails
@@ -272,7 +272,7 @@ def _read(core: Any, source: Any) -> Any:
 
 
 def _spec(port: Any) -> TensorSpec:
-    """Of an input or output. Raises `BackendError` for what NumPy has no type for."""
+    """Spec of an input or output. Raises `BackendError` for types that NumPy does not have."""
     kind = port.get_element_type()
     name = port.get_any_name()
     try:
@@ -284,7 +284,7 @@ def _spec(port: Any) -> TensorSpec:
 
 
 def _weights(model: Any) -> dict[str, int]:
-    """Element type -> how many of the model's constants' elements; `quantised` -> how many operators quantise."""
+    """Element type -> number of elements of the model's constants; `quantised` -> number of quantising operators."""
     found: dict[str, int] = {}
     for operation in model.get_ops():
         kind = operation.get_type_name()
@@ -308,7 +308,7 @@ def _milliseconds(request: Any) -> dict[str, float]:
 
 
 def _mean_after_first(first: float, mean: float, rounds: int) -> float:
-    """The counters are means over all inferences of a request: that of those after the first."""
+    """Mean without the first inference, of counters that are means over all inferences of a request."""
     return max(0.0, (mean * (rounds + 1) - first) / rounds)
 
 

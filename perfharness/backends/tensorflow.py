@@ -41,7 +41,7 @@ Function = Callable[..., Any]
 class TensorFlowBackend(Backend):
     """SavedModels, by their signature; functions and `tf.Module`s in a `FactoryModel`.
 
-    TensorFlow computes in the dtypes of a model's weights, so that a model in fp16 or bf16 is one that was made so.
+    TensorFlow computes in the dtypes of a model's weights, so a model in fp16 or bf16 must have been made in it.
     """
 
     name = "tensorflow"
@@ -56,7 +56,7 @@ class TensorFlowBackend(Backend):
         return {"tensorflow": str(imported(self.install).__version__)}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, tf32 on a CPU, or another number of threads than TensorFlow runs with."""
+        """Not installed, no GPU, tf32 on a CPU, or a number of threads other than TensorFlow's."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
         try:
@@ -129,7 +129,7 @@ class TensorFlowSession(FunctionSession):
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def settings(self) -> dict[str, str]:
-        """What TensorFlow was told."""
+        """Settings of TensorFlow."""
         threading = self._tf.config.threading
         settings = {
             "jit_compile": str(self._xla),
@@ -142,11 +142,11 @@ class TensorFlowSession(FunctionSession):
         return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Not told: only TensorFlow's profiler has them, in a trace for TensorBoard."""
+        """None: only TensorFlow's profiler has them, in a trace for TensorBoard."""
         del rounds
         if self._xla:
-            return "XLA fuses a model's layers into kernels of its own, and TensorFlow does not tell the times of these"
-        return "TensorFlow tells the times of operators only in its profiler's traces for TensorBoard"
+            return "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
+        return "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
 
     def _made(self, shapes: Sequence[tuple[int | None, ...]], inputs: Sequence[TensorSpec]) -> Any:
         """The concrete function for these shapes."""
@@ -166,7 +166,7 @@ class TensorFlowSession(FunctionSession):
             return tf.function(traced, autograph=False, jit_compile=self._xla or None).get_concrete_function(*signature)
 
     def _whole(self, value: Any) -> Any:
-        """In float32 where it is in half precision, as with the other frameworks."""
+        """Half precision as float32, as with the other frameworks."""
         tensor = self._tf.convert_to_tensor(value)
         return self._tf.cast(tensor, "float32") if tensor.dtype.name in HALF_DTYPES.values() else tensor
 
@@ -196,7 +196,7 @@ class TensorFlowSession(FunctionSession):
 
 
 def imported(install: str) -> Any:
-    """The module `tensorflow`, which otherwise writes a page to stderr when it is imported."""
+    """Import `tensorflow` without its messages on stderr."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         return import_module("tensorflow")
@@ -205,16 +205,16 @@ def imported(install: str) -> Any:
 
 
 def configured(tensorflow: Any, options: BackendOptions) -> str | None:
-    """Set threads as these options say, and let memory grow; why that is not possible, or None.
+    """Set the options' number of threads, and let memory grow; why that is not possible, or None.
 
-    TensorFlow takes them only until it has started, which the first tensor makes it do.
+    TensorFlow accepts them only before the first tensor.
     """
     config = tensorflow.config
     if options.device == "cuda":
         gpus = config.list_physical_devices("GPU")
         if not gpus:
             return "TensorFlow finds no GPU here (a build for the CPU, or CUDA's libraries are missing)"
-        if not config.experimental.get_memory_growth(gpus[0]):  # else it takes the whole GPU
+        if not config.experimental.get_memory_growth(gpus[0]):  # else it reserves the whole GPU
             try:
                 config.experimental.set_memory_growth(gpus[0], True)
             except RuntimeError:
@@ -255,7 +255,7 @@ def _signature(tensorflow: Any, path: str, name: str) -> tuple[Function, tuple[T
 
 
 def _weights(concrete: Any) -> dict[str, int]:
-    """Dtype -> elements of the variables and constants of a graph with a point."""
+    """Dtype -> number of elements of a graph's floating-point variables and constants."""
     elements: dict[str, int] = {}
     graphs = [
         concrete.graph,

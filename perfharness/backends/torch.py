@@ -44,7 +44,7 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 WARMUP_ROUNDS = 3
-"""Before a capture, on the session's stream: libraries choose their algorithms and make their workspaces there."""
+"""Rounds before a capture, on the session's stream, in which libraries choose algorithms and allocate workspaces."""
 
 
 class TorchBackend(Backend):
@@ -65,7 +65,7 @@ class TorchBackend(Backend):
     extra = ("compile_mode", "cudnn_benchmark")
 
     def versions(self) -> dict[str, str]:
-        """Of PyTorch, and of what it computes with on a GPU."""
+        """Of PyTorch, and of its GPU libraries."""
         torch = self._library()
         found = {"torch": str(torch.__version__)}
         if torch.version.cuda is not None:
@@ -75,7 +75,7 @@ class TorchBackend(Backend):
         return found
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, no compiler, or a precision that device or mode have not."""
+        """Not installed, no GPU, no compiler, or a precision that device or mode do not support."""
         if (problem := self.option_problem(options, self.extra)) is not None:
             return problem
         for name, values in (("compile_mode", COMPILE_MODES), ("cudnn_benchmark", ("on", "off"))):
@@ -88,7 +88,7 @@ class TorchBackend(Backend):
         return _device_problem(torch, options) or _mode_problem(torch, options)
 
     def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Bring the model into precision and layout, and onto the device."""
+        """Convert the model to precision and layout, and move it to the device."""
         self.check(options)
         self.check_model(model)
         torch = self._library()
@@ -105,7 +105,7 @@ class TorchBackend(Backend):
 class TorchSession(Session):
     """A module in inference mode, with a stream of its own on a GPU.
 
-    PyTorch's settings are the process's: sessions that are open at the same time have to want the same.
+    PyTorch's settings are the process's: sessions that are open at the same time must have equal settings.
     """
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
@@ -135,7 +135,7 @@ class TorchSession(Session):
             raise
 
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Make the buffers; compile for these shapes, or capture the graph."""
+        """Allocate buffers; compile for these shapes, or capture the graph."""
         self._open()
         self._shapes = {}
         whole = checked_shapes(self, shapes)
@@ -152,7 +152,7 @@ class TorchSession(Session):
         self._shapes = whole
 
     def write_inputs(self, arrays: Arrays) -> None:
-        """Into the host's buffers, in the layout in which they are copied."""
+        """Fill the host's buffers, in the layout in which they are copied."""
         checked_arrays(self, self._shapes, arrays)
         for spec in self.inputs:
             np.copyto(self._host[spec.name].numpy(), arrays[spec.name])
@@ -206,7 +206,7 @@ class TorchSession(Session):
         }
 
     def close(self) -> None:
-        """Free model and buffers, and bring PyTorch's settings back."""
+        """Free model and buffers, and close PyTorch's settings."""
         if self._closed:
             return
         self._closed = True
@@ -238,7 +238,7 @@ class TorchSession(Session):
         return 0, 0
 
     def device_memory_bytes(self) -> int | None:
-        """What the caching allocator has reserved at most since `allocate`; CUDA's own context is not in it."""
+        """Peak of the caching allocator since `allocate`, without the CUDA context."""
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
 
     def settings(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ class TorchSession(Session):
         return settings | self._process_settings.described()
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Of each module's own work, by hooks, on the inputs that were written last."""
+        """Of each module's own work, by hooks, on the last written inputs."""
         if self._mode != "eager":
             return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
         if self._program.exported:
@@ -281,7 +281,7 @@ class TorchSession(Session):
             host.zero_()
         self.copy_in()
         with ExitStack() as stack:
-            if self._mode == "compile":  # which is done at the first call
+            if self._mode == "compile":  # compiled at the first call
                 stack.enter_context(many_shapes(torch))
                 stack.enter_context(_cached_in(self._options.cache_dir))
                 stack.enter_context(self.building())
@@ -298,7 +298,7 @@ class TorchSession(Session):
             self.synchronize()
 
     def _compiled(self, module: Any) -> Any:
-        # Each shape is a program of its own: one for all sizes would be slower, and not what allocate is for.
+        # One program per shape: a program for all sizes would be slower.
         made = self._torch.compile(module, mode=self._compile_mode(), dynamic=False)
         if self._compile_mode() not in WITH_GRAPHS:
             return made
@@ -324,12 +324,12 @@ class TorchSession(Session):
         return self._torch.empty_like(host, device=self._device) if self._on_gpu else host
 
     def _activate(self) -> None:
-        """The session's stream is the one in use."""
+        """Make the session's stream the current one."""
         if self._stream is not None and self._torch.cuda.current_stream() != self._stream:
             self._torch.cuda.set_stream(self._stream)
 
     def _forget(self) -> None:
-        """Let go of what `allocate` made."""
+        """Release what `allocate` made."""
         if self._stream is not None:
             self._stream.synchronize()
         self._results, self._host_results = [], []
@@ -344,12 +344,12 @@ class TorchSession(Session):
 
 
 def _cast(given: Iterable[Any], dtypes: Sequence[Any]) -> list[Any]:
-    """Tensors in these dtypes; `to` takes two microseconds for one that is."""
+    """Tensors in these dtypes; skips `to` where possible, which takes two microseconds."""
     return [each if each.dtype is dtype else each.to(dtype) for each, dtype in zip(given, dtypes, strict=True)]
 
 
 _IDLE_STREAMS: list[Any] = []
-"""Of sessions that are closed. cuBLAS keeps a workspace for each stream that it ever ran on, 32 MiB on an H200."""
+"""Streams of closed sessions, for reuse: cuBLAS keeps a workspace per stream, 32 MiB on an H200."""
 
 
 def _stream(torch: Any, device: Any) -> Any:
@@ -378,7 +378,7 @@ class _EventTimer(DeviceTimer):
 
 
 def _device_problem(torch: Any, options: BackendOptions) -> str | None:
-    """Why device and precision do not go together here."""
+    """Why device and precision are not possible here, or None."""
     if options.device == "cpu":
         if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
             return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
@@ -395,7 +395,7 @@ def _device_problem(torch: Any, options: BackendOptions) -> str | None:
 
 
 def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
-    """Why the mode cannot be had."""
+    """Why the mode is not possible here, or None."""
     del torch
     mode = options.mode or "eager"
     if mode.startswith("cudagraph") and options.device == "cpu":
@@ -410,7 +410,7 @@ def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
 
 @contextmanager
 def _cached_in(folder: Path | None) -> Iterator[None]:
-    """Inductor keeps what it compiles there; by itself in a folder of the user's for temporary files."""
+    """Set Inductor's cache folder; its default is a user's temporary folder."""
     if folder is None:
         yield
         return
@@ -450,6 +450,6 @@ def _translation(torch: Any, error: Exception, what: str) -> BackendError:
     text = " ".join(str(error).split())
     signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
     if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in signs):
-        clear_frames(error.__traceback__)  # what the failed call had allocated is let go of, so that less may be tried
+        clear_frames(error.__traceback__)  # free the memory of the failed call, so that a smaller one may succeed
         return OutOfMemoryError(f"{what}: {text[:300]}")
     return BackendError(f"{what}: {type(error).__name__}: {text[:500]}")

@@ -1,4 +1,4 @@
-"""PyTorch's settings of the whole process."""
+"""Process-wide settings of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from perfharness.backends.base import BackendOptions
 from perfharness.errors import BackendError
 
 COMPILED_SHAPES = 1024
-"""Shapes of one model that may be compiled; after eight PyTorch would go on uncompiled, and say so only in a log."""
+"""Limit of compiled shapes per model; beyond its default of eight PyTorch continues uncompiled, and only logs it."""
 
 COMPILE_LIMITS = (
     ("recompile_limit", "cache_size_limit"),
     ("accumulated_recompile_limit", "accumulated_cache_size_limit"),
 )
-"""Settings of the compiler for that, and their names before PyTorch 2.6. They are of one thread."""
+"""Compiler settings for that limit, with their names before PyTorch 2.6. They are per thread."""
 
 
 @contextmanager
 def many_shapes(torch: Any) -> Iterator[None]:
-    """Whatever is compiled inside, in this thread, is compiled."""
-    config = torch._dynamo.config  # loaded here only: it takes seconds
+    """Raise the limit of compiled shapes inside, in this thread."""
+    config = torch._dynamo.config  # imported late: it takes seconds
     names = [new if hasattr(config, new) else old for new, old in COMPILE_LIMITS]
     with config.patch({name: COMPILED_SHAPES for name in names if hasattr(config, name)}):
         yield
 
 
 class ProcessSettings:
-    """PyTorch's settings for one session: set once, for the whole process, where they stay.
+    """PyTorch's settings for one session: set once for the whole process, and not restored.
 
-    Raises `BackendError` where a session is open that wants others.
+    Raises `BackendError` where an open session needs others.
     """
 
     _open: ClassVar[list[dict[str, Any]]] = []
@@ -59,12 +59,12 @@ class ProcessSettings:
         self._open.append(self._wanted)
 
     def close(self) -> None:
-        """The session is closed."""
+        """End the session's use of the settings."""
         if self._wanted in self._open:
             self._open.remove(self._wanted)
 
     def described(self) -> dict[str, str]:
-        """Those that change speed or numbers, as text."""
+        """Settings that change speed or numbers, as text."""
         texts = {True: "on", False: "off"}
         found = {name: texts[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
         return {"num_threads": str(self._torch.get_num_threads()), **found}
@@ -75,7 +75,7 @@ class ProcessSettings:
             torch.set_num_threads(wanted["num_threads"])
         if "cudnn.benchmark" in wanted:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # these settings will have other names one day
+                warnings.simplefilter("ignore")  # names of settings may change
                 torch.set_float32_matmul_precision(wanted["float32_matmul_precision"])
                 torch.backends.cudnn.allow_tf32 = wanted["cudnn.allow_tf32"]
             torch.backends.cudnn.benchmark = wanted["cudnn.benchmark"]

@@ -14,7 +14,7 @@ SLEEP_CYCLES_PER_NS = 2.0
 """GPUs run at up to about 2 GHz; a slower one sleeps longer, which costs only time."""
 
 WHOLE = "(model)"
-"""Name of the outermost module, whose own work is what it does outside of its modules."""
+"""Name of the outermost module, whose own work is that outside of its modules."""
 
 
 @dataclass
@@ -30,11 +30,12 @@ class _Call:
 def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, rounds: int) -> list[LayerTime]:
     """Mean milliseconds of each module's own work over so many rounds, in the order of execution.
 
-    Own work is the time of a module less that of the modules that it calls: what a block does by functions (a residual
-    sum, say) is the block's. A module that is called several times in an inference counts in sum; mere containers are
-    left out. On a GPU the device is first kept busy for as long as the host needs to start everything, else the times
-    between events would be the host's; that holds while all of it fits into the queue of launches, about a thousand.
-    Each event adds about a microsecond.
+    Own work is the time of a module less that of the modules that it calls: functions in a block (a residual sum, say)
+    belong to the block. Calls of one module in an inference are added up; containers without own work are excluded.
+
+    On a GPU a sleep kernel first keeps the device busy until the host has started everything, else the times between
+    events would be the host's; this works up to the length of the launch queue, about a thousand. Each event adds about
+    a microsecond.
     """
     containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
     named = [(name or WHOLE, each) for name, each in module.named_modules() if type(each) not in containers]
@@ -66,7 +67,7 @@ def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, 
 
 
 def _hooked(named: list[tuple[str, Any]], mark: Callable[[], Any], finished: list[_Call]) -> list[Any]:
-    """Hooks before and after each module; the calls go into `finished` as they end."""
+    """Hooks before and after each module; finished calls are appended to `finished`."""
     stack: list[_Call] = []
 
     def hooks(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -90,7 +91,7 @@ def _hooked(named: list[tuple[str, Any]], mark: Callable[[], Any], finished: lis
 
 
 def _milliseconds(call: _Call) -> float:
-    """Of a call with all that it calls; marks are nanoseconds or CUDA events."""
+    """Of a call, including nested calls; marks are nanoseconds or CUDA events."""
     if isinstance(call.begin, int):
         return float(call.end - call.begin) / 1e6
     return float(call.begin.elapsed_time(call.end))

@@ -1,4 +1,4 @@
-"""What PyTorch is given to run: a factory's module or a file of torch.export, described, in the precision asked for."""
+"""The program that PyTorch runs: a factory's module or a torch.export file, described, in the requested precision."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ NARROW: dict[Precision, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precisions that are a dtype of weights and activations."""
 
 SAFE_VARIABLE, UNSAFE_VARIABLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-"""PyTorch's own: what its `torch.load` unpickles whatever it is called with."""
+"""PyTorch's environment variables that override what `torch.load` unpickles."""
 
 
 @dataclass
 class Program:
-    """A module, and what it takes and gives.
+    """A module, with its inputs and outputs.
 
     Args:
-        input_dtypes: to which inputs are brought at the device.
+        input_dtypes: to which inputs are cast on the device.
         output_dtypes: likewise the outputs.
-        computes_in: dtype in words.
-        exported: by torch.export, so that it has no modules any more.
+        computes_in: dtype as text.
+        exported: by torch.export, so that it has no submodules.
     """
 
     module: Any
@@ -42,7 +42,7 @@ class Program:
     exported: bool = False
 
     def release(self) -> None:
-        """Let go of the weights."""
+        """Release the weights."""
         self.module = None
 
 
@@ -86,7 +86,7 @@ def tensors(torch: Any, made: Any) -> list[Any]:
 
 
 def _in_precision(torch: Any, module: Any, precision: Precision) -> tuple[Any, str]:
-    """The module with its weights in the precision, and in words what it computes in."""
+    """The module with its weights in the precision, and its dtype as text."""
     if precision in NARROW:
         return module.to(getattr(torch, NARROW[precision])), NARROW[precision]
     if precision != "int8":
@@ -95,19 +95,19 @@ def _in_precision(torch: Any, module: Any, precision: Precision) -> tuple[Any, s
     if not linear:
         raise BackendError("the model has no linear layer, and dynamic int8 quantises nothing else; use fp32")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated, and still the only one without another library
+        warnings.simplefilter("ignore")  # deprecated, but there is no other without a further library
         quantised = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
     return quantised, f"float32, and qint8 in {len(linear)} linear layers (dynamic quantisation takes no others)"
 
 
 def _at_device(torch: Any, dtype: str, precision: Precision) -> Any:
-    """Of an input: floating-point numbers come in the precision, others stay what they are."""
+    """Dtype of an input on the device: floating-point inputs are in the precision, others unchanged."""
     own = getattr(torch, dtype)
     return getattr(torch, NARROW[precision]) if precision in NARROW and own.is_floating_point else own
 
 
 def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[TensorSpec, ...]:
-    """Names, shapes and dtypes, found by two inferences without data that differ in the open dimensions."""
+    """Names, shapes and dtypes, found by two inferences on the meta device with different open dimensions."""
     small, large = (_traced(torch, module, made.inputs, size) for size in (2, 3))
     names = list(made.outputs) or small[0]
     if len(names) != len(small[1]):
@@ -123,7 +123,7 @@ def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[Ten
 
 
 def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) -> tuple[list[str], list[Any]]:
-    """Names and values of the outputs where every open dimension is `size`, on the device that holds no data."""
+    """Names and values of the outputs where every open dimension is `size`, on the meta device."""
     shapes = [tuple(size if each is None else each for each in spec.shape) for spec in inputs]
     dtypes = [getattr(torch, spec.dtype) for spec in inputs]
     with torch.inference_mode():
@@ -134,7 +134,7 @@ def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) 
                 torch.zeros(shape, dtype=dtype, device="meta") for shape, dtype in zip(shapes, dtypes, strict=True)
             ]
             made = torch.func.functional_call(module, empty, tuple(given))
-        except Exception:  # something in it needs numbers
+        except Exception:  # the model needs data
             made = module(*(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)))
     found = tensors(torch, made)
     names = list(made) if isinstance(made, Mapping) else [f"output_{number}" for number in range(len(found))]
@@ -173,9 +173,9 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """While open, PyTorch unpickles tensors and nothing else, unless the user's environment asks for more.
+    """While open, PyTorch unpickles tensors and nothing else, unless the user's environment allows more.
 
-    `torch.export.load` passes `weights_only=False`, and takes pickles of any objects that a program holds.
+    `torch.export.load` passes `weights_only=False`, and unpickles any object of a program.
     """
     if os.environ.get(UNSAFE_VARIABLE):
         yield
@@ -184,7 +184,7 @@ def weights_only() -> Iterator[None]:
     os.environ[SAFE_VARIABLE] = "1"
     try:
         package: Any = import_module("torch.export.pt2_archive._package")
-    except ImportError:  # before PyTorch 2.8, which has no such objects
+    except ImportError:  # only before PyTorch 2.8
         package = None
     unpickler = getattr(package, "pickle", None)
     if unpickler is not None:
@@ -201,15 +201,15 @@ def weights_only() -> Iterator[None]:
 
 
 class _NoPickle:
-    """Stands for the module `pickle` while a file is read."""
+    """Replaces the module `pickle` while a file is read."""
 
     def loads(self, _content: bytes) -> Any:
-        """Not done."""
+        """Refuse."""
         raise BackendError(f"it holds pickled objects, which may run any code; {UNSAFE_VARIABLE}=1 allows them")
 
 
 def _on_gpu(torch: Any, program: Any) -> Any:
-    """The program with its weights, and the constants that it makes itself, on the GPU."""
+    """The program with its weights, and the constants that it creates, on the GPU."""
     return import_module(f"{torch.__name__}.export.passes").move_to_device_pass(program, "cuda")
 
 
@@ -221,12 +221,12 @@ def _spec(torch: Any, name: str, value: Any) -> TensorSpec:
 
 
 def _numpy_dtype(torch: Any, dtype: Any) -> str:
-    """NumPy's name; bfloat16, which NumPy has not, comes out as float32."""
+    """NumPy's name; bfloat16, which NumPy does not have, becomes float32."""
     return "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 
 def _check_precision(torch: Any, program: Any, name: str, precision: Precision) -> None:
-    """Raise `BackendError` where the program would not compute in the precision that stands beside its numbers."""
+    """Raise `BackendError` where the program would not compute in the reported precision."""
     sizes: dict[Any, int] = {}
     for tensor in program.state_dict.values():
         if tensor.is_floating_point():

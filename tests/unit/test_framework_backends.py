@@ -141,7 +141,7 @@ def test_flags_of_xla_are_those_of_one_compilation() -> None:
     with pytest.raises(BackendError, match=r"could not be compiled for these shapes: .*xla_no_such_flag"):
         outputs_of(source, "jax", BackendOptions(extra={"xla_flags": "--xla_no_such_flag=1"}))
     problem = backend("jax").problem(BackendOptions(extra={"xla_flags": "--fast"}))
-    assert problem == "xla_flags: '--fast' is no flag of XLA; write --xla_NAME=VALUE, apart by spaces"
+    assert problem == "xla_flags: '--fast' is no flag of XLA; write --xla_NAME=VALUE, separated by spaces"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""TensorRT 10, 11, its lean runtime and TensorRT-RTX by one adapter: what differs is in `library`."""
+"""TensorRT 10, 11, its lean runtime and TensorRT-RTX behind one adapter; the differences are in `library`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX as backends: what is installed, what can run here, which model is taken."""
+"""TensorRT and TensorRT-RTX as backends: installation, supported devices, accepted models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TensorRTBackend(Backend):
         return {self.module: self._library().version}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, or a GPU that the library does not run on."""
+        """Not installed, no GPU, or a GPU that the library does not support."""
         if (problem := self.option_problem(options, EXTRA)) is not None:
             return problem
         try:
@@ -46,7 +46,7 @@ class TensorRTBackend(Backend):
         return library.gpu_problem(*_compute_capability())
 
     def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session; an engine is built here where that needs no shapes, else in `allocate`."""
+        """A session; an engine that needs no shapes is built here, others in `allocate`."""
         self.check(options)
         self.check_model(model)
         library = self._library()
@@ -57,7 +57,7 @@ class TensorRTBackend(Backend):
         )
 
     def _from_function(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
-        """What the user's function returns, which is asked for `tensorrt` by the others too: all take ONNX."""
+        """Return value of the user's function, called with `tensorrt` for all variants, since all take ONNX."""
         made = call_factory(model, TensorRTBackend.name, options.precision)
         if hasattr(made, "SerializeToString"):
             made = made.SerializeToString()

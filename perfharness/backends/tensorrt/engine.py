@@ -22,7 +22,7 @@ from perfharness.model.bench import TensorSpec
 Shape = tuple[int, ...]
 
 EXTRA = ("profile", "workspace_bytes", "optimization_level")
-"""Names of what only this backend knows, in `BackendOptions.extra`; docs/guides/tensorrt.md has what they mean."""
+"""This backend's options in `BackendOptions.extra`; docs/guides/tensorrt.md explains them."""
 
 DTYPES = {
     "FLOAT": "float32",
@@ -33,7 +33,7 @@ DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
-"""TensorRT's name of a type -> NumPy's; the others NumPy has not."""
+"""TensorRT's name of a type -> NumPy's, where NumPy has it."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,23 @@ class ShapeRange:
         )
 
     def __str__(self) -> str:
-        """As it is given: `1x3,4x3,8x3`, or `4x3` where all three are the same."""
+        """As in the options: `1x3,4x3,8x3`, or `4x3` where all three are the same."""
         texts = ["x".join(map(str, shape)) for shape in (self.min, self.opt, self.max)]
         return texts[0] if len(set(texts)) == 1 else ",".join(texts)
 
 
 Profile = Mapping[str, ShapeRange]
-"""Of all inputs with open dimensions, by name."""
+"""Shape ranges of all inputs with open dimensions, by name."""
 
 
 def describe_profile(profile: Profile) -> str:
-    """As it is given: `image:1x3,4x3,8x3; scale:1`."""
+    """As in the options: `image:1x3,4x3,8x3; scale:1`."""
     return "; ".join(f"{name}:{shapes}" for name, shapes in profile.items())
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What an engine depends on, beside the model and the machine.
+    """Options of an engine's build, in addition to model and machine.
 
     Args:
         profiles: optimization profiles; none: one with exactly the shapes that are allocated.
@@ -80,7 +80,7 @@ class BuildOptions:
 
 
 def build_options(options: BackendOptions) -> BuildOptions:
-    """The options, from the texts of `BackendOptions.extra`. Raises `BackendError` with what is wrong."""
+    """Parse `BackendOptions.extra`. Raises `BackendError` for invalid options."""
     extra = options.extra
     level = _number(extra, "optimization_level")
     if level is not None and level > 5:
@@ -122,7 +122,7 @@ class Engine:
 
     Args:
         settings: how it was built, by TensorRT's names.
-        build_ms: None: it was built earlier, or elsewhere.
+        build_ms: None: it was built earlier or elsewhere.
         name: for messages.
         key: name of its files in the cache.
     """
@@ -146,7 +146,9 @@ class Network:
         self._library, self._options, self.name = library, options, name
         _refuse_other_precision(library, source, name, options.precision)
         self._builder = library.start("Builder")
-        flag = library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED  # known but without effect since TensorRT 11
+        flag = (
+            library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED
+        )  # accepted but without effect since TensorRT 11
         self.network = network = self._builder.create_network(1 << int(flag))
         parser = library.module.OnnxParser(network, library.logger)
         if not (parser.parse(source) if isinstance(source, bytes) else parser.parse_from_file(str(source))):
@@ -162,7 +164,7 @@ class Network:
         return any(None in spec.shape for spec in self.inputs)
 
     def profiles(self, shapes: Mapping[str, Shape] | None) -> tuple[Profile, ...]:
-        """Those of the options, else one of exactly these shapes; none for a model without open dimensions."""
+        """Profiles of the options, else one with exactly these shapes; none for a model without open dimensions."""
         if not self.is_dynamic:
             return ()
         exact = () if shapes is None else ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
@@ -174,7 +176,7 @@ class Network:
         timing_cache: bytes | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> tuple[Engine, bytes | None]:
-        """The engine, and the timing cache as it is afterwards. This may take minutes."""
+        """The engine, and the updated timing cache. This may take minutes."""
         library = self._library
         config = self._builder.create_builder_config()
         settings = self._configure(config)
@@ -195,7 +197,7 @@ class Network:
 
     def _configure(self, config: Any) -> dict[str, str]:
         module, options = self._library.module, self._options
-        is_tf32 = options.precision == "tf32"  # else off, which TensorRT has on
+        is_tf32 = options.precision == "tf32"  # TF32 is on by default
         (config.set_flag if is_tf32 else config.clear_flag)(module.BuilderFlag.TF32)
         config.profiling_verbosity = module.ProfilingVerbosity.DETAILED  # for the inspector; it costs no speed
         if options.workspace_bytes is not None:
@@ -221,7 +223,7 @@ class Network:
 
 
 def tensor_spec(name: str, shape: Any, dtype: Any) -> TensorSpec:
-    """A tensor of a network or an engine. Raises `BackendError` where NumPy has not its type."""
+    """A tensor of a network or an engine. Raises `BackendError` where NumPy does not have its type."""
     if dtype.name not in DTYPES:
         raise BackendError(
             f"{name!r} is of type {dtype.name}, which NumPy has not; give the model inputs and outputs of another "
@@ -240,7 +242,7 @@ def _parse_error(parser: Any) -> str:
 
 
 def _refuse_other_precision(library: TensorRTLibrary, source: Path | bytes, name: str, precision: str) -> None:
-    """Networks are strongly typed: they compute in the types of the file. Raises `BackendError` where it has others."""
+    """Raise `BackendError` where the file's types differ: networks are strongly typed and compute in these."""
     own = model_precision(source if isinstance(source, bytes) else str(source))
     wanted = "fp32" if precision == "tf32" else precision
     if wanted == "int8" and own != "int8":
@@ -255,10 +257,10 @@ def _refuse_other_precision(library: TensorRTLibrary, source: Path | bytes, name
 
 
 class EngineCache:
-    """Files under `folder/tensorrt`, each written whole or not at all; with None nothing is kept.
+    """Files under `folder/tensorrt`, each written atomically; None: no cache.
 
     An engine is found again for the same model (the bytes of its files), library and version, GPU, options and
-    profiles; engines of RTX are portable, and shared by all GPUs. `KEY.json` beside it has what it was built from.
+    profiles; engines of RTX are portable, and shared by all GPUs. `KEY.json` next to it has the inputs of the build.
     """
 
     def __init__(self, folder: Path | None, library: TensorRTLibrary, gpu: str) -> None:
@@ -278,11 +280,11 @@ class EngineCache:
         return _sha256(described)[:32]
 
     def compiled_name(self, key: str) -> str:
-        """Of the file with what RTX compiled for an engine on this GPU."""
+        """Name of the file with RTX's compiled kernels for an engine on this GPU."""
         return f"{key}-{_sha256(self._gpu)[:8]}.runtime-cache"
 
     def engine(self, key: str) -> Engine | None:
-        """What was kept, or None; what is damaged is not taken."""
+        """The cached engine; None where there is none or it is damaged."""
         blob, text = self.read(f"{key}.engine"), self.read(f"{key}.json")
         if blob is not None and text is not None:
             with suppress(ValueError, KeyError, TypeError):
@@ -292,7 +294,7 @@ class EngineCache:
         return None
 
     def keep_engine(self, key: str, engine: Engine, **described: Any) -> None:
-        """Engine, how it was built, and in how long."""
+        """Write the engine, its build settings and build time."""
         about = {
             "library": str(self._library),
             "gpu": self._gpu,
@@ -313,7 +315,7 @@ class EngineCache:
             return None
 
     def keep(self, name: str, data: bytes | None) -> None:
-        """Write a file; with None nothing. Raises `BackendError` where that is not possible."""
+        """Write a file, unless the content is None. Raises `BackendError` where that is not possible."""
         if self._folder is None or data is None:
             return
         try:
@@ -341,11 +343,11 @@ class EngineSource:
 
     @property
     def builds_for_shapes(self) -> bool:
-        """Whether other shapes mean another engine: open dimensions, and no profile given."""
+        """Whether each set of shapes needs its own engine: open dimensions, and no profile given."""
         return self.network is not None and self.network.is_dynamic and not self._options.profiles
 
     def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
-        """The engine, for these shapes where it is built for shapes."""
+        """The engine; built for these shapes where it depends on them."""
         model, network = self._model_sha256, self.network
         if network is None:
             assert isinstance(self._given, Path)
@@ -362,12 +364,12 @@ class EngineSource:
 
 
 def is_engine_file(given: Path | bytes) -> bool:
-    """Whether it is an engine, by the suffix, and not an ONNX model."""
+    """Whether the suffix is that of an engine."""
     return isinstance(given, Path) and given.suffix.lower() in (".engine", ".plan")
 
 
 def model_sha256(source: Path | bytes) -> str:
-    """Of a model: its file and, of ONNX, the files with its weights. Raises `BackendError` where one is missing."""
+    """Digest of a model's file and, of ONNX, its weight files. Raises `BackendError` where one is missing."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     try:

@@ -1,4 +1,4 @@
-"""The one place that knows how TensorRT 10, 11, its lean runtime and TensorRT-RTX differ, and the messages they log.
+"""All differences between TensorRT 10, 11, its lean runtime and TensorRT-RTX, and their log messages.
 
 What differs, from the bindings of 10.0.1, 10.16.1, 11.4.0, lean 11.4.0 and RTX 1.7.1, NVIDIA's "Migrating from TensorRT
 10.x to 11.x" and the documentation of TensorRT-RTX:
@@ -22,7 +22,7 @@ from typing import Any
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "insufficient memory", "insufficient gpu memory", "requested amount")
-"""Words of TensorRT's messages where there is no room."""
+"""Parts of TensorRT's messages about missing memory."""
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Messages:
             self.errors.append(" ".join(message.split()))
 
     def clear(self) -> None:
-        """Forget what was before the call that comes now."""
+        """Remove earlier errors before a call."""
         with self.lock:
             self.errors.clear()
 
     def failure(self, what: str, advice: str) -> BackendError:
-        """What went wrong as one sentence: what was tried, what TensorRT said first, what to do."""
+        """One sentence on a failure: the action, TensorRT's first message, the next step."""
         with self.lock:
             said = list(self.errors)
         if any(sign in message.lower() for message in said for sign in OUT_OF_MEMORY):
@@ -57,7 +57,7 @@ class TensorRTLibrary:
 
     Args:
         module: `tensorrt` or `tensorrt_rtx`.
-        name: as people write it.
+        name: for messages.
     """
 
     def __init__(self, module: Any, name: str) -> None:
@@ -79,12 +79,12 @@ class TensorRTLibrary:
         self.messages.clear()
         try:
             return getattr(self.module, kind)(self.logger)
-        except TypeError as error:  # pybind11's word for a factory that returned nullptr
+        except TypeError as error:  # pybind11's error for a factory that returned nullptr
             what = f"{self} could not start its {kind.lower()}"
             raise self.messages.failure(what, "see that a GPU and a driver new enough for it are there") from error
 
     def set_timing_cache(self, config: Any, kept: bytes | None) -> bool:
-        """Give the builder what was timed earlier, or an empty cache where that does not fit; False: it has none."""
+        """Set the builder's timing cache, an empty one where the given one does not fit; False: it has none."""
         if self.is_rtx:
             return False
         caches = (config.create_timing_cache(data) for data in ((kept, b"") if kept else (b"",)))
@@ -101,7 +101,7 @@ class TensorRTLibrary:
         return f"{self} does not run on compute capability {major}.{minor}; it does on {listed}"
 
     def load(self, runtime: Any, blob: bytes, name: str) -> Any:
-        """An engine from its bytes. Raises `BackendError` with what the library finds wrong with it."""
+        """An engine from its bytes. Raises `BackendError` with the library's message."""
         self.messages.clear()
         engine = runtime.deserialize_cuda_engine(blob)
         if engine is None:
@@ -113,8 +113,8 @@ class TensorRTLibrary:
         """An execution context, and RTX's cache of what it compiles (None for the others).
 
         Args:
-            runtime_cache: what an earlier run compiled; one that does not fit is left aside by RTX.
-            cuda_graph: let RTX run CUDA graphs of its own.
+            runtime_cache: that of an earlier run; RTX ignores one that does not fit.
+            cuda_graph: let RTX use its own CUDA graphs.
         """
         self.messages.clear()
         if not self.is_rtx:
@@ -151,7 +151,7 @@ class LayerRecorder:
 
 
 def import_library(module: str, name: str, install: str) -> TensorRTLibrary:
-    """TensorRT, imported. Raises `BackendUnavailableError` where it is not there or its libraries are missing."""
+    """TensorRT, imported. Raises `BackendUnavailableError` where it or its libraries are missing."""
     try:
         found = import_module(module)
     except (ImportError, OSError) as error:
@@ -167,7 +167,7 @@ def _logger(module: Any, messages: Messages) -> Any:
             module.ILogger.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
-            # Less is more severe; RTX logs as information what is wrong with an engine's header.
+            # Smaller is more severe; RTX logs errors in an engine's header as information.
             is_error = severity in (module.ILogger.Severity.INTERNAL_ERROR, module.ILogger.Severity.ERROR)
             if is_error or msg.startswith("The engine "):
                 messages.add(msg)

@@ -37,8 +37,8 @@ class LoadedEngine:
     """A deserialized engine, its inputs, outputs and profiles.
 
     Args:
-        serialized: where it is from and what it is called in the cache.
-        profiles: shapes of all inputs, one a profile.
+        serialized: its origin and its name in the cache.
+        profiles: shapes of all inputs, one entry per profile.
     """
 
     def __init__(self, library: TensorRTLibrary, serialized: Engine) -> None:
@@ -62,7 +62,7 @@ class LoadedEngine:
         self.profiles = tuple(self._profile(index) for index in range(engine.num_optimization_profiles))
 
     def profile_for(self, shapes: Mapping[str, Shape]) -> int | None:
-        """The profile that takes the shapes, of several the one whose usual shapes are nearest; None: none does."""
+        """The profile that takes the shapes, of several the one with the nearest usual shapes; None: none does."""
         fitting = [
             (_distance(profile, shapes), index)
             for index, profile in enumerate(self.profiles)
@@ -71,12 +71,12 @@ class LoadedEngine:
         return min(fitting)[1] if fitting else None
 
     def close(self) -> None:
-        """Let go of engine and runtime, in this order."""
+        """Release engine and runtime, in this order."""
         self.engine = None
         self._runtime = None
 
     def _profile(self, index: int) -> Profile:
-        """Ranges of a profile; an input without open dimensions has but one shape, and is not asked for."""
+        """Ranges of a profile; an input without open dimensions has only one shape, and is skipped."""
         ranges = {}
         for spec in self.inputs:
             fixed = tuple(size for size in spec.shape if size is not None)
@@ -88,10 +88,10 @@ class LoadedEngine:
 
 
 class CudaGraph:
-    """What `work` put into the stream, to be put there again by one call.
+    """The work that `work` put into the stream, replayed by one call.
 
-    TensorRT wants to have executed once after shapes or profile changed before it is captured (Best Practices, CUDA
-    Graphs): the caller sees to that.
+    TensorRT must execute once after a change of shapes or profile before a capture (Best Practices, CUDA Graphs); the
+    caller does that.
     """
 
     def __init__(self, stream: CudaStream, work: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class CudaGraph:
             cuda.cudaGraphDestroy(graph)
 
     def launch(self) -> None:
-        """Put it into the stream."""
+        """Replay the graph in the stream."""
         checked(self._cuda.cudaGraphLaunch(self._instance, self._stream.pointer), "a CUDA graph")
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class TensorRTSession(Session):
     """One context of an engine.
 
     Where the model is ONNX, its dimensions are open and no profile was given, `allocate` builds an engine for exactly
-    the shapes that it is asked for (from the cache, if it is there).
+    the shapes that it is asked for (or takes it from the cache).
     """
 
     def __init__(self, library: TensorRTLibrary, source: EngineSource, options: BackendOptions) -> None:
@@ -154,7 +154,7 @@ class TensorRTSession(Session):
             raise
 
     def allocate(self, shapes: Mapping[str, Shape]) -> None:
-        """Build where that is needed, choose the profile, set shapes, make buffers, set their addresses."""
+        """Build if necessary, choose the profile, set shapes, allocate buffers, set their addresses."""
         stream = self._open_stream()
         whole = checked_shapes(self, shapes)
         self._free_buffers()
@@ -174,7 +174,7 @@ class TensorRTSession(Session):
         self._address(self._context)
         self._shapes = whole
         if self._has_graph and not self._library.is_rtx:
-            self._enqueue()  # shapes changed: once without, before it is captured
+            self._enqueue()  # shapes changed: execute once without a graph before the capture
             stream.synchronize()
             self._graph = CudaGraph(stream, self._enqueue)
         self._keep_information(loaded)
@@ -225,7 +225,7 @@ class TensorRTSession(Session):
         return self._open_stream().pointer
 
     def threads_problem(self) -> str | None:
-        """That of waiting for a stream."""
+        """A problem with waiting for a stream, or None."""
         return threads_problem()
 
     def settings(self) -> dict[str, str]:
@@ -248,7 +248,7 @@ class TensorRTSession(Session):
         self.copy_in()
         for index in range(rounds + 1):
             if index == 1:
-                recorder.milliseconds.clear()  # the first was for warming up
+                recorder.milliseconds.clear()  # the first was a warm-up
             self._enqueue(context)
             stream.synchronize()
         if not recorder.milliseconds:
@@ -256,10 +256,10 @@ class TensorRTSession(Session):
         return [LayerTime(name, total / rounds) for name, total in recorder.milliseconds.items()]
 
     def close(self) -> None:
-        """Keep what RTX compiled, then free context, engine, buffers and stream."""
+        """Save RTX's compiled kernels, then free context, engine, buffers and stream."""
         if self._runtime_cache is not None and self._loaded is not None:
             cache = self._source.cache
-            with suppress(BackendError):  # a cache that cannot be kept costs time, not results
+            with suppress(BackendError):  # without the cache only time is lost
                 name = cache.compiled_name(self._loaded.serialized.key)
                 cache.keep(name, bytes(self._runtime_cache.serialize()))
         self._free_buffers()
@@ -269,7 +269,7 @@ class TensorRTSession(Session):
             self._stream = None
 
     def _engine_for(self, shapes: Mapping[str, Shape]) -> LoadedEngine:
-        """The engine in use, or one built for these shapes where that is how it is done."""
+        """The engine in use, or one built for these shapes where engines depend on them."""
         loaded = self._loaded
         if loaded is None or (loaded.profile_for(shapes) is None and self._source.builds_for_shapes):
             self._unload()
@@ -325,7 +325,7 @@ class TensorRTSession(Session):
             raise self._library.messages.failure("the model could not be run", "allocate again, or other shapes")
 
     def _keep_information(self, loaded: LoadedEngine) -> None:
-        """What the engine inspector reports for these shapes: in the settings, and whole beside the cached engine."""
+        """Keep the engine inspector's report for these shapes: in the settings, and whole next to the engine's file."""
         self._settings["profile"] = (
             describe_profile(loaded.profiles[self._profile_index]) if loaded.profiles else "none"
         )
@@ -356,7 +356,7 @@ class TensorRTSession(Session):
     def _free_buffers(self) -> None:
         """Free what the rounds used, once nothing runs on it any more."""
         if self._stream is not None and self._buffers:
-            with suppress(BackendError):  # after an error on the device nothing runs, and all is to be freed
+            with suppress(BackendError):  # after an error on the device nothing runs, and everything can be freed
                 self._stream.synchronize()
         if self._graph is not None:
             self._graph.close()
