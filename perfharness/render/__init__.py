@@ -1,1 +1,1 @@
-"""Result models in, what people look at out; no arithmetic and no joins here."""
+"""Result models in, text, charts and timelines out; no arithmetic and no joins here."""

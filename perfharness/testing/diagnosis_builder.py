@@ -1,4 +1,4 @@
-"""Figures of a stage for tests that are about a few of them: all others are 0, empty or not known."""
+"""Figures of a stage for tests of a few of them: all others are 0, empty or unknown."""
 
 from __future__ import annotations
 

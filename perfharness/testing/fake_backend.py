@@ -1,6 +1,6 @@
-"""A backend without a framework: times, memory and failures are what a script says. For tests of what measures.
+"""A backend without a framework: times, memory and failures come from a script. For tests of measuring code.
 
-In a test's own process it is made with a `FakeClock`, and no time goes by but the clock's. For a child process,
+In a test's own process it is made with a `FakeClock`, and only the clock's time passes. For a child process,
 `write_model` writes a file, the text `file.py:create` names the model and `FAKE_BACKEND` the backend;
 there it sleeps.
 """
@@ -40,17 +40,17 @@ NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Nanoseconds that only ever grow, and a way to let time go by."""
+    """Monotonic nanoseconds, and a way to let time pass."""
 
     def __call__(self) -> int:
         """Now."""
 
     def advance(self, nanoseconds: int) -> None:
-        """Let so much time go by."""
+        """Let time pass."""
 
 
 class FakeClock:
-    """Time goes by only when it is told to; also takes `sleep`'s place."""
+    """Time passes only by `advance` or `sleep`."""
 
     def __init__(self, now_ns: int = 1_000_000_000) -> None:
         self.now_ns = now_ns
@@ -60,16 +60,16 @@ class FakeClock:
         return self.now_ns
 
     def advance(self, nanoseconds: int) -> None:
-        """Let so much time go by."""
+        """Let time pass."""
         self.now_ns += nanoseconds
 
     def sleep(self, seconds: float) -> None:
-        """Like `time.sleep`, at once."""
+        """Like `time.sleep`, without waiting."""
         self.advance(round(seconds * 1e9))
 
 
 class RealClock:
-    """The machine's own; advancing it sleeps."""
+    """The machine's clock; `advance` sleeps."""
 
     def __call__(self) -> int:
         """Now, in ns."""
@@ -95,10 +95,10 @@ class FakeScript(BaseModel):
     load_ms: float = 0.0
     allocate_ms: float = 0.0
     first_extra_ms: float = 0.0
-    """What the first execution after `allocate` takes longer."""
+    """Additional time of the first execution after `allocate`."""
 
     launch_ms: float = 0.0
-    """The host's time in each of `copy_in`, `execute`, `copy_out`; what they start goes on after they return."""
+    """The host's time in each of `copy_in`, `execute`, `copy_out`; the started work continues after they return."""
 
     copy_in_ms: float = 0.0
     copy_out_ms: float = 0.0
@@ -110,7 +110,7 @@ class FakeScript(BaseModel):
     """Instead of both, for these batch sizes."""
 
     series_ms: tuple[float, ...] = ()
-    """Added to one execution after another, from the first again when all are used."""
+    """Added to consecutive executions, cyclically."""
 
     has_device: bool = False
     """Whether there is a device timer, device memory, and a stream of its own for each session ..."""
@@ -123,20 +123,20 @@ class FakeScript(BaseModel):
     model_bytes: int = 1_000
     bytes_per_item: int = 0
     device_bytes: int | None = None
-    """Room on the device; more is out of memory."""
+    """Size of the device's memory."""
 
     host_bytes_per_item: int = 0
-    """Really taken (and touched) in `allocate`."""
+    """Host memory allocated (and touched) in `allocate`."""
 
     oom_at_batch: int | None = None
-    """From this batch size on, `allocate` finds no room ..."""
+    """From this batch size on, `allocate` is out of memory ..."""
 
     oom_in_execute: bool = False
-    """... or `execute` does."""
+    """... or `execute` is."""
 
     error_at_batch: int | None = None
     crash_at_batch: int | None = None
-    """From this batch size on, the process is ended by a signal in `execute`."""
+    """From this batch size on, a signal ends the process in `execute`."""
 
     crash_at_execution: int | None = None
     """The n-th execution of the session, from 0, ends the process."""
@@ -152,7 +152,7 @@ class FakeBackend(Backend):
     """Runs a `FakeScript`.
 
     Args:
-        script: what every model does; None: the model is a function that returns it.
+        script: script of every model; None: the model is a function that returns one.
         clock: None: the machine's own.
         execute_ms: time of the n-th execution of a session, by (batch size, n), instead of the script's.
     """
@@ -177,13 +177,13 @@ class FakeBackend(Backend):
         return {"fake": "1.0"}
 
     def problem(self, options: BackendOptions) -> str | None:
-        """An unknown mode or precision; the rest is found when a model is loaded."""
+        """An unknown mode or precision; other problems occur when a model is loaded."""
         if self._script is not None and self._script.unavailable is not None:
             return self._script.unavailable
         return self.option_problem(options)
 
     def load(self, model: ModelSource, options: BackendOptions) -> FakeSession:
-        """A session that does what the script says."""
+        """A session that follows the script."""
         self.check(options)
         self.check_model(model)
         script = self._script
@@ -198,7 +198,7 @@ class FakeBackend(Backend):
 
 
 class FakeSession(Session):
-    """A session whose device works through what is started, in order, on the clock that it was given."""
+    """A session whose device executes started work in order, on the given clock."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class FakeSession(Session):
         return self._shapes["x"][0] if self._shapes else 0
 
     def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take memory, or find none."""
+        """Allocate memory, or raise `OutOfMemoryError`."""
         self.calls.append("allocate")
         self._shapes = checked_shapes(self, shapes)
         script, batch = self.script, self.batch_size
@@ -244,11 +244,11 @@ class FakeSession(Session):
         self._x = np.array(arrays["x"])
 
     def copy_in(self) -> None:
-        """Time only."""
+        """Let time pass."""
         self._start("copy_in", self.script.copy_in_ms)
 
     def execute(self) -> None:
-        """Time, and what the script wants to go wrong."""
+        """Let time pass, and fail as scripted."""
         if not self._shapes:
             raise BackendError("nothing is allocated; allocate before a model is executed")
         script, batch = self.script, self.batch_size
@@ -267,11 +267,11 @@ class FakeSession(Session):
         self._y = y.astype(np.float16).astype(np.float32) if self.options.precision == "fp16" else y.astype(np.float32)
 
     def copy_out(self) -> None:
-        """Time only."""
+        """Let time pass."""
         self._start("copy_out", self.script.copy_out_ms)
 
     def synchronize(self) -> None:
-        """Let the device come to its end."""
+        """Wait for the device."""
         self.calls.append("synchronize")
         self.clock.advance(max(0, self.device_free_ns - self.clock()))
 
@@ -343,7 +343,7 @@ class FakeTimer(DeviceTimer):
         self._session, self._start_ns, self._stop_ns = session, 0, 0
 
     def start(self) -> None:
-        """Where the device will be when it has done all that was started so far."""
+        """The device's time after all work started so far."""
         self._start_ns = max(self._session.clock(), self._session.device_free_ns)
 
     def stop(self) -> None:
@@ -356,7 +356,7 @@ class FakeTimer(DeviceTimer):
 
 
 def write_model(path: Path, script: FakeScript) -> str:
-    """A file that makes the script in another process; returns what names the model there."""
+    """Write a file that creates the script in another process; returns the model's name there."""
     path.write_text(
         "from perfharness.testing.fake_backend import FakeScript\n\n\n"
         "def create(backend, precision):\n"

@@ -1,4 +1,4 @@
-"""Hand-made records of machines with H100-like cards: for tests that need a shape no recorded machine had.
+"""Hand-made records of machines with H100-like cards: for tests of configurations without a recorded machine.
 
 The figures are plausible, not measured: 700 W, 1980 MHz, 80 GB; power rises from idle to load after 2 s and falls
 again after 8 s, and changes every 100 ms as an H100's sensor does.
@@ -37,7 +37,7 @@ def h100_machine(num_gpus: int = 1, *, mig_instances: dict[int, int] | None = No
     """A machine with that many cards.
 
     Args:
-        mig_instances: of which GPU (index) how many MIG instances; a GPU that is not in it has MIG off.
+        mig_instances: GPU index -> number of MIG instances; other GPUs have MIG off.
     """
     record = NvmlRecord(about={"made": "by hand", "card": "like an H100 SXM"}, duration_ns=DURATION_NS)
     value(record, "nvmlSystemGetDriverVersion", result="580.65.06")
@@ -53,12 +53,12 @@ def h100_machine(num_gpus: int = 1, *, mig_instances: dict[int, int] | None = No
 
 
 def value(record: NvmlRecord, function: str, *arguments: Any, result: Any) -> None:
-    """Let a call answer that, always."""
+    """Let a call always return that."""
     record.set_call(function, list(arguments), Recorded(value=result))
 
 
 def error(record: NvmlRecord, function: str, *arguments: Any, code: int) -> None:
-    """Let a call fail with that NVML error code, always."""
+    """Let a call always fail with that NVML error code."""
     record.set_call(function, list(arguments), Recorded(error=code))
 
 
@@ -144,7 +144,7 @@ def _recorded(answer: Any) -> Recorded:
 
 
 def _power_samples(uuid: str) -> RecordedSamples:
-    """Every 20 ms, those of the 2.4 s before the beginning too."""
+    """Every 20 ms, including the 2.4 s before the beginning."""
     at_us = list(range(-2_400_000, DURATION_NS // 1000, 20_000))
     load_us = (LOAD_NS[0] // 1000, LOAD_NS[1] // 1000)
     return RecordedSamples(

@@ -1,4 +1,4 @@
-"""A record of what an NVML answered: every call with its arguments, and its answers with the times they changed.
+"""A record of NVML's answers: every call with its arguments, and its answers with the times of their changes.
 
 `scripts/record_nvml` writes one from a real machine; `replayed_nvml` answers from it.
 """
@@ -46,7 +46,7 @@ class RecordedField(_Model):
 
 
 class RecordedSamples(_Model):
-    """The driver's own ring of samples (`nvmlDeviceGetSamples`), as much of it as went by.
+    """The driver's own ring of samples (`nvmlDeviceGetSamples`), as far as it was recorded.
 
     Args:
         at_us: when each was taken, after the record's beginning; negative: before.
@@ -63,11 +63,11 @@ class RecordedSamples(_Model):
 
 
 class NvmlRecord(_Model):
-    """Everything recorded on one machine. Devices stand in it by UUID."""
+    """Everything recorded on one machine. Devices are identified by UUID."""
 
     schema_version: int = RECORD_VERSION
     about: dict[str, Any] = Field(default_factory=dict)
-    """Where it comes from, in words and versions; nothing is decided by it."""
+    """Its origin, as text and versions; for information only."""
 
     duration_ns: int = 0
     calls: list[RecordedCall] = Field(default_factory=list)
@@ -87,7 +87,7 @@ class NvmlRecord(_Model):
         )
 
     def set_call(self, function: str, arguments: list[Any], *answers: Recorded, at_ns: list[int] | None = None) -> None:
-        """Put a call in, in the place of an older one."""
+        """Add or replace a call."""
         self.calls = [call for call in self.calls if (call.function, call.arguments) != (function, arguments)]
         self.calls.append(
             RecordedCall(function=function, arguments=arguments, answers=list(answers), at_ns=at_ns or [0])

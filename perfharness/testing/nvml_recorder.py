@@ -1,6 +1,6 @@
-"""Makes the record of a machine's NVML: what every query of ours answers, and how some answers change over a minute.
+"""Records a machine's NVML: the answer of every query that we use, and changes of some over a minute.
 
-Only queries are let through, nothing is set. UUIDs are replaced by made-up ones, serial numbers and names of processes
+Only queries are allowed, nothing is set. UUIDs are replaced by made-up ones, serial numbers and names of processes
 are not asked for. Needs `pynvml` and nothing else, so that it runs on a bare machine; `nvml_record` has the format.
 """
 
@@ -66,7 +66,7 @@ DEVICE_QUERIES: tuple[tuple[str, tuple[Sequence[int], ...]], ...] = (
     ("nvmlDeviceGetViolationStatus", (range(11),)),
     ("nvmlDeviceGetMemoryInfo", ((0x2000028,),)),
 )  # fmt: skip
-"""Name, and the values of each further argument; every combination is asked."""
+"""Name, and the values of each further argument; every combination is queried."""
 
 FAST_QUERIES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("nvmlDeviceGetPowerUsage", ()),
@@ -90,21 +90,21 @@ SAMPLE_KINDS = range(10)
 
 @dataclass
 class Changes:
-    """The answers of one question, each with the time from which it held."""
+    """The answers of one query, each with its start time."""
 
     at_ns: list[int] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
     value_type: int = 0
 
     def note(self, at_ns: int, answer: dict[str, Any]) -> None:
-        """One more answer; kept where it differs from the last."""
+        """Add an answer if it differs from the last."""
         if not self.answers or self.answers[-1] != answer:
             self.at_ns.append(at_ns)
             self.answers.append(answer)
 
 
 class NvmlRecorder:
-    """Asks an opened NVML and keeps what it says.
+    """Queries an initialised NVML and records its answers.
 
     Args:
         nvml: the module `pynvml`, or one that answers like it.
@@ -126,7 +126,7 @@ class NvmlRecorder:
         self._lock = threading.Lock()
 
     def find_devices(self) -> None:
-        """Every GPU and its MIG instances, under made-up names."""
+        """Find every GPU and its MIG instances; their names are replaced."""
         for index in range(self._nvml.nvmlDeviceGetCount()):
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             gpu = self._name(handle, f"GPU-{index:08x}-0000-4000-8000-000000000000")
@@ -150,7 +150,7 @@ class NvmlRecorder:
         return uuid
 
     def ask_once(self) -> None:
-        """Every query, with every argument."""
+        """Make every query with every argument once."""
         for name in MACHINE_QUERIES:
             self.call(name)
         for handle, _ in self.devices:
@@ -167,7 +167,7 @@ class NvmlRecorder:
             self._ask_fields(handle, uuid, self._link_fields())
 
     def _ask_dependent(self, handle: Any) -> None:
-        """Queries whose arguments are other queries' answers, and those that are asked with a size."""
+        """Queries whose arguments are other queries' answers, and those that need a size."""
         try:
             memory_clocks = self._nvml.nvmlDeviceGetSupportedMemoryClocks(handle)
         except self._nvml.NVMLError:
@@ -185,7 +185,7 @@ class NvmlRecorder:
         return [*product(numbers, NVLINKS)]
 
     def watch(self, duration_s: float) -> None:
-        """Ask the queries that change, quick ones every 10 ms, slow ones twice a second beside them."""
+        """Poll the queries whose answers change, quick ones every 10 ms, slow ones twice a second in parallel."""
         end_ns = time.monotonic_ns() + int(duration_s * 1e9)
         slow = threading.Thread(target=self._watch_slow, args=(end_ns,))
         slow.start()
@@ -210,7 +210,7 @@ class NvmlRecorder:
                     self._ask_samples(handle, uuid, kind)
 
     def call(self, name: str, *arguments: Any, size: int | None = None) -> None:
-        """Ask, and keep the answer."""
+        """Query, and record the answer."""
         if not name.startswith(READ_ONLY):
             raise ValueError(f"{name} is no query; a recorder changes nothing")
         function = getattr(self._nvml, name, None)
@@ -222,7 +222,7 @@ class NvmlRecorder:
             answer = {"value": self._json(function(*given))}
         except self._nvml.NVMLError as error:
             answer = {"error": error.value}
-        except Exception as error:  # pynvml's own fault with one query must not lose the record of the others
+        except Exception as error:  # a defect of pynvml in one query must not lose the others
             self._faults[name] = f"{type(error).__name__}: {error}"
             return
         self._cost(name, begin)
@@ -318,7 +318,7 @@ class NvmlRecorder:
 
 
 def _identity(handle: Any) -> Any:
-    """What tells two handles apart: where a pointer points; the replay's handles are compared themselves."""
+    """Key that distinguishes handles: a pointer's address, or the replay's handle itself."""
     if isinstance(handle, ctypes._Pointer):
         return ctypes.cast(handle, ctypes.c_void_p).value
     try:
@@ -337,7 +337,7 @@ def _field_answer(value: Any) -> tuple[int, dict[str, Any]]:
 
 
 def _ticks(period_s: float, end_ns: int) -> Iterator[int]:
-    """A tick a period; those that are missed are left out."""
+    """One tick per period; missed ones are skipped."""
     tick = 0
     begin_ns = time.monotonic_ns()
     while time.monotonic_ns() < end_ns:

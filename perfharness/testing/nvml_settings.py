@@ -1,7 +1,7 @@
-"""The settings of a replayed GPU: what each setter of NVML does to them, and which readings they show in.
+"""The settings of a replayed GPU: the effect of each NVML setter, and the readings that show it.
 
-A setting that the recorded card refuses to tell is refused by its setter too, with the same error. The limits are the
-card's own, from the record. Privileges are not modelled: a test that has none plans an error at the setter.
+A setting that the recorded card does not report is refused by its setter too, with the same error. The limits are the
+card's own, from the record. Privileges are not modelled: a test of missing ones injects an error at the setter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Setter = Callable[..., None]
 
 
 def initial_state(record: NvmlRecord) -> NvmlState:
-    """What the setters start from: the recorded settings; nothing is locked."""
+    """State before any setter: the recorded settings, without locked clocks."""
     uuids = [call.arguments[0]["device"] for call in record.calls if call.function == "nvmlDeviceGetUUID"]
     return NvmlState(devices={uuid: _device_state(record, uuid) for uuid in uuids if not uuid.startswith("MIG")})
 
@@ -42,7 +42,7 @@ def _recorded_value(record: NvmlRecord, uuid: str, function: str, *arguments: in
 
 
 def overridden(name: str, arguments: Sequence[Any], value: Any, state: DeviceState) -> Any:
-    """A recorded reading as it is after the setters."""
+    """A recorded reading after the setters' changes."""
     if name == "nvmlDeviceGetPersistenceMode":
         return state.persistence_mode
     if name in ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"):
@@ -67,7 +67,7 @@ def _within(clock_mhz: int, lock: tuple[int, int] | None) -> int:
 
 
 def _require(record: NvmlRecord, uuid: str, state: DeviceState | None, function: str, *arguments: int) -> RecordedCall:
-    """The reading that goes with a setter; where the card refuses it, the setter is refused alike."""
+    """The reading that goes with a setter; where the card refuses it, the setter raises the same error."""
     if state is None:  # a MIG instance
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     call = record.call(function, device(uuid), *arguments)
@@ -141,4 +141,4 @@ SETTERS: Mapping[str, Setter] = {
     "nvmlDeviceSetApplicationsClocks": _set_application,
     "nvmlDeviceResetApplicationsClocks": _reset_application,
 }
-"""Every function of NVML that changes something and that perfharness may call; there is no other."""
+"""All NVML setters that perfharness may call."""

@@ -1,4 +1,4 @@
-"""What a replayed NVML's setters have changed, on disk, so that all processes of a test see one machine."""
+"""Changes by a replayed NVML's setters, on disk, so that all processes of a test share one machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeviceState(BaseModel):
     persistence_mode: int | None = None
     power_limit_mw: int | None = None
     locked_graphics_mhz: tuple[int, int] | None = None
-    """Least and most; NVML has no call that reads them back, nor has the replay."""
+    """Least and most; neither NVML nor the replay can read them back."""
 
     locked_memory_mhz: tuple[int, int] | None = None
     application_clocks_mhz: tuple[int, int] | None = None
@@ -41,7 +41,7 @@ class StateFile:
     """An `NvmlState` in a file that processes share.
 
     Args:
-        initial: what it holds where there is no file yet.
+        initial: the state without a file.
     """
 
     def __init__(self, path: Path, initial: NvmlState) -> None:
@@ -58,7 +58,7 @@ class StateFile:
 
     @contextmanager
     def changing(self) -> Iterator[NvmlState]:
-        """Change the state; other processes wait meanwhile."""
+        """Change the state; other processes wait."""
         with self._path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = self.read() if self._path.exists() else NvmlState()

@@ -1,4 +1,4 @@
-"""Values of `pynvml` as JSON and back. Standard library only: a bare machine can make a record with it."""
+"""Values of `pynvml` as JSON and back. Standard library only, so that it runs on a bare machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def device(uuid: str) -> dict[str, str]:
-    """A device as it stands in a record, among arguments or as a value."""
+    """A device in a record, as an argument or as a value."""
     return {"device": uuid}
 
 
@@ -31,13 +31,13 @@ def to_json(value: Any, name_of: Callable[[Any], str | None] = lambda _: None) -
         return {"struct": {name: to_json(getattr(value, name), name_of) for name in members}}
     if isinstance(value, (list, tuple, ctypes.Array)):
         return [to_json(item, name_of) for item in value]
-    if hasattr(value, "__dict__"):  # pynvml's friendly objects
+    if hasattr(value, "__dict__"):  # structures that pynvml converts to objects
         return {"struct": {name: to_json(item, name_of) for name, item in vars(value).items()}}
     return value
 
 
 def from_json(value: Any, handle_of: Callable[[str], Any]) -> Any:
-    """The other way: structures come back as objects with the same attributes."""
+    """The inverse: structures become objects with the same attributes."""
     if isinstance(value, list):
         return [from_json(item, handle_of) for item in value]
     if isinstance(value, dict):
@@ -48,5 +48,5 @@ def from_json(value: Any, handle_of: Callable[[str], Any]) -> Any:
 
 
 def argument_key(function: str, arguments: list[Any]) -> str:
-    """What a call is found by."""
+    """Key of a call's arguments."""
     return json.dumps([function, arguments], sort_keys=True)

@@ -1,4 +1,4 @@
-"""A sqlite trace as the Parquet folder that nsys would have exported, for tests: traces of GPUs where no GPU is.
+"""Converts a sqlite trace to a Parquet folder like nsys's export, for tests without a GPU.
 
 The layout is nsys's own (2023.4 and 2024.2); tests/integration/test_parquet_nsys.py compares it with real exports.
 """
@@ -38,7 +38,7 @@ EXCEPTIONS = {
 
 
 def export_parquet(database: Path, folder: Path) -> Path:
-    """Write every table of a sqlite trace into a folder; returns the folder."""
+    """Write every table of a sqlite trace to a folder; returns the folder."""
     folder.mkdir()
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -1,7 +1,7 @@
-"""An NVML that answers like the module `pynvml`, from the record of a real one; no GPU, driver or NVML library needed.
+"""A replacement for `pynvml` that replays a recorded NVML; it needs no GPU, driver or NVML library.
 
 Names, constants and error classes are those of `pynvml` itself. Readings come from the record, by the time since the
-replay began; what the setters change shows in the readings it concerns (docs/internals/testing-nvml.md).
+replay began; setters change the readings that they affect (docs/internals/testing-nvml.md).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from perfharness.testing.nvml_values import argument_key, device, from_json
 from perfharness.testing.steps import Steps
 
 NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
-"""File of the recorded NVML (JSON) that is answered from."""
+"""File of the recorded NVML (JSON)."""
 
 NVML_STATE = "PERFHARNESS_NVML_STATE"
-"""File that holds what setters have changed, shared by all processes of a test; without it each has its own."""
+"""File with the setters' changes, shared by all processes of a test; without it each process has its own state."""
 
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
@@ -42,7 +42,7 @@ class Handle:
 
 
 def __getattr__(name: str) -> Any:
-    """The module as such answers like `pynvml`: by the replay of the record that the environment names."""
+    """The module itself acts as `pynvml`, replaying the record that the environment names."""
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(_of_environment(os.environ[NVML_REPLAY], os.environ.get(NVML_STATE)), name)
@@ -56,7 +56,7 @@ def _of_environment(record: str, state: str | None) -> ReplayedNvml:
 
 
 def replay_environment(record: Path) -> dict[str, str]:
-    """Variables with which a process is answered from the record."""
+    """Environment variables that make a process use the replay."""
     return {NVML_MODULE: __name__, NVML_REPLAY: str(record)}
 
 
@@ -64,9 +64,9 @@ class ReplayedNvml:
     """Answers like `pynvml`.
 
     Args:
-        clock_ns: monotonic; the record's time is what has gone by on it since the replay began.
-        state_path: where the state is kept; None: in memory.
-        steps: counts every call, and brings about the faults planned for it.
+        clock_ns: monotonic; the record's time is its time since the replay began.
+        state_path: file of the state; None: in memory.
+        steps: counts every call, and injects planned faults.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ReplayedNvml:
         return partial(self._step, name)
 
     def settings(self) -> NvmlState:
-        """What the setters have made of the machine so far: what tests compare."""
+        """The machine's current settings, for assertions."""
         return self.state.read()
 
     def _step(self, name: str, *arguments: Any) -> Any:
@@ -150,7 +150,7 @@ class ReplayedNvml:
     def _recorded(self, name: str, arguments: list[Any]) -> Recorded:
         plain = [device(item.uuid) if isinstance(item, Handle) else item for item in arguments]
         call = self._calls.get(argument_key(name, plain))
-        if call is None:  # as from a driver without it: nothing is made up
+        if call is None:  # as from a driver without the function
             return Recorded(error=pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         return self._at_now(call.at_ns, call.answers)
 
@@ -204,7 +204,7 @@ class ReplayedNvml:
         if recorded is None or recorded.error is not None:
             raise pynvml.NVMLError(recorded.error if recorded else pynvml.NVML_ERROR_NOT_SUPPORTED)
         found = self._buffered(recorded, last_seen_us)
-        if not found:  # as NVML says it when nothing is newer
+        if not found:  # NVML's answer when nothing is newer
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return recorded.value_type, found
 
@@ -220,7 +220,7 @@ class ReplayedNvml:
         return found
 
     def _affinity(self, name: str, handle: Handle, size: int, *scope: int) -> Any:
-        """CPU and memory node sets come in as many 64-bit words as the caller makes ready."""
+        """CPU and memory node sets fill as many 64-bit words as the caller provides."""
         words = self._value(self._recorded(name, [handle, *scope]), name, ())
         if any(words[size:]):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)

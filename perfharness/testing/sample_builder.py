@@ -1,4 +1,4 @@
-"""Made-up telemetry, so that a test says in a few lines what the sensors saw."""
+"""Synthetic telemetry from a few lines of a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SampleBuilder:
     """Collects readings, then makes a `SampleLog`. Times are UTC nanoseconds.
 
     Args:
-        offset_ns: UTC less monotonic; what a test does not care for.
+        offset_ns: UTC minus monotonic; any value.
         meta: more fields of `TelemetryMeta`.
     """
 
@@ -36,7 +36,7 @@ class SampleBuilder:
         self._periods: list[UpdatePeriodRecord] = []
 
     def subject(self, subject: str, kind: Any = "gpu", **facts: Any) -> SampleBuilder:
-        """What a subject is; one that only has readings is a GPU."""
+        """Describe a subject; subjects with readings only are GPUs."""
         self._subjects[subject] = SubjectRecord(subject=subject, kind=kind, **facts)
         return self
 
@@ -51,7 +51,7 @@ class SampleBuilder:
         update_period_ns: int | None = None,
         read_ns: int = 2_000,
     ) -> SampleBuilder:
-        """Readings as they came; None is one that failed. All are new unless said."""
+        """Add readings; None is a failed one. All are new by default."""
         if subject not in self._subjects:
             self.subject(subject)
         unix = np.asarray(times_ns, dtype=np.int64)
@@ -88,7 +88,7 @@ class SampleBuilder:
         )
 
     def build(self) -> SampleLog:
-        """All of it."""
+        """The log of all readings."""
         meta = {
             "period_ns": self.period_ns,
             "clock": ClockTieRecord(offset_ns=self.offset_ns, error_ns=100),

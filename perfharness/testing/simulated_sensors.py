@@ -1,7 +1,7 @@
-"""Power sensors as NVIDIA's data-centre GPUs have them, of a load whose true power is known.
+"""Simulated power sensors like those of NVIDIA's data-centre GPUs, of a load with known true power.
 
-They update now and then, may look at a part of each period only, are late, noisy and quantised; and the sampler reads
-them at times of its own. After Yang, Adamek, Armour: Part-time Power Measurements (arXiv:2312.02741).
+They update periodically, may average only a part of each period, are delayed, noisy and quantised; the sampler reads
+them at independent times. After Yang, Adamek, Armour: Part-time Power Measurements (arXiv:2312.02741).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Load:
-    """True power: `power_w[i]` from `edge_ns[i]` to `edge_ns[i + 1]`; that of the ends goes on beyond them."""
+    """True power: `power_w[i]` from `edge_ns[i]` to `edge_ns[i + 1]`; the first and last continue beyond the ends."""
 
     edge_ns: Int64
     power_w: Float64
@@ -43,11 +43,11 @@ class Sensor:
 
     Args:
         period_ns: between two updates.
-        duty: part of each period that it looks at, at its end.
-        lag_ns: how late it is.
+        duty: fraction of each period that it averages, at its end.
+        lag_ns: delay.
         phase_ns: of the first update.
-        noise: standard deviation of what it looks at, as a part of it.
-        jitter_ns: standard deviation of when it updates.
+        noise: relative standard deviation of the average.
+        jitter_ns: standard deviation of the update times.
         smoothed_ns: time constant of a low-pass filter over its values; 0: none.
     """
 
@@ -61,13 +61,13 @@ class Sensor:
     seed: int = 0
 
     def counter_mj(self, load: Load, polls_ns: Int64) -> Float64:
-        """What polls of an energy counter read."""
+        """Readings of an energy counter."""
         moment, power = self._updates(load, polls_ns)
         energy = np.cumsum(np.diff(moment, prepend=moment[0] - self.period_ns) / NS_PER_S * power)
         return np.asarray(np.floor(1e3 * self._held(moment, energy, polls_ns)), dtype=np.float64)
 
     def power_mw(self, load: Load, polls_ns: Int64) -> Float64:
-        """What polls of the power read."""
+        """Readings of the power."""
         moment, power = self._updates(load, polls_ns)
         return np.asarray(np.round(1e3 * self._held(moment, power, polls_ns)), dtype=np.float64)
 

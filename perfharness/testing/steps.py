@@ -1,4 +1,4 @@
-"""Faults at chosen steps of a process: every NVML call is a numbered step.
+"""Fault injection: every NVML call of a process is a numbered step.
 
 The plan travels in the environment, so that the command under test is the real one in a real process.
 """
@@ -18,17 +18,17 @@ STEP_FAULTS = "PERFHARNESS_STEP_FAULTS"
 
 
 class InjectedError(Exception):
-    """Stands for a fault of our own at a step: an exception that nobody expects."""
+    """An unexpected exception, injected at a step."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is to happen at a step.
+    """A fault at a step.
 
     Args:
         step: number of the step in its process, from 1; None: at any.
         name: shell pattern of the step's name (`nvmlDeviceSet*`).
-        error: NVML error code to answer with instead of doing it.
+        error: NVML error code to return instead of the call.
         signal: name of a signal that the process sends to itself.
         raises: whether an `InjectedError` is raised.
         when: before the step is done, or after.
@@ -49,14 +49,14 @@ def faults_to_json(*faults: Fault) -> str:
 
 @dataclass
 class Steps:
-    """Counts the steps of a process and brings about the faults planned for them."""
+    """Counts the steps of a process and injects planned faults."""
 
     faults: list[Fault] = field(default_factory=list)
     count: int = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Steps:
-        """As the environment says; without it nothing happens."""
+        """Faults of the environment variable; none without it."""
         return cls([Fault(**fault) for fault in json.loads(environ.get(STEP_FAULTS) or "[]")])
 
     def before(self, name: str) -> int | None:
@@ -66,7 +66,7 @@ class Steps:
         return next((fault.error for fault in self._planned(name, "before") if fault.error is not None), None)
 
     def after(self, name: str) -> None:
-        """The step that began last is done."""
+        """The latest step is done."""
         self._apply_faults(name, "after")
 
     def _planned(self, name: str, when: str) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Small traces by hand, in nsys's sqlite schema, so that a test says in a few lines what happened when."""
+"""Small synthetic traces in nsys's sqlite schema, from a few lines of a test."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ H200: dict[str, Any] = {
     "maxWarpsPerSm": 64, "maxBlocksPerSm": 32, "maxRegistersPerSm": 65_536, "maxShmemPerSm": 233_472,
     "computeMajor": 9, "computeMinor": 0,
 }  # fmt: skip
-"""What nsys 2025.3 writes of one into TARGET_INFO_GPU, as far as it is read."""
+"""Row of TARGET_INFO_GPU by nsys 2025.3, as far as it is read."""
 
 
 class TraceBuilder:
-    """Collects events, then writes them. Times are integers in ns; everything happens in one process unless said.
+    """Collects events, then writes them. Times are integers in ns; everything is in one process by default.
 
     Args:
-        cuda_traced: what the trace says of itself, as nsys writes it; None: it says nothing.
-        gpu: whether a GPU stands in the trace.
+        cuda_traced: the trace's own statement, as nsys writes it; None: without one.
+        gpu: whether the trace has a GPU.
     """
 
     def __init__(self, *, cuda_traced: bool | None = True, gpu: bool = True) -> None:
@@ -43,7 +43,7 @@ class TraceBuilder:
             self.row("TARGET_INFO_GPU", id=0, name="Test GPU")
 
     def row(self, table: str, **columns: Any) -> int:
-        """Any row of any table; returns its row id."""
+        """Add a row to any table; returns its row id."""
         rows = self.tables.setdefault(table, [])
         rows.append(columns)
         return len(rows)
@@ -119,7 +119,7 @@ class TraceBuilder:
     ) -> int:  # fmt: skip
         """A launch call (start, end) and the kernel (start, end) that it started; returns the correlation id.
 
-        With a name or a grid, the kernel has all that nsys tells of one.
+        With a name or a grid, the kernel has all columns of nsys.
         """
         correlation = self.call("cudaLaunchKernel_v7000", *call, pid=pid, tid=tid)
         details: dict[str, Any] = {}
@@ -134,7 +134,7 @@ class TraceBuilder:
         return correlation
 
     def write(self, path: Path) -> Path:
-        """Write the file; a table has the columns that its rows have."""
+        """Write the file; tables have the columns of their rows."""
         path.unlink(missing_ok=True)
         self.tables.setdefault(schema.TABLE_STRINGS, [{"id": 0, "value": ""}])
         connection = sqlite3.connect(path)

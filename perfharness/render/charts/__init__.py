@@ -1,4 +1,4 @@
-"""Charts of results, one file each kind of result: Altair's specifications of rows that were worked out before.
+"""Charts of results, one file per kind of result: Altair specifications of precomputed rows.
 
-Altair and vl-convert are imported where a chart is made and nowhere before.
+Altair and vl-convert are imported only when a chart is made.
 """

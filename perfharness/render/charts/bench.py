@@ -1,6 +1,6 @@
-"""Charts of a suite, of several side by side and of a sweep: a curve a cell over the batch size, or in a plane.
+"""Charts of a suite, of merged suites and of a sweep: one curve per cell over the batch size, or in a plane.
 
-What a chart lacks is named below it, with the reason; a curve is broken at a batch size that was not measured.
+Notes below a chart name missing data and the reason; a curve has a gap at a batch size that was not measured.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ WIDTH, HEIGHT = 640, 380
 DASHES = ([1, 0], [6, 3], [6, 3, 1, 3], [1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")
 MAX_NOTES, MAX_NAMED = 12, 450
-"""Notes below a chart, characters of the cells that one note names."""
+"""Maximum of notes below a chart, and of characters of the cells that a note names."""
 
 LEGEND_ROWS = 28
 WIDE_RANGE = 20
-"""A linear axis shows nothing of the small values where the largest are so many times larger."""
+"""Ratio of values above which an axis is logarithmic: a linear one would hide the small values."""
 
 Value = Callable[[CaseResult], Estimate | None]
 Axis = tuple[Value, str]
@@ -61,7 +61,7 @@ Axis = tuple[Value, str]
 
 
 def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """All charts that the results allow, of each model; one of something that no case has is left out.
+    """All charts that the results allow, of each model; those without any data are omitted.
 
     Raises `ToolNotFoundError` without what draws charts.
     """
@@ -77,7 +77,7 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 
 
 def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
-    """Throughput over batch size of all runs, one a model. Raises `ToolNotFoundError`."""
+    """Throughput over batch size of all runs, one chart per model. Raises `ToolNotFoundError`."""
     require_charts("--charts")
     pictures = []
     models = list(dict.fromkeys(row.model for row in merged.rows))
@@ -108,7 +108,7 @@ def sweep_pictures(found: SweepFile) -> list[Picture]:
 
 
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
-    """What there is of each model, the title of its charts, and the end of their files' names."""
+    """Results of each model, the title of its charts, and the suffix of their files' names."""
     models = list(dict.fromkeys(case.case.model for case in suite.cases))
     plain = ["".join(c if c.isalnum() or c in "-_." else "_" for c in model) for model in models]
     for number, model in enumerate(models):
@@ -128,7 +128,7 @@ def _machine(suite: BenchSuiteResult) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """One cell of a suite over the batch size: the same look in every chart."""
+    """One cell of a suite over the batch size, with the same style in every chart."""
 
     name: str
     results: Sequence[CaseResult]
@@ -137,16 +137,16 @@ class Curve:
     shape: str
     marker_size: float
     line_width: float
-    """Earlier curves are larger, to be seen where another lies on them."""
+    """Earlier curves are wider, to be visible below others."""
 
     @property
     def is_wrong(self) -> bool:
-        """Whether any of it is the speed of a wrong answer."""
+        """Whether any result of the curve has wrong outputs."""
         return any(gives_wrong_answers(result) for result in self.results)
 
     @property
     def label(self) -> str:
-        """In the legend."""
+        """Name in the legend."""
         return wrapped(f"{self.name} (wrong answers)" if self.is_wrong else self.name)
 
 
@@ -178,12 +178,12 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
 
 
 def value_of(result: CaseResult, value: Value) -> Estimate | None:
-    """Only of cases that came to their end: half a measurement is none."""
+    """The value, only of cases that are `ok`: partial measurements do not count."""
     return value(result) if result.status == "ok" else None
 
 
 class _Chart(Sheet):
-    """One chart of a suite, while it is made."""
+    """One chart of a suite under construction."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _Chart(Sheet):
         self.without_bar: list[BenchCase] = []
 
     def picture(self) -> Picture:
-        """Of the layers so far."""
+        """The picture of the layers so far."""
         notes = [*dict.fromkeys(self.notes), *self._missing_notes()]
         if len(notes) > MAX_NOTES:
             notes = [*notes[: MAX_NOTES - 1], f"and {len(notes) - MAX_NOTES + 1} more; bench.json has all"]
@@ -215,11 +215,11 @@ class _Chart(Sheet):
     def plot(
         self, up: Value, what: str, label: str, limit: tuple[float, str] | None = None, across: Axis | None = None
     ) -> bool:
-        """A curve a cell, with its bars; returns whether there is anything.
+        """Add one curve per cell, with its bars; returns whether there is any data.
 
         Args:
             what: field of the results, for the reason why there is none.
-            limit: value and words of a limit that the user set.
+            limit: value and label of a limit that the user set.
             across: value and label of the other axis; None: the batch size.
         """
         sizes = sorted({result.case.batch_size for result in self.suite.cases})
@@ -256,14 +256,14 @@ class _Chart(Sheet):
         return True
 
     def note_bars(self, of: str) -> None:
-        """What the bars of the curves are, and which points have none."""
+        """Explain the bars of the curves, and name points without one."""
         self.notes.append(f"bars: 95 % interval of {of}")
         if self.without_bar:
             named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
             self.notes.append(f"no bar, for the iterations say too little: {named}")
 
     def upright(self, value: float) -> None:
-        """A thin line up, behind the curves."""
+        """Add a thin vertical line behind the curves."""
         rule = self.chart("upright", [{"x": value}]).mark_rule(color=GREY)
         self.layers.insert(0, unit(rule.encode(x=self._at("x"))))
 
@@ -275,7 +275,7 @@ class _Chart(Sheet):
         self.notes.append("numbers: the batch size at the ends of a curve, and where it is broken")
 
     def _sweep_ends(self) -> None:
-        """A line in words where a sweep ended, for a mark in the data would pass for a value."""
+        """Text where a sweep ended; a mark would look like a value."""
         for size, ended in in_groups((one.ended_at_batch, one) for one in self.swept):
             known = [one for one in ended if one.ended_by != "interrupted"]
             if size is None or not known:
@@ -290,7 +290,7 @@ class _Chart(Sheet):
                 self.missing = [one for one in self.missing if not (is_of(one[1], cell) and one[1].batch_size == size)]
 
     def _rings(self, rows: Sequence[Row]) -> None:
-        """Around the largest batch that meets the target; how each sweep ended is a note."""
+        """Rings around the largest batch that meets the target; a note says how each sweep ended."""
         rings: list[Row] = []
         for cell in self.swept:
             best = None if cell.target is None else cell.target.batch_size
@@ -309,7 +309,7 @@ class _Chart(Sheet):
         self._layer(text, x=self.alt.value(0), y=self._at("y"))
 
     def _curves(self, rows: list[Row], *, lines: bool) -> None:
-        """Bars of the intervals, lines, markers; a marker of wrong answers is hollow."""
+        """Bars of the intervals, lines, markers; markers of wrong outputs are hollow."""
         alt, stroke = self.alt, self._strokes()
         for name, other in (("y", "x"), ("x", "y")):
             if bars := self._bars(rows, name):
@@ -336,7 +336,7 @@ class _Chart(Sheet):
         )
 
     def _bars(self, rows: list[Row], name: str) -> list[Row]:
-        """Those with an interval; one that reaches 0 ends, on a logarithmic axis, at the smallest value."""
+        """Bars of points with an interval; on a logarithmic axis one that reaches 0 ends at the smallest value."""
         bars = [row for row in rows if row.get(f"{name}_low") is not None]
         if self.axes[name]["scale"].to_dict().get("type") != "log":
             return bars
@@ -347,7 +347,7 @@ class _Chart(Sheet):
         return self._scale(self.alt.Stroke, [one.color for one in self.drawn])
 
     def _scale(self, channel: Any, values: Sequence[Any], **more: Any) -> Any:
-        """A channel by curve; all of them share one legend."""
+        """A channel by curve; all channels share one legend."""
         alt = self.alt
         labels = [one.label for one in self.drawn]
         how = {"legend": alt.Legend(title=None, columns=-(-len(labels) // LEGEND_ROWS)), **more}
@@ -358,14 +358,14 @@ class _Chart(Sheet):
         return kind(f"{field or channel}:Q", **self.axes[channel])
 
     def _batch_sizes(self, sizes: Sequence[int]) -> dict[str, Any]:
-        """An axis with every batch size that there is room for; a wide range is logarithmic."""
+        """An axis of batch sizes, with as many labels as fit; logarithmic for a wide range."""
         alt, wide = self.alt, len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
         axis = alt.Axis(values=sizes, labelOverlap="greedy", format="d", grid=False)
         scale = alt.Scale(padding=24, nice=False, **({"type": "log", "base": 2} if wide else {"zero": False}))
         return {"title": "batch size (items)", "axis": axis, "scale": scale}
 
     def _quantity(self, label: str, values: Iterable[float | None], *more: float) -> dict[str, Any]:
-        """An axis: logarithmic where values spread widely, on both sides of 0 if need be; else from zero."""
+        """An axis: logarithmic for a wide range, on both sides of 0 if necessary; else from zero."""
         alt = self.alt
         known = [value for value in (*values, *more) if value is not None]
         sizes = [abs(value) for value in known if value]
@@ -385,7 +385,7 @@ class _Chart(Sheet):
         return {"title": textwrap.wrap(label, 60), "scale": alt.Scale(**scale), "axis": axis}
 
     def _missing_notes(self) -> Iterator[str]:
-        """What is not in the picture is named in it; cases of one reason together."""
+        """Notes on missing data, grouped by reason."""
         for reason, cases in in_groups(self.missing):
             short, cells = textwrap.shorten(reason, 220), self.names.cells(cases)
             if len(cells) == 1:
@@ -399,7 +399,7 @@ class _Chart(Sheet):
 
 
 def _row(curve: Curve, result: CaseResult, across: Estimate | None, y: Estimate | None) -> Row:
-    """The values with the ends of their intervals; the batch size is `x` unless another is to be `across`."""
+    """The values with the ends of their intervals; the batch size is `x` unless `across` is given."""
     batch = result.case.batch_size
     row: Row = {"curve": curve.label, "batch": batch, "x": batch, "size": curve.marker_size, "width": curve.line_width}
     row |= {"across": None if across is None else across.value, "y": None if y is None else y.value}
@@ -410,7 +410,7 @@ def _row(curve: Curve, result: CaseResult, across: Estimate | None, y: Estimate 
 
 
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
-    """The reason that the result gives for a field, or that it has none."""
+    """The result's reason for a field, or that there is none."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
         return f"no speed-up, for {short_cell(suite.baseline or 'the baseline')} was not measured at this batch size"
     reason = result.reasons.get(what) or result.reasons.get("telemetry")
@@ -418,7 +418,7 @@ def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
 
 
 def ends_at(known: Sequence[bool], position: int) -> str:
-    """Whether a piece of a curve begins or ends there: `begin`, `end` or neither."""
+    """Whether a segment of a curve begins or ends there: `begin`, `end` or neither."""
     if not known[position]:
         return ""
     if position == 0 or not known[position - 1]:
@@ -430,7 +430,7 @@ def ends_at(known: Sequence[bool], position: int) -> str:
 
 
 def throughput(chart: _Chart) -> Picture | None:
-    """Items per second over the batch size; None where there is nothing to draw, as of all of them."""
+    """Items per second over the batch size; None without data, as for all charts."""
     if not chart.plot(lambda result: result.items_per_second, "items_per_second", "throughput (items/s)"):
         return None
     chart.note_bars("the mean")
@@ -466,7 +466,7 @@ def memory(chart: _Chart) -> Picture | None:
 
 
 def power(chart: _Chart) -> Picture | None:
-    """Mean power over throughput, both of the pass with the sampler; the timed one where results have no such rate."""
+    """Mean power over throughput, both of the telemetry pass; or throughput of the timed rounds."""
 
     def rate(result: CaseResult) -> Estimate | None:
         again = result.telemetry_items_per_second
@@ -515,4 +515,4 @@ CHARTS: Mapping[str, Callable[[_Chart], Picture | None]] = {
     "power": power,
     "accuracy": accuracy,
 }
-"""End of a file's name -> what draws it."""
+"""Suffix of a file's name -> its chart."""

@@ -1,4 +1,4 @@
-"""What all charts share: colours, layout, and the files made of one specification."""
+"""Shared by all charts: colours, layout, and the files made from one specification."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Specification = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-"""Okabe and Ito's colours, which people tell apart with every kind of colour vision."""
+"""Okabe and Ito's colours, distinguishable with every kind of colour vision."""
 
 YELLOW = "#F0E442"
 LINE_PALETTE = tuple(color for color in PALETTE if color != YELLOW)
-"""Without the yellow, which cannot be seen as a line on white."""
+"""Without yellow, which is invisible as a line on white."""
 
 GREY, LIGHT_GREY, LIMIT = "#999999", "#dddddd", "#444444"
 TITLE_WIDTH, NOTE_WIDTH, LEGEND_WIDTH = 120, 165, 36
 """Characters of a line."""
 
 NUMBERS = ",.12~g"
-"""Format of the numbers of an axis: as short as they are, with commas, without an exponent up to 12 digits."""
+"""Format of the numbers of an axis: shortest form, with commas, without an exponent up to 12 digits."""
 
 PIXEL_RATIO = 1.5
 """Pixels of a PNG for each unit of a specification."""
 
 LESS = "\ue000"
-"""Stands for `<` in what vl-convert puts into a page."""
+"""Replaces `<` in the JSON that vl-convert embeds in a page."""
 
 CONFIG: dict[str, Any] = {
     "font": "Liberation Sans, Arial, DejaVu Sans, sans-serif",
@@ -73,7 +73,7 @@ class Picture:
 
     Attributes:
         name: of its file, without the ending.
-        chart: Vega-Lite, in which rows have names.
+        chart: Vega-Lite, which refers to rows by name.
         rows: by those names.
     """
 
@@ -82,7 +82,7 @@ class Picture:
     rows: Mapping[str, Sequence[Row]]
 
     def save(self, path: Path) -> Path:
-        """Write a `.png`, `.svg`, `.pdf` or `.html`, as a whole or not at all. Raises `ResultError`."""
+        """Write a `.png`, `.svg`, `.pdf` or `.html`, atomically. Raises `ResultError`."""
         return _save(self.chart, self.rows, path)
 
 
@@ -115,7 +115,7 @@ def _save(chart: Specification, rows: Mapping[str, Sequence[Row]], path: Path) -
 
 
 def _printable(part: Any) -> Any:
-    """The same without control characters in any text: vl-convert ends the process at some."""
+    """The value without control characters in texts: some crash vl-convert."""
     if isinstance(part, str):
         return safe(part)
     if isinstance(part, Mapping):
@@ -136,14 +136,14 @@ def _convert(text: str, ending: str) -> bytes:
         content = vl_convert.vegalite_to_svg(text, allowed_base_urls=[])
     else:
         page = vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True)
-        content = page.replace(LESS, "\\u003c")  # a name in the data must not end the script that holds it
+        content = page.replace(LESS, "\\u003c")  # a name in the data must not end the script element
     return content.encode() if isinstance(content, str) else content
 
 
 class Sheet:
-    """One picture while it is made: its rows, by name, and what stands below it.
+    """One picture under construction: its rows by name, and its notes.
 
-    Whole pictures are put together of plain Vega-Lite, for Altair copies all of a composition whenever it is touched.
+    Pictures are composed of plain Vega-Lite, since Altair copies a whole composition at each change.
     """
 
     def __init__(self, name: str) -> None:
@@ -155,7 +155,7 @@ class Sheet:
         self._rows: dict[str, list[Row]] = {}
 
     def chart(self, name: str, rows: list[Row], **size: float) -> Any:
-        """Altair's chart of rows that get a name."""
+        """An Altair chart of rows, which are stored by name."""
         self._rows[f"{self.name}_{name}"] = rows
         return self.alt.Chart(self.alt.NamedData(f"{self.name}_{name}"), **size)
 
@@ -165,7 +165,7 @@ class Sheet:
 
 
 def unit(chart: Any) -> Specification:
-    """Vega-Lite of a chart of Altair."""
+    """The Vega-Lite of an Altair chart."""
     made: Specification = chart.to_dict(validate=False)
     return {name: part for name, part in made.items() if name not in ("$schema", "config")}
 
@@ -190,7 +190,7 @@ def grid(charts: Sequence[Specification], columns: int, align: str = "all") -> S
 
 
 def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Specification:
-    """The content, its title above, the notes in small letters below."""
+    """The content, its title above, the notes in small print below."""
     if notes:
         lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH, subsequent_indent="    ")]
         below = {"text": lines, "orient": "bottom", "fontSize": 10, "color": "#555555", "offset": 10}
@@ -199,12 +199,12 @@ def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Spe
 
 
 def wrapped(name: str, width: int = LEGEND_WIDTH) -> str:
-    """A name on as many lines of a legend as it takes."""
+    """A name broken into lines of a legend."""
     return textwrap.fill(name, width)
 
 
 def message(text: str, width: float, height: float) -> Specification:
-    """Words where there is nothing to be drawn."""
+    """Text in place of a chart without data."""
     mark = {"type": "text", "text": textwrap.wrap(text, max(20, int(width / 7))), "color": "#666666", "fontSize": 11}
     position = {"x": {"value": width / 2}, "y": {"value": height / 2}}
     return {"data": {"values": [{}]}, "mark": mark, "encoding": position, "width": width, "height": height}

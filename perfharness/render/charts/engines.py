@@ -1,4 +1,4 @@
-"""Pictures of a comparison of engines: their maps, boxes of their latency with a table, and the GPU beside them."""
+"""Pictures of a comparison of engines: their maps, boxes of their latency with a table, and GPU telemetry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GPU_PANELS = (
     (("power_instant_mw", "power_average_mw"), "power (W)", 1e-3),
     (("sm_clock_mhz",), "SM clock (MHz)", 1.0),
 )
-"""Metrics, of which the first that was read is drawn."""
+"""Metrics per panel, of which the first one with readings is drawn."""
 
 COLORS = {
     "viridis": (
@@ -58,7 +58,7 @@ COLORS = {
 
 
 def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]:
-    """All three. Raises `ResultError` where what is on disk cannot be read."""
+    """All three pictures. Raises `ResultError` where files cannot be read."""
     return [maps_picture(comparison, folder), speed_picture(comparison, folder), gpu_picture(comparison, folder)]
 
 
@@ -66,7 +66,7 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 
 
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """The image, the ground truth, and of each engine: map, error to the truth, difference to the first engine's."""
+    """The image, the ground truth, and for each engine: map, error, difference to the first engine's."""
     rows = map_tiles(comparison, folder)
     shapes = [tile.values.shape for row in rows for tile in row if tile.values is not None]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
@@ -125,7 +125,7 @@ def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
 
 
 def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """Boxes of all timed iterations, and a row of figures beside each."""
+    """Boxes of all timed iterations, each with a row of figures."""
     import altair as alt
 
     engines = comparison.engines
@@ -198,7 +198,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """A panel a quantity, a line an engine, seconds since each began; without a GPU it says why there is none."""
+    """One panel per quantity, one line per engine, over seconds since its start; without a GPU the reason."""
     import altair as alt
 
     title = "no GPU was sampled"

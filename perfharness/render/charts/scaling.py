@@ -29,7 +29,7 @@ NO_INTERVALS = "no intervals: each point is one launch"
 
 
 def scaling_picture(scaling: Scaling) -> Picture:
-    """`scaling`: a panel a quantity that was measured. Raises `ToolNotFoundError` without what draws charts."""
+    """`scaling`: one panel per measured quantity. Raises `ToolNotFoundError` without what draws charts."""
     require_charts("--np-sweep")
     points = sorted(scaling.points, key=lambda point: point.row.num_processes)
     numbers = [point.row.num_processes for point in points]
@@ -58,7 +58,7 @@ def scaling_picture(scaling: Scaling) -> Picture:
 
 
 def _marks(scaling: Scaling) -> list[Row]:
-    """Upright lines in words: the knee, and launches that failed."""
+    """Labelled vertical lines: the knee, and failed launches."""
     marks: list[Row] = [
         {"processes": point.row.num_processes, "text": "failed", "color": PALETTE[5]}
         for point in scaling.points
@@ -70,7 +70,7 @@ def _marks(scaling: Scaling) -> list[Row]:
 
 
 class _Panels(Sheet):
-    """Quantities over the number of processes; one that was never measured has no panel and is named."""
+    """Quantities over the number of processes; those never measured have no panel and are named in a note."""
 
     def __init__(self, numbers: Sequence[int], label: str) -> None:
         super().__init__("scaling")
@@ -88,7 +88,7 @@ class _Panels(Sheet):
         marks: Sequence[Row] = (),
         top: float | None = None,
     ) -> None:
-        """A panel; points that were not measured are gaps."""
+        """Add a panel; points that were not measured are gaps."""
         alt = self.alt
         rows: list[Row] = [
             {"processes": number, "line": name, "value": value}

@@ -1,6 +1,6 @@
-"""A run's telemetry: one picture a GPU, one of the host, with what the processes were doing above it.
+"""A run's telemetry: one picture per GPU, one of the host, with the stages of the processes above.
 
-Made of what is on disk, so an old run can be drawn too.
+Drawn from the files of a run folder, so old runs can be drawn too.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ MAX_LINES = len(COLORS)
 """Processes with a line of their own."""
 
 MAX_SHADED = 60
-"""Up to so many stages are shaded one by one behind the lines; more would be a blur, and the top panel has them."""
+"""Up to this number of stages each is shaded behind the lines; the top panel shows all."""
 
 SAMPLES = "power_sample_mw"
 GIB = float(1 << 30)
 WARMUP = "#f0e9dd"
 HOLDS, RATE = "step-after", "step-before"
-"""A sensor's value holds until the next one; a rate is that of the time before it."""
+"""A sensor's value holds until the next one; a rate applies to the time before it."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a panel; `reason`: why it was not read."""
+    """One line of a panel; `reason`: why it has no readings."""
 
     label: str
     color: str
@@ -87,14 +87,14 @@ class Panel:
 def draw_run(folder: Path) -> list[Path]:
     """Draw the telemetry of a run folder; the files that were written.
 
-    Raises `ToolNotFoundError` without what draws charts, `ResultError` where there is no telemetry to be read.
+    Raises `ToolNotFoundError` without what draws charts, `ResultError` where there is no readable telemetry.
     """
     require_charts()
     return draw(telemetry_pictures(read_telemetry(folder)), folder, PAGE)
 
 
 def telemetry_pictures(run: RunTelemetry) -> list[Picture]:
-    """One picture for each whole GPU, one of the host."""
+    """One picture per whole GPU, one of the host."""
     log, activities, title = run.log, run.activities, run.title
     on_gpu = {record.name: record.gpu_uuid for record in log.subjects("process") if record.name is not None}
     parents = {record.subject: record.parent_uuid for record in log.subjects("mig")}
@@ -172,7 +172,7 @@ def _host_panels(log: SampleLog, processes: Sequence[str]) -> list[Panel]:
 
 
 def _why(log: SampleLog, subject: str, metric: str) -> str:
-    """The commonest reason why a metric was not read."""
+    """The most common reason for missing readings of a metric."""
     reasons = [failure for failure in log.meta.failures if (failure.subject, failure.metric) == (subject, metric)]
     return max(reasons, key=lambda failure: failure.count).reason if reasons else ""
 
@@ -183,7 +183,7 @@ class _View(Sheet):
     def __init__(self, name: str, log: SampleLog, activities: Mapping[str, ProcessActivity]) -> None:
         super().__init__(name)
         self.log, self.activities = log, list(activities.values())
-        times = [  # the driver's own buffer of power begins before the sampler did
+        times = [  # the driver's buffer of power samples begins before the sampler
             series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
         ]
         self.begin_ns = min((int(own.min()) for own in times), default=0)
@@ -206,7 +206,7 @@ class _View(Sheet):
         return self.made(column([*self.charts, unit(axis)]), title)
 
     def panels(self, panels: Sequence[Panel]) -> None:
-        """Those of which something was read; the notes say what was not, and why."""
+        """Panels with readings; notes name those without, and why."""
         for panel in panels:
             missing: dict[str, list[str]] = {}
             lines = []
@@ -240,7 +240,7 @@ class _View(Sheet):
         self.charts.append(unit(chart))
 
     def cores(self) -> None:
-        """Every core as a row: dark is busy."""
+        """One row per core: dark is busy."""
         alt = self.alt
         if (load := core_load(self.log, self.zero_ns)) is None:
             return
@@ -298,7 +298,7 @@ class _View(Sheet):
         return layered([*self._behind, unit(chart)], WIDTH, HEIGHT)
 
     def _stages(self) -> None:
-        """The share of each stage over time, and what stands behind all panels."""
+        """The share of each stage over time, and the shading behind all panels."""
         alt, own = self.alt, self.activities
         shares = stage_shares(own, self.begin_ns, self.end_ns, self.zero_ns)
         colors = [*PALETTE[: len(shares.names) - 1], LIGHT_GREY]
@@ -335,7 +335,7 @@ class _View(Sheet):
         self._shade_stages()
 
     def _shade(self, warmup: Spans) -> None:
-        """Grey where all that ran was warm-up; dotted lines around what one process measured."""
+        """Grey where only warm-up ran; dotted lines around the measured window of one process."""
         self._rectangles("warmup", [warmup], WARMUP)
         measured = [own.measured for own in self.activities if own.measured]
         if len(measured) == 1:
@@ -344,7 +344,7 @@ class _View(Sheet):
             self._behind.append(unit(rules.encode(x=self._x())))
 
     def _shade_stages(self) -> None:
-        """Few stages are shaded behind the lines, in their colours of the top panel."""
+        """Shade few stages behind the lines, in their colours of the top panel."""
         spans = stage_spans(self.activities, self.zero_ns)
         if sum(len(one.start_s) for one in spans) > MAX_SHADED:
             return

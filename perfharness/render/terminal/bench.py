@@ -1,4 +1,4 @@
-"""A suite on the terminal: a row a case, reasons, the recommendation; and runs of several machines in one table."""
+"""A suite on the terminal: one row per case, reasons, the recommendation; and runs of several machines in one table."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from perfharness.render.terminal.bench_format import (
 from perfharness.render.terminal.console import Console as SafeConsole
 
 LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
-"""Columns, where a terminal is too narrow for all."""
+"""Columns to omit first on a narrow terminal."""
 
 WRONG = "!"
-"""Before a speed that is one of a wrong answer."""
+"""Prefix of a speed with wrong outputs."""
 
 RIGHT_ALIGNED = ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "speed-up", "memory", "J/item")
 
 
 def print_suite(console: Console, suite: BenchSuiteResult) -> None:
-    """The table, what a reader must know of its rows, and the recommendations."""
+    """Print the table, remarks on its rows, and the recommendations."""
     if not console.is_terminal:
         console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
     table, left_out = _fitting(console, suite)
@@ -77,7 +77,7 @@ def print_suite(console: Console, suite: BenchSuiteResult) -> None:
 
 
 def _fitting(console: Console, suite: BenchSuiteResult) -> tuple[Table, list[str]]:
-    """The table without the columns that the terminal has no room for, and their names."""
+    """The table without columns that do not fit the terminal, and their names."""
     left_out: list[str] = []
     for name in ("", *LEFT_OUT_FIRST):
         left_out += [name] if name else []
@@ -89,7 +89,7 @@ def _fitting(console: Console, suite: BenchSuiteResult) -> tuple[Table, list[str
 
 
 def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table:
-    """A row a case, in the suite's order; the last column says what `row_remarks` explains."""
+    """One row per case, in the suite's order; the last column refers to `row_remarks`."""
     models = list(dict.fromkeys(case.case.model for case in suite.cases))
     names_of_cases = CaseNames.of(case.case for case in suite.cases)
     metric = suite.constraints.accuracy_metric
@@ -163,9 +163,9 @@ def _figures(result: CaseResult, suite: BenchSuiteResult) -> dict[str, str]:
 
 
 def row_remarks(suite: BenchSuiteResult) -> Iterator[str]:
-    """Why cases are not `ok` and what else a reader must know of them; those with the same reason together.
+    """Why cases are not `ok`, and other remarks; cases with the same reason are grouped.
 
-    Where it is the only reason of a status, the rows of the table say which they are.
+    Where it is the only reason of a status, the table's rows identify the cases.
     """
     names = CaseNames.of(case.case for case in suite.cases)
     status_lines = {(result.status, text) for result in suite.cases if (text := status_line(result)) is not None}
@@ -194,7 +194,7 @@ def _remarks(result: CaseResult) -> Iterator[str]:
 
 
 def unsteady_lines(result: CaseResult) -> Iterator[str]:
-    """Why its speed may be another in another run."""
+    """Why its speed may not be reproducible."""
     if result.clock_drop_percent is not None and result.clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
@@ -206,12 +206,12 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
 
 
 def concurrent_lines(result: CaseResult) -> Iterator[str]:
-    """What several instances, or streams of one process, finish together."""
+    """Throughput of concurrent instances or streams."""
     for record in (result.instances, result.streams):
         if record is None:
             continue
         if record.items_per_second is None:
-            if result.status == "ok":  # else that has its reason already
+            if result.status == "ok":  # else its reason was printed already
                 yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
             continue
         ratio, latency = gain(result, record), record.latency
@@ -226,7 +226,7 @@ def concurrent_lines(result: CaseResult) -> Iterator[str]:
 
 
 def notes(suite: BenchSuiteResult) -> Iterator[str]:
-    """Below the table."""
+    """Notes below the table."""
     done = sum(case.status == "ok" for case in suite.cases)
     device = ", ".join(suite.machine.gpus) or suite.machine.cpu or "?"
     yield f"{done} of {len(suite.cases)} cases measured on {suite.machine.hostname} ({device})"
@@ -241,10 +241,10 @@ Missed = tuple[BenchCase, MissedConstraint]
 
 
 def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> Iterator[str]:
-    """What to take, and why; what was excluded, and by which constraint.
+    """The recommendation and its reasons; excluded cases with the constraint.
 
     Args:
-        cases: of the suite. Those that were not measured are counted only, for the table's lines say why.
+        cases: of the suite. Those that were not measured are only counted; the table's remarks have the reasons.
     """
     names = CaseNames.of((result.case for result in cases), with_model=False)
     known = {result.case.case_id: result for result in cases}
@@ -303,7 +303,7 @@ def _figure(missed: MissedConstraint) -> str:
 
 
 def _named(what: str, cases: Sequence[BenchCase], names: CaseNames) -> Iterator[str]:
-    """In one line where it is one cell, else with the cells below."""
+    """One line for one cell, else with the cells below."""
     cells = names.cells(cases)
     if len(cells) == 1:
         yield f"  {what}: {cells[0]}"
@@ -321,7 +321,7 @@ def _cases(count: int) -> str:
 
 
 def print_merged(console: Console, merged: BenchMergedResult) -> None:
-    """One row a case, for each run its median, items/s and speed-up against its own baseline."""
+    """Print one row per case, for each run its median, items/s and speed-up against its own baseline."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("model", "backend/mode", "precision", "batch"):
         table.add_column(name, justify="right" if name == "batch" else "left")
@@ -348,7 +348,7 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
 
 
 def _missing(merged: BenchMergedResult) -> Iterator[str]:
-    """What a machine has no number for; the cases of one reason together."""
+    """Cases without a number on a machine, grouped by reason."""
     missing = (
         ((cell.run, first_line(cell.reason)), (f"{row.model} {_backend(row)} {row.precision}", row.batch_size))
         for row in merged.rows

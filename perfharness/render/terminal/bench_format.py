@@ -1,4 +1,4 @@
-"""Figures, reasons and lists of cases of a suite in words, for its table, its charts and its recommendations."""
+"""Text of figures, reasons and lists of cases, for a suite's table, charts and recommendations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchMergedResult
 
 WIDTH = 10_000
-"""Of a console that is no terminal: its tables are as wide as they need."""
+"""Width of a console that is no terminal: tables are never shortened."""
 
 LISTED_WIDTH = 110
-"""Of the lines of a list of cells."""
+"""Line width of a list of cells."""
 
 
 def status_line(result: CaseResult) -> str | None:
@@ -47,7 +47,7 @@ def short_cell(name: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """Of a message that goes on with the end of a log."""
+    """First line of a message that may continue with the end of a log."""
     return text.strip().splitlines()[0] if text.strip() else ""
 
 
@@ -57,7 +57,7 @@ def shown(value: float | None, form: str) -> str:
 
 
 def speedup_text(estimate: Estimate | None) -> str:
-    """`1.23x`, with `~` behind it where the interval holds 1."""
+    """`1.23x`, with `~` appended where the interval holds 1."""
     if estimate is None:
         return NOT_MEASURED
     if estimate.interval is not None and estimate.interval[0] <= 1 <= estimate.interval[1]:

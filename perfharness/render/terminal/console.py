@@ -1,7 +1,7 @@
-"""What is printed: text in which nothing can steer the terminal, and tables in which no digit is cut.
+"""Printing: text without terminal control sequences, and tables in which no digit is cut.
 
-Names come from scripts, traces and files of others. `Console` escapes whatever passes through it; `safe` does it for
-what is printed without one.
+Names come from scripts, traces and files of others. `Console` escapes its whole output; `safe` escapes text
+that is printed otherwise.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from perfharness.model.text import safe, safe_line
 
 GAP = "  "
 LEAST_TEXT_WIDTH = 12
-"""Cells of a text column that is shortened on a narrow terminal."""
+"""Minimum width of a shortened text column."""
 
 
 class Console(rich.console.Console):
-    """A console that prints text as it is: no markup, no guessed colours; steering escaped.
+    """A console that prints text as it is: no markup, no automatic colours; control characters escaped.
 
     Args:
         stderr: for progress and messages; results go to stdout.
-        markdown: tables as Markdown has them.
+        markdown: print tables as Markdown.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ Row = Sequence["str | Text"]
 def print_table(console: rich.console.Console, columns: Sequence[Column], rows: Sequence[Row]) -> None:
     """Print a table.
 
-    On a terminal that is too narrow, columns are left out and named below; elsewhere it is as wide as it needs.
+    On a terminal that is too narrow, columns are omitted and named below; elsewhere all are printed in full.
     """
     cells = [[_cell(cell) for cell in row] for row in rows]
     if getattr(console, "markdown", False):
@@ -112,7 +112,7 @@ def _width(natural: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """The columns that a terminal has room for; text columns count with the least that they can be shortened to."""
+    """The columns that fit the terminal; text columns count with their minimum width."""
     least = [
         min(width, LEAST_TEXT_WIDTH) if column.is_text else width
         for column, width in zip(columns, natural, strict=True)
@@ -126,7 +126,7 @@ def _fitting(columns: Sequence[Column], natural: Sequence[int], room: int) -> li
 
 
 def _shortened(columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], room: int) -> list[int]:
-    """Widths with which the columns fit, taken from the widest text column first."""
+    """Widths that fit, shortening the widest text column first."""
     widths = list(natural)
     while (over := _width(widths, shown) - room) > 0:
         texts = [place for place in shown if columns[place].is_text and widths[place] > LEAST_TEXT_WIDTH]
@@ -172,6 +172,6 @@ def _print_markdown(console: rich.console.Console, columns: Sequence[Column], ro
 
 
 def _indented(text: str) -> str:
-    """Markdown drops blanks at the front, which show how deep a stage lies."""
+    """Keep leading blanks, which show a stage's depth and which Markdown drops."""
     depth = len(text) - len(text.lstrip(" "))
     return "&nbsp;" * depth + text.lstrip(" ")

@@ -1,4 +1,4 @@
-"""The diagnosis for people: a table of verdicts, then what each stage's verdict rests on."""
+"""The diagnosis for people: a table of verdicts, then the evidence of each stage's verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perfharness.render.terminal.stage_names import row_names
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
 SHOWN_SHARE = 0.01
-"""Of the whole: a stage that would save less has no sentence of its own, unless details are asked for."""
+"""Of the whole: a stage that would save less has no sentence of its own, unless details are requested."""
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
@@ -37,8 +37,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
     """The table of stages, a sentence on each, the most expensive first, and the warm-up.
 
     Args:
-        name: only this stage, with everything that is known of it.
-        details: what every verdict rests on, and what is missing.
+        name: only this stage, with all figures.
+        details: the evidence of every verdict, and missing figures.
     """
     stages = matching_stages(diagnosis, name)
     if stages:
@@ -91,7 +91,7 @@ def print_pooled(
 
 
 def _print_sentences(console: Console, sentences: list[tuple[float | None, float | None, str, str]]) -> None:
-    """A line a stage, the most expensive first: by what it costs, else by its CPU time; equal ones are one line."""
+    """Print one line per stage, by cost, else by CPU time, largest first; equal sentences are one line."""
     left = [one for one in sentences if one[0] is None or one[0] >= SHOWN_SHARE or len(sentences) == 1]
     lines: dict[str, list[str]] = {}
     for _, _, path, sentence in sorted(left, key=lambda one: (-(one[0] or 0), -(one[1] or 0))):
@@ -111,7 +111,7 @@ def _sentence(stage: StageDiagnosis) -> str:
 
 
 def _pooled_sentence(stage: PooledStage) -> str:
-    """Of the most frequent verdict, as the first process that gives it says it."""
+    """Sentence of the most frequent verdict, from the first process that has it."""
     verdict = max(stage.verdicts, key=lambda name: stage.verdicts[name])
     process, judged = next((name, one) for name, one in stage.processes.items() if one.verdict.value == verdict)
     count = len(stage.processes)
@@ -132,7 +132,7 @@ def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
 
 
 def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str], rows: Sequence[Row]) -> None:
-    """A table without the columns of a GPU that nothing was done on."""
+    """Print a table without GPU columns where no GPU was used."""
     nothing = (NOT_MEASURED, _number(0.0))
     columns = [*(Column(text, is_text=True) for text in texts)]
     columns += [Column(heading, drop=DROPPED.get(heading, 0)) for heading in headings]
@@ -148,7 +148,7 @@ DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
 
 
 def _verdict(stage: StageDiagnosis) -> str:
-    """The verdict, and of the GPU's work what limits it, where that can be told."""
+    """The verdict, with the limit of the GPU's work where it is known."""
     limit = stage.verdict.limit
     is_known = limit is not None and limit is not GpuLimit.CANNOT_TELL
     return f"{stage.verdict.verdict.value} ({limit.value})" if is_known and limit else stage.verdict.verdict.value
@@ -175,7 +175,7 @@ def _reasons(stage: StageDiagnosis) -> Iterator[str]:
 
 
 def _figures(stage: StageDiagnosis) -> Iterator[str]:
-    """Everything else that is known of one stage, a line each."""
+    """All other figures of one stage, one per line."""
     items = f", {stage.items} items" if stage.items is not None else ""
     yield f"{stage.batches} batches{items}; CPU {_number(stage.cpu_ms_per_item)} ms an item"
     if stage.cost.saving_share is None:

@@ -26,13 +26,13 @@ SPEED_COLUMNS = (
     "iterations",
 )
 SHOWN_COLUMNS = ("engine", "mean", "p50", "p95", "p99", "max", "images/s", "speed-up")
-"""As many as fit into a terminal; the picture and the JSON have all."""
+"""Columns that fit a terminal; the picture and the JSON have all."""
 
 GPU_COLUMNS = ("engine", "GPU %", "memory GiB", "W", "J/image", "clock drop %")
 
 
 def print_comparison(console: Console, comparison: EngineComparison) -> None:
-    """Speed, GPU, errors, pairs, and what a reader must know."""
+    """Print speed, GPU, errors, pairs and remarks."""
     engines = comparison.engines
     speeds = [dict(zip(SPEED_COLUMNS, speed_row(one), strict=True)) for one in engines]
     _table(
@@ -63,7 +63,7 @@ def print_comparison(console: Console, comparison: EngineComparison) -> None:
 
 
 def speed_row(engine: EngineResult) -> list[str]:
-    """What the tables say of an engine's speed, ms."""
+    """An engine's speed in the tables, ms."""
     stats = engine.latency
     if stats is None:
         return [engine.name, *["-"] * (len(SPEED_COLUMNS) - 1)]

@@ -1,4 +1,4 @@
-"""Energy, clocks and memory for people: a line each, and a table of the stages' energy."""
+"""Energy, clocks and memory for people: one line each, and a table of the stages' energy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def print_machine(console: Console, tree: Tree) -> None:
-    """What telemetry adds to a run's results; nothing where the run was not sampled, or has no GPU."""
+    """Print a run's telemetry results; nothing where the run was not sampled or has no GPU."""
     metrics = tree.get("gpu_metrics", {}).get("gpus", [])
     if "energy" in tree and tree["energy"]["gpus"]:
         say(console, _energy_line(tree["energy"]))
@@ -61,7 +61,7 @@ def _energy_line(energy: Tree) -> str:
 
 
 def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) -> None:
-    """Stages with their energy, its interval, and how it was separated; then what several have only together."""
+    """Print stages with their energy, its interval and the method of separation; then energy of inseparable stages."""
     columns = [
         Column("stage", is_text=True), Column("busy s", drop=3), Column("J"), Column("95 %", drop=1),
         Column("W", drop=4), Column("J/batch", drop=2), Column("", is_text=True),
@@ -90,7 +90,7 @@ def _interval(one: Tree) -> str:
 
 
 def _short_names(paths: list[str]) -> dict[str, str]:
-    """Each stage by the last part of its path where no other has that, else by all of it."""
+    """Each stage's last path component where that is unique, else its whole path."""
     short = {path: last_key(path) for path in paths}
     last = Counter(short[path] for path in paths)
     return {path: name if last[name] == 1 else path for path, name in short.items()}

@@ -1,4 +1,4 @@
-"""What a launch is about to start: the headline of each, and the plan of a dry run."""
+"""A launch before its start: its headline, and the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfharness_launcher.processes.spawn import cpu_list, planned_command
 
 
 def headline(plan: LaunchPlan) -> str:
-    """What is about to run, in one or two lines."""
+    """The launch in one or two lines."""
     count = len(plan.processes)
     where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
     tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
@@ -23,7 +23,7 @@ def headline(plan: LaunchPlan) -> str:
 
 
 def print_plan(plan: LaunchPlan, console: Console) -> None:
-    """The plan, as a shell would take it."""
+    """Print the plan as shell commands."""
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_line(plan)}"]
     lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")

@@ -18,7 +18,7 @@ TABLE_COLUMNS = [
 ]  # fmt: skip
 
 MAX_INDENT = 40
-"""Levels that are indented; what is deeper stands below each other."""
+"""Maximum of indented levels; deeper ones are aligned."""
 
 
 def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Results for people: one table of stages, the throughput, and what was found."""
+"""Results for people: one table of stages, the throughput, and the findings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COLUMNS = {
     "CPU/item": ("cpu_time_per_item", "mean", 4),
     "GPU/item": ("gpu_time_per_item", "mean", 7),
 }
-"""Heading -> number and figure of it, and when it is left out of a narrow terminal, the largest first; means where
-nothing else is said. A column without any value is left out."""
+"""Heading -> number and figure of it, and its priority for removal on a narrow terminal, the largest first; means by
+default. A column without any value is omitted."""
 
 GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
@@ -42,7 +42,7 @@ WHERE_OUTSIDE = {
 }
 
 MAX_ROWS = 200
-"""More stages than this are no help on a terminal."""
+"""Maximum of rows on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def print_result(
 
 
 def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
-    """Findings, a line each, with the hint; equal ones of several processes are one line.
+    """Print findings, one per line, with the hint; equal ones of several processes are one line.
 
     Args:
-        least: less severe ones are left to the files.
+        least: less severe ones are in the files only.
     """
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     groups: dict[Finding, list[str]] = {}
@@ -116,7 +116,7 @@ def _sentence(finding: Finding, processes: list[str]) -> str:
 
 
 def listed_processes(processes: Iterable[str]) -> str:
-    """`proc_0_gpu_0, proc_1_gpu_0`, each once; of many, the first and how many more."""
+    """`proc_0_gpu_0, proc_1_gpu_0`, each once; of many, the first ones and the number of others."""
     distinct = [name for name in dict.fromkeys(processes) if name]
     more = len(distinct) - LISTED_PROCESSES
     if more <= 1:
@@ -146,7 +146,7 @@ def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> N
 
 
 def _print_outside(console: Console, stages: list[Tree]) -> None:
-    """Stages that no batch holds, and where they ran."""
+    """Print stages outside of batches, and where they ran."""
     say(console, "outside of batches, ms per occurrence; which batch each was for is not recorded")
     columns = [
         Column("stage", is_text=True), Column("count"), Column("CPU"), Column("p50", drop=2), Column("total"),
@@ -171,7 +171,7 @@ RANGE_TIMES = {"CPU": "cpu_time", "GPU": "gpu_time", "busy": "gpu_busy_time"}
 
 
 def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: bool) -> None:
-    """Every range of a run in which no batch was measured: how often, the sum and the mean of its times."""
+    """Print every range of a run without batches: count, sum and mean of its times."""
     ranges = _sums_of_ranges(entries)
     if not ranges:
         return

@@ -23,7 +23,7 @@ COLD_START_LABELS = {
 
 
 def print_cold_start(console: Console, found: ColdStart, labels: Mapping[str, str] = COLD_START_LABELS) -> None:
-    """The table: each part with a cold and a warm file cache, median and range."""
+    """Print the table: each part with a cold and a warm file cache, median and range."""
     columns = [Column("ms, median (range)", is_text=True), Column("cold cache"), Column("warm cache")]
     rows = [[label, _spread(found.cold[name]), _spread(found.warm[name])] for name, label in labels.items()]
     print_table(console, columns, rows)
@@ -45,7 +45,7 @@ def _spread(spread: Spread) -> str:
 
 
 def print_scaling(console: Console, scaling: Scaling) -> None:
-    """The table, a row a launch, what is to be said of each, and the knee."""
+    """Print the table with one row per launch, remarks, and the knee."""
     measured = [name for name, (_, value) in SCALING_COLUMNS.items() if any(value(point) for point in scaling.points)]
     columns = [Column("-np"), *(Column(name, drop=SCALING_COLUMNS[name][0]) for name in measured)]
     rows = [
@@ -79,4 +79,4 @@ SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
     "busy": (5, lambda point: _shown(busy_share(point.row), ".0%")),
     "W": (6, lambda point: _shown(total_power_w(point.row), ".0f")),
 }
-"""Heading -> when it is left out of a narrow terminal, the largest first, and what stands in it."""
+"""Heading -> priority for removal on a narrow terminal, the largest first, and the value."""

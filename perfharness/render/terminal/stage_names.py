@@ -1,4 +1,4 @@
-"""How stages are named in tables: indented below the row that holds them, with the recorder where there are several."""
+"""Names of stages in tables: indented below their parent's row, with the recorder where there are several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INDENT = "  "
 
 
 def row_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each row. A row stands behind the nearest one around it, if that has a row."""
+    """A name for each row, indented below its nearest ancestor that has a row."""
     several = len({path[0] for path in paths}) > 1
     depth: dict[Path, int] = {}
     names = []

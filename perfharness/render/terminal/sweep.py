@@ -1,4 +1,4 @@
-"""Sweeps over batch sizes on the terminal: the table of each cell, and what ended it."""
+"""Sweeps over batch sizes on the terminal: the table of each cell, and its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perfharness.render.terminal.console import Console as SafeConsole
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:
-    """Whether the case was measured for that cell."""
+    """Whether the case is of that cell."""
     if cell.case_ids or not cell.batch_sizes:
         return case.case_id in cell.case_ids
     return all(getattr(case, name) == getattr(cell, name) for name in CELL)
@@ -39,12 +39,12 @@ def case_of(cell: CellSweep) -> BenchCase:
 
 
 def names_of(found: SweepFile) -> CaseNames:
-    """Of all cells, those of which nothing was measured too; the model is told beside them."""
+    """Names of all cells, also of those without results; the model is printed separately."""
     return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
 
 
 def end_text(cell: CellSweep) -> str:
-    """Which limit ended it, and at which batch size."""
+    """The limit that ended it, and its batch size."""
     if cell.reason is not None:
         return cell.reason
     return (
@@ -53,7 +53,7 @@ def end_text(cell: CellSweep) -> str:
 
 
 def print_sweep(console: Console, found: SweepFile) -> None:
-    """Every case in a row, in order of cell and batch size, and under each cell what ended it."""
+    """Print one row per case, by cell and batch size, and below each cell its end."""
     names = names_of(found)
     if not console.is_terminal:
         console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
@@ -98,7 +98,7 @@ def _cells(case: CaseResult) -> list[str]:
 
 
 def _with_interval(figure: Estimate | None) -> str:
-    """Four digits, or as many as stand before the point, and one of half the interval."""
+    """Four digits, or all before the point, and half the interval with one digit."""
     if figure is None:
         return NOT_MEASURED
     value = f"{figure.value:.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.4g}"

@@ -28,7 +28,7 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
     """Write the timeline of all processes, process after process; gzip where the name ends in `.gz`.
 
     Traces are read one at a time and released. Returns everything found; of several processes, one whose trace cannot
-    be read is left out, with a finding. Raises `ResultError` where no process left a trace or the file cannot be
+    be read is skipped, with a finding. Raises `ResultError` where no process left a trace or the file cannot be
     written, `TraceError` where the only trace cannot be read.
     """
     traced = [process for process in run.processes if process.trace_path is not None]
@@ -84,7 +84,7 @@ def _origin(run: Run, traced: list[Process]) -> int | None:
 
 
 def _offset(process: Process, origin: int | None) -> tuple[int, str]:
-    """What is added to the times of a process's trace, and whose clock they are on then."""
+    """Offset to add to the times of a process's trace, and the resulting clock."""
     start = process.session_start_unix_ns
     return (0, "own") if start is None or origin is None else (start - origin, "utc")
 
@@ -112,7 +112,7 @@ def _described(process: Process, clock: str) -> dict[str, Any]:
 
 
 def _in_order(events: ProcessEvents) -> Iterator[list[str]]:
-    """Lines of JSON in order of time, some thousand at a time. Of one moment, what encloses comes first."""
+    """Lines of JSON in order of time, in chunks; of equal times the enclosing event comes first."""
     if events.metadata:
         yield events.metadata
     sources = events.sources

@@ -1,7 +1,7 @@
 """A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/guides/exports.md).
 
 Each kind of event is a source: the times of its events, and a function that writes some of them as lines of JSON.
-Lines are made a chunk at a time, so that a timeline of millions of events never stands in memory as text.
+Lines are made in chunks, so that the text of millions of events is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Lines = Callable[[Int64], list[str]]
 
 @dataclass(frozen=True)
 class Source:
-    """Events of one kind. `lines(at)` writes those at these places; slices have a duration, other events 0."""
+    """Events of one kind. `lines(at)` writes the events with these indices; slices have a duration, other events 0."""
 
     time_ns: Int64
     duration_ns: Int64
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """All events of one process: metadata as lines, the others as sources, first what is drawn first."""
+    """All events of one process: metadata as lines, the others as sources, in drawing order."""
 
     metadata: list[str]
     sources: list[Source]
@@ -61,9 +61,9 @@ def process_events(
     Args:
         analysis: of the process's trace.
         name: the process's name.
-        offset_ns: what is added to the trace's times.
+        offset_ns: added to the trace's times.
         ids: gives out process and thread ids.
-        place: of the process among the processes.
+        place: index of the process.
         first_arrow: the id of its first arrow; ids of arrows are unique in the whole timeline.
     """
     host = _Host(analysis, name, offset_ns, ids, place)
@@ -132,7 +132,7 @@ class _Host:
         )  # fmt: skip
 
     def place_of_calls(self, calls: Int64) -> Int64:
-        """Where calls stand in the tracks, which hold the ranges first."""
+        """Indices of calls in the tracks, which hold the ranges first."""
         return calls + len(self.order)
 
 
@@ -176,7 +176,7 @@ def _slices(
     start: Int64, end: Int64, tracks: Tracks, place: Int64, names: npt.NDArray[np.object_],
     category: npt.NDArray[np.object_], args: Lines,
 ) -> Source:  # fmt: skip
-    """Complete events. `place` is where they stand in the tracks; everything else is aligned with them."""
+    """Complete events. `place`: their indices in the tracks; all other arrays are aligned with them."""
     pid, tid = tracks.pid[place], tracks.tid[place]
 
     def lines(at: Int64) -> list[str]:
@@ -214,7 +214,7 @@ def _device_name(analysis: Analysis, device: int) -> str:
 
 
 def _range_kinds(analysis: Analysis) -> tuple[npt.NDArray[np.object_], Int64]:
-    """For the ranges in order: what each is, and its stage (-1: it is not in the results)."""
+    """For the ranges in order: their kind, and their stage (-1: not in the results)."""
     stage_of = np.full(len(analysis.trace.ranges), NO_PARENT, dtype=np.int64)
     stage_of[analysis.stages.index] = np.arange(len(analysis.stages))
     stage = stage_of[analysis.table.order]
@@ -318,7 +318,7 @@ def _known_triple(values: list[int]) -> str:
 def _arrows(analysis: Analysis, host: _Host, device: _Device, offset_ns: int, first_id: int) -> Iterator[Source]:
     """From the start of each launching call to the start of each operation that it started."""
     call, operation = analysis.launches.call, analysis.launches.operation
-    # An arrow cannot point back in time; where clocks disagree by that much, there is none.
+    # An arrow cannot point back in time; there is none where clocks disagree by that much.
     forward = device.start[operation] >= analysis.trace.api.start_ns[call]
     call, operation = call[forward], operation[forward]
     if not len(call):
@@ -341,7 +341,7 @@ def _points(template: str, time: Int64, ids: Int64, pid: Int64, tid: Int64) -> S
 
 
 def _device_counters(analysis: Analysis, device: _Device, offset_ns: int) -> Iterator[Source]:
-    """Per process and device: operations at work at a time, and the rate of the copies that run, by direction."""
+    """Per process and device: concurrent operations, and the rate of running copies, by direction."""
     operations, details = analysis.trace.operations, analysis.trace.details
     length = device.end - device.start
     rate = np.where((details.bytes >= 0) & (length > 0), details.bytes / np.maximum(length, 1), 0.0)
@@ -368,7 +368,7 @@ def _steps(name: str, unit: str, pid: int, start: Int64, end: Int64, height: npt
 
 
 def _item_counters(analysis: Analysis, host: _Host, offset_ns: int) -> Iterator[Source]:
-    """Per process and recorder: the items of the batch that began last."""
+    """Per process and recorder: the items of the latest batch."""
     stages = analysis.stages
     batches = np.flatnonzero(stages.is_batch & (stages.items != NOT_COUNTED))
     owner, os_pid = stages.owner[batches], pid_of(stages.thread[batches])

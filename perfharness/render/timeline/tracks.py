@@ -11,16 +11,16 @@ import numpy as np
 from perfharness.model.trace import Int64
 
 FIRST_MADE_ID = 1 << 24
-"""Ids from here on are made up here; those of the system's processes and threads are smaller."""
+"""First generated id; those of the system's processes and threads are smaller."""
 
 
 def rows_that_nest(start: Int64, end: Int64, group: Int64) -> Int64:
-    """A row for each interval, so that the intervals of a row lie beside or inside each other. Row 0 takes what it can.
+    """A row for each interval, so that the intervals of a row are disjoint or nested. Row 0 takes as many as fit.
 
     Args:
         start: starts, any order.
         end: ends, `end >= start`.
-        group: intervals of different groups share no row; numbers of rows begin anew in each.
+        group: intervals of different groups share no row; each numbers its rows from 0.
 
     Of equal intervals the first one is the outer one. An interval goes into the first row where it fits.
     """
@@ -55,19 +55,19 @@ def _first_rows_that_fit(starts: list[int], ends: list[int]) -> list[int]:
 
 @dataclass
 class Ids:
-    """Process and thread ids of the timeline, which holds several processes that may have had equal ids."""
+    """Process and thread ids of the timeline, whose processes may have had equal ids."""
 
     used_pids: set[int] = field(default_factory=set)
     next_id: int = FIRST_MADE_ID
 
     def pid(self, wanted: int | None = None) -> int:
-        """The wanted process id where nobody has it, else a made one."""
+        """The wanted process id if it is free, else a new one."""
         pid = wanted if wanted is not None and wanted > 0 and wanted not in self.used_pids else self.make()
         self.used_pids.add(pid)
         return pid
 
     def make(self) -> int:
-        """An id that nobody has."""
+        """A new id."""
         self.next_id += 1
         return self.next_id
 
@@ -97,7 +97,7 @@ def make_tracks(
     Args:
         ids: gives out ids.
         pid: the timeline's process of each slice.
-        wanted_tid: the id that row 0 of a line should have; a made one where viewers could not take it.
+        wanted_tid: the id that row 0 of a line should have; a new one where viewers do not accept it.
         line: what the rows belong to, as a number: a thread, a task, a stream.
         row: from `rows_that_nest`, within the line.
         names: for each line, in order of its number, its name and what a further row is called.
