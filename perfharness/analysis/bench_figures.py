@@ -109,7 +109,7 @@ def gain(result: CaseResult, concurrent: InstancesRecord | StreamsRecord) -> flo
 
 
 def direction_of(metric: str, declared: Direction | None = None) -> Direction | None:
-    """Which values are better; of a metric of ours, its output in front left away, it is known, else it is declared."""
+    """Which values are better: known for our own metrics (whatever the output they are of), else as declared."""
     name = _last_part(metric)
     if HIGHER_IS_BETTER.fullmatch(name) or TO_BASELINE.fullmatch(name):
         return "higher"
@@ -147,7 +147,7 @@ def accuracy_loss(
     value = accuracy_of(result, metric)
     if value is None:
         return None
-    if metric is None:  # of the outputs with the reference's, whoever is the baseline of the speed-ups
+    if metric is None:  # of the outputs with the reference's, whatever is the baseline of the speed-ups
         return 1.0 - value
     if TO_BASELINE.fullmatch(_last_part(metric)):  # below 0 where worse
         return -value

@@ -1,6 +1,6 @@
 """What is not in a trace: GPU work that was started and left no record, seen from the trace alone.
 
-A trace that lost events looks whole (nsys 2023.4 on CUDA 13 writes such files). Three signs show it: launching
+A trace that lost events seems complete (nsys 2023.4 on CUDA 13 writes such files). Three signs show it: launching
 calls without an operation, operations without a call, and CUDA calls that stop while the ranges go on.
 """
 

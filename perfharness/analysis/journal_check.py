@@ -158,7 +158,7 @@ def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
     nvtx, nsys = _version(journal.nvtx_version), _version(trace.meta.tracer_version)
     if trace.meta.tracer == "nsys" and nsys and nsys < NSYS_THAT_KNOWS_NEW_NVTX and nvtx >= NVTX_THAT_OLD_NSYS_IGNORES:
         return (
-            f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 beside "
+            f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 next to "
             "the script, use a newer nsys, or `--tracer embedded`."
         )
     return "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`."

@@ -204,7 +204,7 @@ def _median_of_third(values: Float64) -> Estimate | None:
 
 
 def _level(values: Float64) -> Float64:
-    """Without their own trend, for a drift goes on inside of the thirds."""
+    """Without their own trend, for a drift continues within the thirds."""
     position = np.arange(len(values)) - (len(values) - 1) / 2
     return np.asarray(values - position * (position @ values) / (position @ position))
 

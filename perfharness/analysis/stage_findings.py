@@ -132,7 +132,7 @@ def _barrier_wait(stages: StageTable, waited: Int64) -> Finding:
     return Finding(
         "start-barrier-wait",
         Severity.NOTE,
-        f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {shown}; they are left out of"
+        f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {shown}; they are excluded from"
         " cpu_time there, while gpu_time, from the first GPU operation to the last, spans them.",
         "--no-barrier starts the processes' measured batches as they come.",
     )

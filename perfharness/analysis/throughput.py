@@ -254,7 +254,7 @@ def _after_drain(loop: BatchLoop, first: int) -> tuple[int, str | None]:
 
     While a loop waits (at the start barrier, or for a slow warm-up batch), a background loader fills its queue, and the
     batches after it run faster than the loader until the queue is empty. Where the beginning of the counted part runs
-    faster than the rest, by no more than what a loader can have gained since the process began, it is left out. Where
+    faster than the rest, by no more than what a loader can have gained since the process began, it is excluded. Where
     other threads worked during the wait for as long as the whole counted part took, nothing is known of its speed.
 
     Args:
@@ -345,7 +345,7 @@ def _rate(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
 
 
 def _concurrency(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
-    """Over the time of the window, its pauses taken out."""
+    """Over the time of the window, without its pauses."""
 
     def inside(times: Int64) -> Int64:
         return window.until(times)

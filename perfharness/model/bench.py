@@ -1,6 +1,6 @@
 """A benchmark suite in data: what a case is, and its result. Read back from `bench.json`, so validated.
 
-Times are milliseconds, sizes bytes, energies joules. What was not measured is None, and `reasons` says why, by the
+Times are milliseconds, sizes bytes, energies joules. What was not measured is None, its reason is in `reasons`, by the
 field's name.
 """
 
@@ -210,7 +210,7 @@ class EqualityRecord(_Model):
 
     Of all outputs together: the largest differences, the smallest cosine, None where an output has none (all zeros, not
     finite, empty). `equal` is None where they could not be
-    compared, and `reason` says why.
+    compared, for the `reason` given.
     """
 
     reference: str

@@ -89,7 +89,7 @@ class CellSweep(_Model):
     """Likewise."""
 
     ended_by: SweepEnd | None = None
-    """None: all sizes were measured, or `target` says it. `interrupted`: what is here is what was known by then."""
+    """None: all sizes were measured, or `target` has the reason. `interrupted`: the state at that time."""
 
     ended_at_batch: int | None = None
     """Which ended it; of one that was interrupted the next one, which has not been measured."""

@@ -24,7 +24,7 @@ class Constraints(_Model):
     """What a recommended case must keep to; None: anything goes.
 
     `max_accuracy_loss` is in the metric's own unit (`accuracy_metric`); None for the metric: 1 - cosine of the outputs
-    against the suite's reference. `accuracy_direction` says which values of a metric of the user's are better.
+    against the suite's reference. `accuracy_direction`: which values of a metric of the user's are better.
     """
 
     max_latency_ms: float | None = Field(default=None, gt=0)
@@ -37,7 +37,7 @@ class Constraints(_Model):
 
 
 class MissedConstraint(_Model):
-    """A constraint that a case does not meet; `value` is None where it was not measured, and `reason` says why."""
+    """A constraint that a case does not meet; `value` is None where it was not measured, with the `reason`."""
 
     what: str
     value: float | None = None

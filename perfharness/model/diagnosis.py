@@ -1,7 +1,7 @@
 """Why a stage takes the time it takes: what diagnosis finds, before it is written or printed.
 
-Times are milliseconds and, like counts and bytes, means over one batch without the warm-up, unless a name says
-otherwise. None was not measured; `missing` says why.
+Times are milliseconds and, like counts and bytes, means over one batch without the warm-up, unless a name states
+otherwise. None was not measured; `missing` has the reason.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GpuLimit(str, Enum):
 class KernelGroup:
     """Launches of one kernel on one GPU with one grid and block. `share` is of the stage's kernel time, 0 to 1.
 
-    `kind` is what the name says. `occupancy` is the share of the GPU's warps that can be resident at most, `limiter`
+    `kind` is derived from the name. `occupancy` is the share of the GPU's warps that can be resident at most, `limiter`
     what keeps it from being more, `waves` how often the grid fills the GPU (docs/guides/diagnosis.md).
     """
 
@@ -174,7 +174,7 @@ class GpuWork:
 
 @dataclass(frozen=True)
 class GpuDuringStage:
-    """One GPU that the stage uses while the host was in the stage, whoever started the work.
+    """One GPU that the stage uses while the host was in the stage, whichever thread started the work.
 
     `gpu` is its index in `gpus`, None where nothing ran on any GPU; `own_busy_ms` is of the stage's own operations on
     it, also after the stage's end.

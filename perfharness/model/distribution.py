@@ -11,7 +11,7 @@ DISTRIBUTION = "perfharness-nvtx"
 def install_command(extra: str) -> str:
     """The command that installs the package with an extra, or with several: `plots,images`.
 
-    The name is what the metadata of the installed package says; a checkout on the path has none.
+    The name is that in the metadata of the installed package; a checkout on the path has none.
     """
     try:
         name = metadata(DISTRIBUTION)["Name"]

@@ -36,7 +36,7 @@ START_BARRIER = "PERFHARNESS_START_BARRIER"
 """Folder of the FIFOs of the start barrier; unset or empty: there is none."""
 
 START_BARRIER_LIMIT = "PERFHARNESS_START_BARRIER_LIMIT"
-"""Seconds after which a process goes on by itself, should the launch not have opened the barrier as it promised to."""
+"""Seconds after which a process continues, should the launch not have opened the barrier."""
 
 BARRIER_ARRIVALS = "arrivals"
 """FIFO in it: a line `process index, pid, UTC nanoseconds` from each that has come to its first measured batch."""

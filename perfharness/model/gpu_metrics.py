@@ -7,7 +7,7 @@ from typing import Literal
 
 WindowKind = Literal["measured", "run"]
 """`measured`: the measured window. `run`: there is none, and the figures are those from the start of the first process
-to the end of the last; `reason` says why."""
+to the end of the last; `reason`: why."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class MetricFigures:
     """One metric over the window; all None, with the reason, where it was not measured.
 
     Every value holds until the source was updated again, and counts for as long: repeats add nothing. `new_readings`
-    says how many updates there were. Percentiles are None where there are too few of them.
+    is the number of updates. Percentiles are None where there are too few of them.
     """
 
     new_readings: int

@@ -13,7 +13,7 @@ from perfharness.model.trace import Int64
 class GpuWork:
     """Busy times of a process's GPU by stage, UTC ns, merged; `stages` are the paths of benchmark.json.
 
-    `reason` says why they are not known.
+    `reason`: why they are not known.
     """
 
     stages: tuple[str, ...] = ()

@@ -77,5 +77,5 @@ def _facts(meta: TraceMeta, pid: int, number: int) -> GpuDevice:
     if fitting:
         return fitting[0]
     # A child process that nsys lists no numbers for has those of the others, where these agree.
-    alike = {device.uuid: device for device in meta.devices if device.number == number}
-    return next(iter(alike.values())) if len(alike) == 1 else GpuDevice(pid, number)
+    candidates = {device.uuid: device for device in meta.devices if device.number == number}
+    return next(iter(candidates.values())) if len(candidates) == 1 else GpuDevice(pid, number)

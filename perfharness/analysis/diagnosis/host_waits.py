@@ -17,7 +17,7 @@ from perfharness.analysis.timeline import BusyLine
 from perfharness.model.trace import PROCESS_MASK, Int64, OsWaitKind, Trace
 
 HANDOVER_NS = 1_000_000
-"""A thread that is woken goes on well within this, if nothing else keeps it (Python's interpreter lock may: 5 ms)."""
+"""A woken thread resumes well within this, if nothing else keeps it (Python's interpreter lock may: 5 ms)."""
 HANDOVER_SHARE = 0.10
 """Of the stage's usual length: in a short stage, 1 ms after something else has ended is any time."""
 HANDOVERS = 0.80
@@ -173,7 +173,7 @@ def find_handover(stages: StageTable, paths: Int64, rows: Int64) -> tuple[OtherS
         other_ends = np.sort(all_end[candidates[groups.code == position]])
         last = np.searchsorted(other_ends, end, side="right") - 1
         follows = (last >= 0) & (end - other_ends[np.maximum(last, 0)] <= close)
-        # A hand-over that began before this range began woke nobody in it.
+        # A hand-over that began before this range began woke no thread in it.
         follows &= other_ends[np.maximum(last, 0)] >= start
         share = float(np.mean(follows))
         chance = BusyLine(other_ends, other_ends + close).length / max(stop - begin, 1)

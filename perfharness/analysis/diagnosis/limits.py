@@ -37,7 +37,7 @@ REPORTED_SHARE = 0.25
 MISSING_COUNTERS = (
     "whether its kernels are bound by arithmetic or by memory: a trace holds no hardware counters (Nsight Compute has)"
 )
-MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node tells)"
+MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node splits them)"
 MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids, or what the GPU holds"
 
 

@@ -22,7 +22,7 @@ from perfharness.model.trace import Bool, Int64
 MAX_EVENTS = 20_000
 """Launches and waits that are played: enough for many batches of most pipelines, in a fraction of a second a stage."""
 MAX_ERROR = 0.10
-"""Of the measured time. A model that misses the run itself by more says nothing about another run."""
+"""Of the measured time. A model that misses the run itself by more predicts nothing about another run."""
 
 
 SEVERAL_THREADS = "the loop's batches run on several threads, whose waiting for each other is not in a trace"

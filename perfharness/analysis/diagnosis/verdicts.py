@@ -295,7 +295,7 @@ def _synchronization(f: Figures) -> StageVerdict | None:
 
 
 def _hidden_waits(f: Figures) -> StageVerdict | None:
-    """Copies to the host that a wait may follow which the tracer does not record: what else looks busy may wait."""
+    """Copies to the host that an unrecorded wait may follow: other time that seems busy may be waiting."""
     if f.api_is_complete or f.read_backs < MANY_WAITS:
         return None
     return StageVerdict(

@@ -3,7 +3,7 @@
 The reference is the second half of the loop: its median is the level, and what lies within three scaled median absolute
 deviations of it counts as steady (Hampel's identifier: Hampel, "The influence curve and its role in robust estimation",
 JASA 69, 1974; three of them as in Leys et al., J. Exp. Soc. Psych. 49, 2013). Robust figures, because single slow
-batches are normal and say nothing about warming up.
+batches are normal and unrelated to warm-up.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ def _findings(
                 "energy-idle-unknown",
                 Severity.NOTE,
                 f"GPU {sensors.uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
-                "Wait before the run on a GPU that nobody else uses: `perfharness launch --measure-idle 5`.",
+                "Wait before the run on a GPU without other users: `perfharness launch --measure-idle 5`.",
             )
         )
     if seen is not None and seen.ambiguous:
@@ -389,7 +389,7 @@ def _occurrences(
     if process.window is None or seen is None:
         return OccurrenceEnergy(shortest / NS_PER_MS, 0, [], no_window([process]))
     if others:
-        why = f"the GPU is shared with {', '.join(others)}, and a sensor tells no process from another"
+        why = f"the GPU is shared with {', '.join(others)}, and a sensor cannot separate processes"
         return OccurrenceEnergy(shortest / NS_PER_MS, 0, [], why)
     if not long_enough.any():
         why = f"no batch is as long as {shortest / NS_PER_MS:.0f} ms, which the sensor needs"

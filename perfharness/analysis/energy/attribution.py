@@ -224,7 +224,7 @@ def _without(names: Sequence[str], total: Float64, seconds: float, steps: int, r
 def awake_power(steps: Steps, inside: Int64, busy: BusyShares, beyond_ns: float) -> Energy:
     """Energy of the steps in whose neighbourhood no traced work ran, from which awake power follows; or why not known.
 
-    Awake and doing nothing (clocks up, a context there, between kernels) is not idle: an H200 that nobody uses drew
+    Awake and doing nothing (clocks up, a context there, between kernels) is not idle: an unused H200 drew
     81 W at 345 MHz before a run, and 123 W at 1980 MHz between its kernels (docs/guides/energy.md).
 
     The error is from means of ten successive blocks of these steps (batch means), so that drift is in it.

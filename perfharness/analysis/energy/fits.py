@@ -44,7 +44,7 @@ CELLS = 25
 
 MOST_STEPS = 750
 BLOCK_STEPS = 125
-"""Of a longer run, blocks of steps all over it are used: more would tell little more, and take long."""
+"""Of a longer run, blocks of steps all over it are used: more would add little and take long."""
 
 SCREENING_STEPS = 250
 """Steps by which a response is searched; what is found is judged by all of them."""
@@ -169,7 +169,7 @@ class Readout:
             count += len(piece)
             pieces.append(piece)
         self._grid_ns, self._end_cell = np.concatenate(pieces), np.concatenate(ends)
-        self._looked, self._own = np.concatenate(lengths) / self._cell_ns, np.concatenate(own)
+        self._sampled, self._own = np.concatenate(lengths) / self._cell_ns, np.concatenate(own)
 
     def table(self, kinds: Kinds) -> Float64:
         """Seconds of each kind before each moment of the grid, shape (moments, kinds)."""
@@ -177,10 +177,10 @@ class Readout:
 
     def seen(self, table: Float64, response: Response) -> Float64:
         """Share of each kind in what each step speaks of, shape (kinds, steps)."""
-        end, looked = self._end_cell - response.lag_ns / self._cell_ns, self._looked * response.duty
+        end, sampled = self._end_cell - response.lag_ns / self._cell_ns, self._sampled * response.duty
         if not response.smoothed_ns:
-            end, looked = end[self._own], looked[self._own]
-        share = (_at(table, end) - _at(table, end - looked)) * (NS_PER_S / self._cell_ns / looked)[:, None]
+            end, sampled = end[self._own], sampled[self._own]
+        share = (_at(table, end) - _at(table, end - sampled)) * (NS_PER_S / self._cell_ns / sampled)[:, None]
         if not response.smoothed_ns:
             return np.asarray(share.T)
         kept = np.exp(-self.steps.period_ns / response.smoothed_ns)

@@ -102,7 +102,7 @@ QUARTERS = 4
 THIRDS = 3
 BATCH_PARTS = 10
 SHORT_BATCH_NS = 250_000
-"""Every sensor looks at many of these at a time."""
+"""Every sensor averages over many of these."""
 
 PREDECESSORS = 3
 

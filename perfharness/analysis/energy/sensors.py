@@ -197,7 +197,7 @@ def _end_error(steps: Steps, moment_ns: int) -> float:
     if not len(near):
         return 0.0
     if steps.edge_error_ns > BLURRED * steps.period_ns and len(near) >= 3:
-        # Edges so badly known make steps of one power look different: what one has too much the next one lacks.
+        # Edges so badly known make steps of one power differ: what one has too much the next one lacks.
         energy, seconds = (np.convolve(values[at], np.ones(3), "valid") for values in (steps.energy_j, steps.seconds))
         near = energy / seconds
     spread = float(near.max() - near.min())

@@ -29,7 +29,7 @@ def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
     low = [_low(clock, name) for clock, name in clocks if clock.low_s]
     if gpu.throttled_batches:
         why = "; ".join([*(f"{event.reason} for {event.seconds:.2f} s" for event in events), *low])
-        left = "they are left out of the statistics" if rejected else "they are in the statistics"
+        left = "they are excluded from the statistics" if rejected else "they are in the statistics"
         yield Finding(
             "clocks-throttled",
             Severity.WARNING,
