@@ -47,7 +47,7 @@ BACKENDS: dict[str, str] = {
     "tensorrt-rtx": "perfharness.backends.tensorrt:TensorRTRTXBackend",
     "torch": "perfharness.backends.torch:TorchBackend",
 }
-"""Name on the command line -> `module:class`, imported when it is asked for."""
+"""Name on the command line -> `module:class`, imported on first use."""
 
 SPELLINGS: dict[str, tuple[str, str]] = {
     "kerasxla": ("keras", "kerasxla"),

@@ -5,7 +5,7 @@
 - `status.json` (`CaseState`): which pass it is in;
 - `result.json` (`CaseResult`): results so far, after each pass;
 - `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
-- `outputs.npz`: outputs of one round by name, where the pass `outputs` was asked for;
+- `outputs.npz`: outputs of one round by name, of the pass `outputs`;
 - `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter only if requested;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 

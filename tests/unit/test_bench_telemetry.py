@@ -1,4 +1,4 @@
-"""The pass beside the sampler: figures by hand of made-up readings, and of an NVML as an H100 has it."""
+"""The telemetry pass: figures by hand of synthetic readings, and of a replayed H100."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class TensorRTSession(Session):
     """One context of an engine.
 
     Where the model is ONNX, its dimensions are open and no profile was given, `allocate` builds an engine for exactly
-    the shapes that it is asked for (or takes it from the cache).
+    the given shapes (or takes it from the cache).
     """
 
     def __init__(self, library: TensorRTLibrary, source: EngineSource, options: BackendOptions) -> None:

@@ -84,8 +84,8 @@ class DifferenceAccumulator:
         self.baseline_nan += int(np.isnan(b).sum())
         self.baseline_inf += int(np.isinf(b).sum())
         finite = np.isfinite(x) & np.isfinite(b)
-        alike = (x == b) | (np.isnan(x) & np.isnan(b))
-        self.unlike += int((~finite & ~alike).sum())
+        equal = (x == b) | (np.isnan(x) & np.isnan(b))
+        self.unlike += int((~finite & ~equal).sum())
         x, b = x[finite], b[finite]
         if not x.size:
             return

@@ -78,7 +78,7 @@ def choose_gpu(facts: GpuFacts, wanted: int, device: str, *, named: bool) -> Gpu
         device: `auto`, `cpu` or `cuda`.
         named: whether the user gave the index.
 
-    Raises `UsageError` where a GPU is asked for that is not there.
+    Raises `UsageError` where the requested GPU does not exist.
     """
     if device == "cpu":
         return GpuChoice("cpu", reason="the engines ran on the CPU, as --device cpu says")

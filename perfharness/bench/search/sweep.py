@@ -266,7 +266,7 @@ def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
 def _sentence(found: LatencyTarget, search: _Search) -> str:
     target = f"{found.figure} of {found.target_ms:g} ms"
     straddling = (
-        f"; whether {', '.join(map(str, found.undecided))} does cannot be told, its interval has the target inside: "
+        f"; whether {', '.join(map(str, found.undecided))} does is undecided, its interval has the target inside: "
         "measure more iterations"
         if found.undecided
         else ""
@@ -287,7 +287,7 @@ def _sentence(found: LatencyTarget, search: _Search) -> str:
         "latency": "the next larger one that was measured does not",
         "out-of-memory": "the next larger one is out of memory",
         "memory-limit": "the next larger one is over the memory limit",
-        "largest-batch": "no larger one was asked for",
+        "largest-batch": "no larger one was requested",
         "failed": "the next larger one fails",
         "undecided": "" if found.undecided else "the next larger one has no interval",
         "measurements": f"after {len(found.points)} measurements no more were made",

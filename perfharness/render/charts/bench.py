@@ -284,8 +284,8 @@ class _Chart(Sheet):
             self._layer(chart.mark_rule(color=LIMIT, strokeDash=[2, 2]), x=self._at("x"))
             for place, cell in enumerate(known):
                 color = next((one.color for one in self.curves if is_of(one.results[0].case, cell)), LIMIT)
-                beside = {"angle": 270, "align": "left", "baseline": "bottom", "dx": 4, "dy": -3 - 12 * place}
-                text = chart.mark_text(text=str(cell.ended_by), color=color, **beside)
+                style = {"angle": 270, "align": "left", "baseline": "bottom", "dx": 4, "dy": -3 - 12 * place}
+                text = chart.mark_text(text=str(cell.ended_by), color=color, **style)
                 self._layer(text, x=self._at("x"), y=self.alt.value(HEIGHT))
                 self.missing = [one for one in self.missing if not (is_of(one[1], cell) and one[1].batch_size == size)]
 
@@ -313,12 +313,12 @@ class _Chart(Sheet):
         alt, stroke = self.alt, self._strokes()
         for name, other in (("y", "x"), ("x", "y")):
             if bars := self._bars(rows, name):
-                chart, beside = self.chart(f"{name}_bars", bars), {other: self._at(other), "stroke": stroke}
+                chart, channels = self.chart(f"{name}_bars", bars), {other: self._at(other), "stroke": stroke}
                 low, high = self._at(name, f"{name}_low"), self._at(name, f"{name}_high")
-                self._layer(chart.mark_rule(strokeWidth=1.2), **{name: low, f"{name}2": f"{name}_high:Q"}, **beside)
+                self._layer(chart.mark_rule(strokeWidth=1.2), **{name: low, f"{name}2": f"{name}_high:Q"}, **channels)
                 tick = chart.mark_point(shape="stroke", size=75, angle=0 if name == "y" else 90, opacity=1)
                 for end in (low, high):
-                    self._layer(tick, **{name: end}, **beside)
+                    self._layer(tick, **{name: end}, **channels)
         place = {"x": self._at("x"), "y": self._at("y"), "stroke": stroke}
         for number, dash in enumerate(DASHES if lines else ()):
             labels = {one.label for one in self.drawn if one.dash == dash}

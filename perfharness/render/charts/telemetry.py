@@ -178,7 +178,7 @@ def _why(log: SampleLog, subject: str, metric: str) -> str:
 
 
 class _View(Sheet):
-    """Panels over one axis of time, the stages on top; legends stand beside the data."""
+    """Panels over one time axis, the stages on top; legends are next to the data."""
 
     def __init__(self, name: str, log: SampleLog, activities: Mapping[str, ProcessActivity]) -> None:
         super().__init__(name)

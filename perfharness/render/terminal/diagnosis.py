@@ -203,7 +203,7 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     )
     yield (
         f"at once: {_number(gpu.stream_overlap_ms)} ms of its operations, {_number(gpu.copy_with_compute_ms)} ms of "
-        f"copies beside kernels, {_number(gpu.shared_with_processes_ms)} ms beside other processes on the GPU"
+        f"copies during kernels, {_number(gpu.shared_with_processes_ms)} ms shared with other processes on the GPU"
     )
     for kernel in gpu.top_kernels:
         yield (
@@ -238,7 +238,7 @@ def _residency(kernel: KernelGroup) -> str:
 
 
 def _limit_lines(limits: GpuLimits) -> Iterator[str]:
-    basis = "" if limits.basis is None else f", told by {limits.basis}"
+    basis = "" if limits.basis is None else f", according to {limits.basis}"
     names = ", ".join(f"{name} {_number(ms)}" for name, ms in limits.by_name_ms.items() if ms)
     yield (
         f"limited by: {limits.limit.value}{basis} ({_number(limits.work_ms)} ms of work: by name {names or 'nothing'}, "

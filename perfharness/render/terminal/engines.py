@@ -42,7 +42,10 @@ def print_comparison(console: Console, comparison: EngineComparison) -> None:
         say(console, f"GPU: {comparison.gpu_reason}")
     else:
         _table(
-            console, f"GPU {comparison.gpu_index}, beside the sampler", GPU_COLUMNS, [_gpu_row(one) for one in engines]
+            console,
+            f"GPU {comparison.gpu_index}, in the telemetry pass",
+            GPU_COLUMNS,
+            [_gpu_row(one) for one in engines],
         )
     for title, records in (
         ("the image against its ground truth", [(one, one.image_accuracy) for one in engines]),

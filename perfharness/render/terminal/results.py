@@ -35,9 +35,9 @@ GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
 
 WHERE_OUTSIDE = {
-    "other_task": "beside a batch, in another task",
-    "other_thread": "beside a batch, in another thread",
-    "other_process": "beside a batch, in another process",
+    "other_task": "next to a batch, in another task",
+    "other_thread": "next to a batch, in another thread",
+    "other_process": "next to a batch, in another process",
     "no_batch_open": "while no batch was open",
 }
 
