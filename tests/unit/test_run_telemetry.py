@@ -284,7 +284,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert "throttled-batches-rejected" in codes(again)
     rejected = next(finding.message for finding in again.findings if finding.code == "throttled-batches-rejected")
     assert f"{len(hit)} of {BATCHES} batches" in rejected
-    assert "they are left out" in next(one.message for one in again.findings if one.code == "clocks-throttled")
+    assert "they are excluded" in next(one.message for one in again.findings if one.code == "clocks-throttled")
     assert mean["gpu_metrics"]["gpus"][0]["throttled_batches"] == len(hit)
 
 
