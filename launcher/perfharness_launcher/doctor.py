@@ -64,7 +64,7 @@ class Check:
             "topic": self.topic,
             "health": self.health.value,
             "text": self.text,
-            "cure": self.hint,
+            "hint": self.hint,
             "measures": self.measures,
         }
 

@@ -34,11 +34,11 @@ class Finding:
     process: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as it stands in JSON files, where the key of the hint is `cure`."""
+        """The finding as it stands in JSON files."""
         return {
             "code": self.code,
             "severity": self.severity.value,
             "message": self.message,
-            "cure": self.hint,
+            "hint": self.hint,
             "process": self.process,
         }

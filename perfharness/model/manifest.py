@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.model.checks import (
@@ -52,12 +52,12 @@ class FindingRecord(_Model):
     code: str
     severity: Severity
     message: MaskedText
-    cure: str = ""
+    hint: str = Field(default="", validation_alias=AliasChoices("hint", "cure"))  # `cure` in earlier files
     process: str | None = None
 
     def to_finding(self) -> Finding:
         """The finding itself."""
-        return Finding(self.code, self.severity, self.message, self.cure, self.process)
+        return Finding(self.code, self.severity, self.message, self.hint, self.process)
 
 
 class GpuRecord(_Model):

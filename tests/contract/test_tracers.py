@@ -156,7 +156,7 @@ def test_an_nvtx_that_nsys_does_not_know_is_named(tmp_path: Path) -> None:
     findings = load(tmp_path / "out" / "benchmark_mean.json")["meta"]["findings"]
     missing = [finding for finding in findings if finding["code"] == "trace-missing-ranges"]
     assert [finding["process"] for finding in missing] == ["proc_0_gpu_0", "proc_1_gpu_0"]
-    assert "too new for nsys" in missing[0]["cure"]
+    assert "too new for nsys" in missing[0]["hint"]
 
 
 INTERLEAVED = """

@@ -179,7 +179,7 @@ def test_doctor_says_what_can_measure(
     assert report["can_measure"] is True
     texts = {check["topic"]: check for check in report["checks"]}
     assert texts["nsys"]["health"] == "absent"
-    assert "doctor --install-nsys" in texts["nsys"]["cure"]
+    assert "doctor --install-nsys" in texts["nsys"]["hint"]
     assert texts["gpu"]["text"] == "no GPU (no driver): CPU times only"
 
     assert run(["doctor", "--python", "/no/python"]) == 3

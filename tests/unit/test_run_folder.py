@@ -500,3 +500,11 @@ def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureF
     mean = load(out / "benchmark_mean.json")
     assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 10.0
     assert {finding["code"] for finding in mean["meta"]["findings"]} >= {"run-cut-off", "trace-missing"}
+
+
+def test_a_hint_of_an_earlier_file_is_read() -> None:
+    """It was called `cure`."""
+    old = {"code": "x", "severity": "error", "message": "m", "cure": "Do this."}
+    finding = FindingRecord.model_validate(old).to_finding()
+    assert finding.hint == "Do this."
+    assert FindingRecord(**finding.to_json()).model_dump()["hint"] == "Do this."
