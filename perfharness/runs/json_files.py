@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(trees, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:  # integers beyond 64 bits, or text that is no UTF-8, in what a script passed
-        return json.dumps(trees, indent=2).encode() + b"\n"
+        plain = json.dumps(trees, default=methodcaller("tolist"))  # NumPy's numbers and arrays
+        without_nan = json.loads(plain, parse_constant=lambda name: None)
+        return json.dumps(without_nan, indent=2, allow_nan=False).encode() + b"\n"
 
 
 def is_long(value: Any) -> bool:

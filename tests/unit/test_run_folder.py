@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -508,3 +509,12 @@ def test_a_hint_of_an_earlier_file_is_read() -> None:
     finding = FindingRecord.model_validate(old).to_finding()
     assert finding.hint == "Do this."
     assert FindingRecord(**finding.to_json()).model_dump()["hint"] == "Do this."
+
+
+@pytest.mark.parametrize("other", [0, 1 << 70, "caf\udce9"])
+def test_what_was_not_measured_is_null_next_to_any_value(other: object) -> None:
+    """Integers beyond 64 bits, and text that is no UTF-8, are written by another encoder."""
+    content = {"other": other, "time": float("nan"), "mean": np.float64("nan"), "count": np.int64(3)}
+    text = files.json_bytes(content).decode()
+    assert "NaN" not in text
+    assert json.loads(text) == {"other": other, "time": None, "mean": None, "count": 3}
