@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,9 +150,7 @@ def _diagnose_run(
             run.findings.append(Finding("not-traced", Severity.WARNING, message))
             continue
         try:
-            result, _ = analyze_trace(
-                folder / record.folder / record.trace, options, others=partial(sharing.others_of, record)
-            )
+            result, _ = analyze_trace(folder / record.folder / record.trace, options, others=sharing.others_of(record))
         except TraceError as error:
             run.findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=name))
             continue

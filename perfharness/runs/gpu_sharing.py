@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +41,19 @@ class GpuSharing:
         self._machine = machine_clock(manifest)
         self._use: dict[str, _GpuUse | str] = {}
 
-    def others_of(self, process: ProcessRecord, trace: Trace) -> OtherProcesses:
-        """When the other processes on this process's GPU were at work, on the clock of its own trace."""
+    def others_of(self, process: ProcessRecord) -> Callable[[Trace], OtherProcesses]:
+        """What finds when the other processes on this process's GPU were at work, on the clock of its own trace.
+
+        Their traces are read now, before that of the process itself: a trace is large, and one is held at a time.
+        """
         others = [
             other
             for other in self._processes
             if other.gpu_uuid is not None and other.gpu_uuid == process.gpu_uuid and other.folder != process.folder
         ]
+        return partial(self._on_clock_of, process, [self._of(other) for other in others])
+
+    def _on_clock_of(self, process: ProcessRecord, others: list[_GpuUse | str], trace: Trace) -> OtherProcesses:
         if not others:
             nothing = np.empty(0, dtype=np.int64)
             return OtherProcesses(BusyLine(nothing, nothing), 0)
@@ -53,8 +61,7 @@ class GpuSharing:
         if isinstance(mine, str):
             return OtherProcesses(None, len(others), mine)
         starts, ends = [], []
-        for other in others:
-            use = self._of(other)
+        for use in others:
             if isinstance(use, str):
                 return OtherProcesses(None, len(others), use)
             shift = use.origin_ns - mine.origin_ns

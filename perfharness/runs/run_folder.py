@@ -10,7 +10,6 @@ import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -285,7 +284,7 @@ def _analyze_process(
             folder / process.trace,
             options,
             journals,
-            others=partial(sharing.others_of, process),
+            others=sharing.others_of(process),
             machine=machine_clock(manifest),
             throttling=telemetry.throttling(process),
             with_gpu_work=telemetry.log is not None,

@@ -52,7 +52,7 @@ def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
     mine, other = process(0), process(1)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / other.folder, 1500, (100, 300))
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine, opened(tmp_path, mine))
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.start.tolist(), others.busy.end.tolist()) == (1, [600], [800])
 
@@ -60,7 +60,7 @@ def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
 def test_alone_on_its_gpu_there_is_nothing(tmp_path: Path) -> None:
     mine, other = process(0), process(1, gpu_uuid="GPU-2")
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine, opened(tmp_path, mine))
+    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.length) == (0, 0)
 
@@ -69,8 +69,8 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     mine, clockless, traceless = process(0), process(1), process(2, trace=None)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / clockless.folder, None, (100, 300))
-    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine, opened(tmp_path, mine))
-    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine, opened(tmp_path, mine))
+    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine)(opened(tmp_path, mine))
+    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine)(opened(tmp_path, mine))
     assert without_clock.busy is None
     assert without_trace.busy is None
     assert "does not have its start time" in (without_clock.reason or "")
