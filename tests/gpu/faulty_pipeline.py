@@ -21,6 +21,8 @@ DEVICE = "cuda"
 MATRIX = 4096
 COPY_FLOATS = 32 * 1024 * 1024
 ITEM_READS = 100
+ITEM_FLOATS = 16 << 20
+"""About 20 us of GPU work a step: a wait that outlasts the Python code of a slow host, less than half of the time."""
 TINY_KERNELS = 500
 SLEEP_S = 0.01
 SLOW_BATCHES = 4
@@ -52,14 +54,14 @@ def heavy() -> Work:
 
 
 def item(mended: bool) -> Work:
-    """A value is read back after every small step; mended: the steps' values stay on the GPU, and one is read back."""
-    values = torch.rand(ITEM_READS, 4096, device=DEVICE)
+    """A value is read back after every step; mended: the steps' values stay on the GPU, and one is read back."""
+    values = torch.rand(ITEM_FLOATS, device=DEVICE)
 
     def faulty(_: int) -> object:
-        return sum(values[step].sum().item() for step in range(ITEM_READS))
+        return sum(values.sum().item() for _ in range(ITEM_READS))
 
     def better(_: int) -> object:
-        return torch.stack([values[step].sum() for step in range(ITEM_READS)]).sum().item()
+        return torch.stack([values.sum() for _ in range(ITEM_READS)]).sum().item()
 
     return better if mended else faulty
 
