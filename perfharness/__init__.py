@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
     from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
-    from perfharness.runs.inputs import open_run
     from perfharness.runs.launch import launch
+    from perfharness.runs.run import open_run
     from perfharness.runs.sweep import sweep_processes
 
 __all__ = [
@@ -28,7 +28,7 @@ USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
     "launch": "perfharness.runs.launch",
-    "open_run": "perfharness.runs.inputs",
+    "open_run": "perfharness.runs.run",
     "sweep_processes": "perfharness.runs.sweep",
 }
 

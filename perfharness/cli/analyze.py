@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from perfharness.analysis.combine import combine
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import (
     EXIT_CHECK_FAILED,
@@ -23,12 +24,15 @@ from perfharness.cli.options import (
 )
 from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError, UsageError
-
-if TYPE_CHECKING:
-    from perfharness.model.result import Tree
-    from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
-    from perfharness.runs.locate import Located
-    from perfharness.runs.run_folder import RunSummary
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.render.charts.drawing import require_charts
+from perfharness.render.charts.telemetry import draw_run
+from perfharness.render.terminal.console import say
+from perfharness.render.terminal.results import print_result
+from perfharness.render.terminal.series import print_cold_start, print_scaling
+from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
+from perfharness.runs.inputs import Located, locate
+from perfharness.runs.run_folder import ReadAs, RunSummary, benchmark_tree
 
 
 def register(app: typer.Typer) -> None:
@@ -66,11 +70,7 @@ def analyze(
     results in a run folder were made of more than is there now, and stay; with 1 where they cannot be written, after
     they were printed.
     """
-    from perfharness.render.charts.drawing import require_charts
-    from perfharness.runs.analyze import ReadAs, analyze_runs, analyze_traces
-    from perfharness.runs.inputs import locate_readable
-
-    located = [locate_readable(run, nsys) for run in runs]
+    located = [locate(run, nsys) for run in runs]
     traces = [one for one in located if one.trace is not None]
     if traces and reject_throttled:
         raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
@@ -106,13 +106,9 @@ def analyze(
 
 def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree], *, plots: bool) -> None:
     """Print each run, then the table of a series; as JSON, add them to the documents."""
-    from perfharness.render.terminal.series import print_cold_start, print_scaling
-
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)
         if plots:
-            from perfharness.render.charts.telemetry import draw_run
-
             for path in draw_run(summary.folder):
                 output.message(f"drawn: {path}")
     if output.is_json:
@@ -124,12 +120,6 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
 
 
 def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, documents: dict[str, Tree]) -> None:
-    from perfharness.analysis.combine import combine
-    from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
-    from perfharness.render.terminal.console import say
-    from perfharness.render.terminal.results import print_result
-    from perfharness.runs.run_folder import benchmark_tree
-
     process, results = analyzed.located.process, analyzed.results_of(summary)
     tree, written = summary.mean, summary.folder / BENCHMARK_MEAN_NAME
     if process is not None:
@@ -150,8 +140,6 @@ def show_traces(
     traces: Sequence[Located], analyzed: AnalyzedTraces, output: Output, documents: dict[str, Tree]
 ) -> None:
     """Print what bare traces have in common; as JSON, add it to the documents."""
-    from perfharness.render.terminal.results import print_result
-
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
     else:

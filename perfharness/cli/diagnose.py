@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from perfharness.analysis.diagnosis import ALONE, pool
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import (
     EXIT_CHECK_FAILED,
@@ -20,11 +21,14 @@ from perfharness.cli.options import (
     exit_code,
 )
 from perfharness.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption
-from perfharness.errors import TraceError, UsageError
+from perfharness.errors import UsageError
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
-
-if TYPE_CHECKING:
-    from perfharness.model.diagnosis import Diagnosis
+from perfharness.render.terminal.console import say, styled
+from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_pooled
+from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.inputs import Located, locate
+from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, read_manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -62,23 +66,13 @@ def diagnose(
     The most expensive stages first, a sentence each; --verbose and --stage show what it rests on. Writes no files
     (`analyze` writes the same into benchmark.json). Exits with 3 where a trace is incomplete, or nothing was measured.
     """
-    from perfharness.analysis.analysis import AnalysisOptions
-    from perfharness.analysis.diagnosis import ALONE
-    from perfharness.runs.inputs import locate_readable
-    from perfharness.runs.run_folder import analyze_trace
-
-    located = locate_readable(run, nsys)
+    located, read_as = locate(run, nsys), ReadAs(warmup_batches, domain, batch_pattern)
     if located.trace is not None:
-        options = AnalysisOptions(warmup_batches or 0, domain, batch_pattern)
-        result, _ = analyze_trace(located.trace, options, others=ALONE)
+        result, _ = analyze_trace(located.trace, read_as.options(), others=ALONE)
         assert result.diagnosis is not None
         found = [_Run("", {str(run): result.diagnosis}, result.findings)]
     else:
-        given = (warmup_batches, domain, batch_pattern)
-        found = [
-            _diagnose_run(folder, located.process, f"{folder.name}/" if located.is_series else "", *given)
-            for folder in located.runs
-        ]
+        found = [_diagnose_run(located, folder, read_as) for folder in located.runs]
     _check_stage(stage, [diagnosis for one in found for diagnosis in one.processes.values()])
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
     if output.is_json:
@@ -94,8 +88,6 @@ def diagnose(
 
 
 def _check_stage(name: str | None, diagnoses: list[Diagnosis]) -> None:
-    from perfharness.render.terminal.diagnosis import matching_stages
-
     if name is None or any(matching_stages(diagnosis, name) for diagnosis in diagnoses):
         return
     there = sorted({one.path[-1] for diagnosis in diagnoses for one in diagnosis.stages})
@@ -104,10 +96,6 @@ def _check_stage(name: str | None, diagnoses: list[Diagnosis]) -> None:
 
 def _print(run: _Run, stage: str | None, output: Output) -> None:
     """One process with all its stages; several pooled, and each of them where more was asked for."""
-    from perfharness.analysis.diagnosis import pool
-    from perfharness.render.terminal.console import say, styled
-    from perfharness.render.terminal.diagnosis import print_diagnosis, print_pooled
-
     several = len(run.processes) > 1
     if not several or stage is not None or output.verbose:
         for name, diagnosis in run.processes.items():
@@ -119,51 +107,24 @@ def _print(run: _Run, stage: str | None, output: Output) -> None:
         print_pooled(output.results, pool(run.processes), stage, sentences=stage is None)
 
 
-def _diagnose_run(
-    folder: Path,
-    process: str | None,
-    before: str,
-    warmup_batches: int | None,
-    domain: str | None,
-    batch_pattern: str | None,
-) -> _Run:
-    """Every process of a run, or only the one named; `before` is put before their names."""
-    from perfharness.analysis.analysis import AnalysisOptions
-    from perfharness.analysis.stage_findings import without_consequences
-    from perfharness.runs.gpu_sharing import GpuSharing
-    from perfharness.runs.run_folder import analyze_trace, read_manifest
-
+def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
+    """Every process of a run that was named."""
     manifest = read_manifest(folder)
-    options = AnalysisOptions(
-        manifest.warmup_batches if warmup_batches is None else warmup_batches,
-        domain or manifest.domain,
-        batch_pattern or manifest.batch_pattern,
-    )
     sharing = GpuSharing(folder, manifest)
-    run = _Run(before.rstrip("/"))
-    for record in manifest.processes:
-        name = before + record.folder
-        if process not in (None, record.folder):
-            continue
+    run = _Run(folder.name if located.is_series else "")
+    for name, record in located.processes_of(folder, manifest):
         if record.trace is None:
             message = f"{name} has no trace, so it has no diagnosis."
             run.findings.append(Finding("not-traced", Severity.WARNING, message))
             continue
-        try:
-            result, _ = analyze_trace(folder / record.folder / record.trace, options, others=sharing.others_of(record))
-        except TraceError as error:
-            run.findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=name))
-            continue
-        assert result.diagnosis is not None
-        run.processes[name] = result.diagnosis
-        own = without_consequences(result.findings, ended_well=record.ended == "ok")
-        run.findings.extend(replace(finding, process=name) for finding in own)
+        analysed, findings = analyze_process(folder, manifest, record, read_as.options(manifest), sharing)
+        run.findings += [replace(finding, process=name) for finding in findings]
+        if analysed is not None and analysed.result.diagnosis is not None:
+            run.processes[name] = analysed.result.diagnosis
     return run
 
 
 def _json(diagnosis: Diagnosis, stage: str | None) -> object:
-    from perfharness.render.terminal.diagnosis import matching_stages
-
     tree = diagnosis.to_json()
     wanted = {stage.path for stage in matching_stages(diagnosis, stage)}
     return {**tree, "stages": [one for one in tree["stages"] if tuple(one["path"]) in wanted]}

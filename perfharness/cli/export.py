@@ -16,10 +16,15 @@ from perfharness.cli.options import (
     DomainOption,
     NsysOption,
     WarmupOption,
-    exit_with,
+    exit_code,
 )
+from perfharness.cli.output import Output
 from perfharness.errors import UsageError
-from perfharness.runs.inputs import open_run
+from perfharness.files import is_stdout
+from perfharness.render.terminal.console import say
+from perfharness.render.timeline.chrome import write_chrome_trace
+from perfharness.runs.run import TABLES, open_run
+from perfharness.runs.tables.files import write_tables
 
 
 class ExportFormat(str, Enum):
@@ -31,16 +36,8 @@ class ExportFormat(str, Enum):
     ARROW = "arrow"
 
 
-class TableName(str, Enum):
-    """Words of --table: `perfharness.runs.run.TABLES`."""
-
-    RANGES = "ranges"
-    BATCHES = "batches"
-    STAGES = "stages"
-    KERNELS = "kernels"
-    COPIES = "copies"
-    MEMSETS = "memsets"
-    GRAPHS = "graphs"
+TableName = Enum("TableName", {name: name for name in TABLES}, type=str)  # type: ignore[misc]
+"""Words of --table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -73,12 +70,6 @@ def export(
     A timeline whose name ends in .gz is compressed. Tables of all processes are in one file, with a column that names
     the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
-    from perfharness.cli.output import Output
-    from perfharness.files import is_stdout
-    from perfharness.render.terminal.console import say
-    from perfharness.render.timeline.chrome import write_chrome_trace
-    from perfharness.runs.tables.files import write_tables
-
     run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
     streams = Output.of()
     if output_format is ExportFormat.CHROME:
@@ -91,4 +82,4 @@ def export(
     for path in written:
         say(streams.messages if is_stdout(output) else streams.results, str(path))
     streams.findings(findings)
-    exit_with(findings)
+    raise typer.Exit(exit_code(findings))

@@ -105,11 +105,6 @@ ClockRefusalOption = Annotated[
 ]
 
 
-def exit_with(findings: Iterable[Finding]) -> None:
-    """End the verb: 3 where a check failed, else 0."""
-    raise typer.Exit(exit_code(findings))
-
-
 def exit_code(findings: Iterable[Finding]) -> int:
     """3 where any finding is an error, else 0."""
     return EXIT_CHECK_FAILED if any(finding.severity is Severity.ERROR for finding in findings) else EXIT_OK

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 
 from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import SOURCE, SOURCE_HELP, NsysOption, exit_with
-from perfharness.errors import TraceError, UsageError
+from perfharness.cli.options import SOURCE, SOURCE_HELP, NsysOption, exit_code
+from perfharness.cli.output import Output
+from perfharness.errors import ResultError, TraceError, UsageError
+from perfharness.files import write_text
 from perfharness.model.findings import Finding, Severity
-
-if TYPE_CHECKING:
-    from perfharness.runs.locate import Located
+from perfharness.model.text import AsciiJson, SafeOnTerminal
+from perfharness.render.terminal.ranges import write_table
+from perfharness.runs.inputs import Located, locate
+from perfharness.runs.run import Process, open_located
+from perfharness.runs.tables.ranges import of_process, range_parts, write_csv, write_json_rows, write_parquet
 
 
 class RangeFormat(str, Enum):
@@ -52,13 +58,6 @@ def ranges(
     count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Of a run, and of several, a
     first column `process` names the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
-    from perfharness.cli.output import Output
-    from perfharness.files import write_text
-    from perfharness.model.text import AsciiJson, SafeOnTerminal
-    from perfharness.render.terminal.ranges import write_table
-    from perfharness.runs.inputs import locate_readable
-    from perfharness.runs.tables.ranges import write_csv, write_json_rows, write_parquet
-
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")
     writers: dict[RangeFormat, Any] = {
@@ -68,7 +67,7 @@ def ranges(
         RangeFormat.TABLE: sys.stdout, RangeFormat.JSON: AsciiJson(), RangeFormat.CSV: SafeOnTerminal(),
     }  # fmt: skip
     findings: list[Finding] = []
-    parts = _parts(locate_readable(source, nsys), findings)
+    parts = _parts(locate(source, nsys), findings)
     if output_format is RangeFormat.PARQUET and output is not None:
         write_parquet(parts, output)
     elif output is None:
@@ -76,48 +75,34 @@ def ranges(
     else:
         write_text(output, lambda file: writers[output_format](parts, file))
     Output.of().findings(findings)
-    exit_with(findings)
+    raise typer.Exit(exit_code(findings))
 
 
-def _parts(located: Located, findings: list[Finding]) -> Iterator[Any]:
+def _parts(located: Located, findings: list[Finding]) -> Iterator[pa.Table]:
     """Tables of rows, of one trace after the other; adds what is found to `findings`. Raises `TraceError`."""
-    from perfharness.errors import ResultError
-    from perfharness.runs.run_folder import read_manifest
-    from perfharness.runs.tables.ranges import of_process
-
+    processes = open_located(located).processes
     if located.trace is not None:
-        yield from _parts_of_trace(located.trace, None, findings)
+        yield from _parts_of_trace(processes[0], None, findings)
         return
     any_trace = False
-    for run_dir in located.runs:
-        for record in read_manifest(run_dir).processes:
-            if located.process not in (None, record.folder):
-                continue
-            name = f"{run_dir.name}/{record.folder}" if located.is_series else record.folder
-            if record.trace is None:
-                findings.append(Finding("not-traced", Severity.WARNING, f"{name} has no trace, so it has no ranges."))
-                continue
-            try:
-                parts = _parts_of_trace(run_dir / record.folder / record.trace, name, findings)
-                yield from parts if located.process is not None else of_process(parts, name)
-                any_trace = True
-            except TraceError as error:
-                findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=name))
+    for process in processes:
+        name = process.name
+        try:
+            parts = _parts_of_trace(process, name, findings)
+            yield from parts if located.process is not None else of_process(parts, name)
+            any_trace |= process.trace_path is not None
+        except TraceError as error:
+            findings.append(Finding("trace-unreadable", Severity.ERROR, str(error), process=name))
+        process.release()
     if not any_trace:
         reasons = " ".join(finding.message for finding in findings)
         raise ResultError(f"{located.path} holds no trace that can be read, so there are no ranges. {reasons}")
 
 
-def _parts_of_trace(path: Path, process: str | None, findings: list[Finding]) -> Iterator[Any]:
-    from dataclasses import replace
-
-    from perfharness.analysis.analysis import Analysis
-    from perfharness.runs.journals import journals_of
-    from perfharness.runs.tables.ranges import range_parts
-    from perfharness.trace import open_trace
-
-    journals = journals_of(path)
-    trace = open_trace(path, parents=journals.parents)
-    table = Analysis(trace).table
-    findings += [replace(one, process=process) for one in [*table.findings, *journals.findings(trace)]]
-    yield from range_parts(trace, table)
+def _parts_of_trace(process: Process, name: str | None, findings: list[Finding]) -> Iterator[pa.Table]:
+    if process.analysis is None:
+        findings.append(Finding("not-traced", Severity.WARNING, f"{name} has no trace, so it has no ranges."))
+        return
+    table = process.analysis.table
+    findings += [replace(one, process=name) for one in [*table.findings, *process.journal_findings]]
+    yield from range_parts(process.analysis.trace, table)

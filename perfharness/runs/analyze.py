@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.errors import ResultError, UsageError
@@ -17,26 +16,20 @@ from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.run_swap import settle
 from perfharness.runs.cold_start import update_cold_start
-from perfharness.runs.inputs import complete_cut_off, locate_readable
+from perfharness.runs.inputs import Located, complete_cut_off, locate
 from perfharness.runs.json_files import write_json
-from perfharness.runs.locate import Located
 from perfharness.runs.meta import trace_only_meta
-from perfharness.runs.run_folder import RunSummary, analyze_run, analyze_trace, benchmark_tree, read_manifest
+from perfharness.runs.run_folder import (
+    AS_LAUNCHED,
+    ReadAs,
+    RunSummary,
+    analyze_run,
+    analyze_trace,
+    benchmark_tree,
+    read_manifest,
+)
 from perfharness.runs.scaling import Scaling
 from perfharness.runs.sweep import update_scaling
-
-
-@dataclass(frozen=True)
-class ReadAs:
-    """How runs are read; None: as they were launched."""
-
-    warmup_batches: int | None = None
-    domain: str | None = None
-    batch_pattern: str | None = None
-    reject_throttled: bool | None = None
-
-
-AS_LAUNCHED = ReadAs()
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,7 @@ def analyze(
         UsageError: what was asked for does not fit what is there.
     """
     nsys = None if nsys is None else Path(nsys)
-    located = locate_readable(Path(path), nsys)
+    located = locate(Path(path), nsys)
     read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled)
     if located.trace is None:
         if output_dir is not None:
@@ -149,16 +142,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
     for run_dir in located.runs:
         with _alone_in(run_dir):
             complete_cut_off(run_dir, nsys)
-            summaries.append(
-                analyze_run(
-                    run_dir,
-                    read_manifest(run_dir),
-                    warmup_batches=read_as.warmup_batches,
-                    domain=read_as.domain,
-                    batch_pattern=read_as.batch_pattern,
-                    reject_throttled=read_as.reject_throttled,
-                )
-            )
+            summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
     scaling, cold_start = update_scaling(located.path, summaries), update_cold_start(located.path, summaries)
@@ -195,7 +179,7 @@ def analyze_traces(
         raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
-    options = AnalysisOptions(read_as.warmup_batches or 0, read_as.domain, read_as.batch_pattern)
+    options = read_as.options()
     others = None if output_dir is None else ALONE  # what is not written is not diagnosed
     analysed = [analyze_trace(path, options, others=others) for path in paths]
     results = {

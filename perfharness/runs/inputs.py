@@ -4,38 +4,135 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from perfharness.errors import PerfHarnessError
+from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.files import is_plain
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.run_swap import settle
+from perfharness.runs.journals import TRACE_NAME
+from perfharness.runs.run_folder import read_manifest
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
+from perfharness.trace.parquet_folder import is_parquet_trace
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.command_line import REPORT_STEM
 from perfharness_launcher.nsys.export import REPORT_SUFFIX, sqlite_of
 from perfharness_launcher.nsys.probe import find_nsys
 
-if TYPE_CHECKING:
-    from perfharness.runs.locate import Located
-    from perfharness.runs.run import Run
-
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
 
+PARQUET_ENDING = "_pqtdir"
+"""What nsys adds to the name of a Parquet folder when no name is given."""
 
-def trace_file(path: Path, nsys: Path | None = None) -> Path:
-    """The sqlite file or Parquet folder to read for this path; an `.nsys-rep` is exported by nsys, next to it.
+RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d+)|first")
+"""Folders of the runs that `launch --np-sweep` and `launch --cold-start` make."""
 
-    Raises what `sqlite_of` raises; whether the trace can be read is seen when it is read.
+LEVELS_OF_PROCESSES = 3
+"""How deep a process's folder may be below its run's."""
+
+EXPECTED_PATHS = (
+    "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
+    "a sweep or of cold starts, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote"
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a path names: run folders, or a trace.
+
+    Args:
+        path: as it was named.
+        runs: one run; of a sweep or of cold starts, all of them, in order. Empty for a trace.
+        process: of a process's folder, its folder in the one run.
+        trace: the trace itself, where it is in no run.
+        name: what it is called in results.
     """
-    if not _is_report(path):
-        return path
-    return sqlite_of(path, lambda: find_nsys(nsys, os.environ))
+
+    path: Path
+    runs: tuple[Path, ...] = ()
+    process: str | None = None
+    trace: Path | None = None
+    name: str = ""
+
+    @property
+    def is_series(self) -> bool:
+        """Whether it is a folder of runs."""
+        return bool(self.runs) and self.runs != (self.path,) and self.process is None
+
+    def processes_of(self, run_dir: Path, manifest: RunManifest) -> Iterator[tuple[str, ProcessRecord]]:
+        """The processes of one of the runs that were named; of several runs, their names begin with the run's."""
+        for record in manifest.processes:
+            if self.process in (None, record.folder):
+                yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
+
+
+def locate(path: Path, nsys: Path | None = None) -> Located:
+    """What the path names; an `.nsys-rep` is exported by nsys, next to it.
+
+    Raises:
+        ResultError: that is no result or trace, or a manifest cannot be read.
+        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+    """
+    if not path.exists():
+        raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
+    if not path.is_dir():
+        trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
+        return Located(path, trace=trace, name=path.stem)
+    settle(path)  # of a run that was being replaced when its launcher was killed, the manifest comes last
+    if (path / MANIFEST_NAME).is_file():
+        return Located(path, runs=(path,), name=path.name)
+    if is_parquet_trace(path):
+        return Located(path, trace=path, name=path.name.removesuffix(PARQUET_ENDING))
+    if (found := _run_around(path)) is not None:
+        return Located(path, runs=(found[0],), process=found[1], name=path.name)
+    if (path / TRACE_NAME).is_file():
+        return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
+    if runs := _runs_in(path):
+        return Located(path, runs=runs, name=path.name)
+    raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
+
+
+def _is_report(path: Path) -> bool:
+    """By its content; by its name where the file is empty or cannot be read."""
+    if path.suffix == ".sqlite":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(REPORT_MAGIC))
+    except OSError:
+        head = b""
+    return head == REPORT_MAGIC or (path.suffix == REPORT_SUFFIX and not head.startswith(SQLITE_MAGIC))
+
+
+def _run_around(folder: Path) -> tuple[Path, str] | None:
+    """The run that a process's folder is in, and the process's folder in it."""
+    folder = folder.resolve()
+    for run in folder.parents[:LEVELS_OF_PROCESSES]:
+        if (run / MANIFEST_NAME).is_file():
+            name = folder.relative_to(run).as_posix()
+            known = any(process.folder == name for process in read_manifest(run).processes)
+            return (run, name) if known else None
+    return None
+
+
+def _runs_in(folder: Path) -> tuple[Path, ...]:
+    """The runs of a sweep or of cold starts, in the order in which they were made."""
+    runs = [
+        (int(match[2] or -1), match[1] or "", child)
+        for child in folder.iterdir()
+        if (match := RUN_OF_SERIES.fullmatch(child.name))
+        and not child.is_symlink()
+        and (child / MANIFEST_NAME).is_file()
+    ]
+    return tuple(child for _, _, child in sorted(runs))
 
 
 def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
@@ -43,8 +140,6 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
 
     What cannot be made is skipped: the analysis reports processes without a trace.
     """
-    from perfharness.runs.run_folder import read_manifest
-
     manifest = read_manifest(folder)
     if manifest.complete:
         return
@@ -60,52 +155,3 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
 
         with contextlib.suppress(PerfHarnessError, OSError):
             finish_spool(spool, folder / TELEMETRY_NAME)
-
-
-def locate_readable(path: Path, nsys: Path | None = None) -> Located:
-    """What the path names, a trace as one that can be read. Raises what `locate` and `trace_file` raise."""
-    from perfharness.runs.locate import locate
-
-    located = locate(path)
-    return located if located.trace is None else replace(located, trace=trace_file(located.trace, nsys))
-
-
-def open_run(
-    path: str | Path,
-    *,
-    warmup_batches: int | None = None,
-    domain: str | None = None,
-    batch_pattern: str | None = None,
-    nsys: str | Path | None = None,
-) -> Run:
-    """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
-
-    Args:
-        path: what `perfharness launch -o` wrote, of one run or of a sweep or cold starts, a `proc_X_gpu_Y` in it, or a
-            trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports first; the
-            sqlite file is kept next to it.
-        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
-        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
-        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
-        nsys: the nsys that exports; None: what is found.
-
-    Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
-    exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
-    """
-    # Imported here: verbs that read one trace need nothing of it, and it takes a third of a second.
-    from perfharness.runs.run import open_located
-
-    located = locate_readable(Path(path), None if nsys is None else Path(nsys))
-    return open_located(located, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
-
-
-def _is_report(path: Path) -> bool:
-    """By its content; by its name where there is no file, or an empty one."""
-    if path.is_dir() or path.suffix == ".sqlite":
-        return False
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(REPORT_MAGIC))
-    except OSError:
-        head = b""
-    return head == REPORT_MAGIC or (path.suffix == REPORT_SUFFIX and not head.startswith(SQLITE_MAGIC))

@@ -75,7 +75,7 @@ class LaunchResult:
 
     def open(self) -> Run:
         """The run, its tables included. Raises what `open_run` raises."""
-        from perfharness.runs.inputs import open_run
+        from perfharness.runs.run import open_run
 
         return open_run(self.folder)
 

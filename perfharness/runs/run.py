@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,6 @@ from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.trace import (
     ApiCalls,
     GpuOperations,
-    Int64,
     NvtxMarks,
     NvtxRanges,
     OperationDetails,
@@ -28,14 +28,16 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
+from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import journals_of
-from perfharness.runs.locate import Located, locate
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.columns import constant, unix_times
 from perfharness.runs.tables.operations import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.runs.tables.ranges import range_rows
 from perfharness.trace import open_trace
+
+T = TypeVar("T")
 
 
 def _range_rows(analysis: Analysis, process: str) -> pa.Table:
@@ -63,19 +65,21 @@ TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
 
 def _without_trace() -> Analysis:
     """What there is of a process that left no trace: every table, without rows."""
-    none: Int64 = np.empty(0, dtype=np.int64)
-    never = np.empty(0, dtype=np.bool_)
-    shape = np.empty((0, 3), dtype=np.int64)
+
+    def nothing(kind: type[T]) -> T:
+        columns = fields(kind)  # type: ignore[arg-type]
+        shapes = [(0, 3) if column.name in ("grid", "block") else 0 for column in columns]
+        types = [np.bool_ if column.type == "Bool" else np.int64 for column in columns]
+        return kind(*map(np.empty, shapes, types))
+
     return Analysis(
         Trace(
-            ranges=NvtxRanges(none, none, none, none, none, none, none, none, none, never, never, never),
-            marks=NvtxMarks(none, none, none, none, none, none, never),
-            api=ApiCalls(none, none, none, none, none, none),
-            operations=GpuOperations(none, none, none, none, none, none, none),
-            details=OperationDetails(
-                none, none, shape, shape, none, none, none, none, none, none, none, none, none, none
-            ),
-            synchronizations=Synchronizations(none, none, none, none, none, none, none),
+            nothing(NvtxRanges),
+            nothing(NvtxMarks),
+            nothing(ApiCalls),
+            nothing(GpuOperations),
+            nothing(OperationDetails),
+            nothing(Synchronizations),
             os_calls=None,
             names=[],
             meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),
@@ -143,11 +147,16 @@ class Process:
         return _read_tree(self.folder / BENCHMARK_NAME)
 
     @property
-    def findings(self) -> list[Finding]:
-        """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
+    def journal_findings(self) -> list[Finding]:
+        """Where the trace lacks what the recorders counted."""
         if self.analysis is None or self.trace_path is None:
             return []
-        found = [*self.analysis.findings, *journals_of(self.trace_path).findings(self.analysis.trace)]
+        return journals_of(self.trace_path).findings(self.analysis.trace)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
+        found = [] if self.analysis is None else [*self.analysis.findings, *self.journal_findings]
         return [replace(finding, process=self.name) for finding in found]
 
 
@@ -233,67 +242,46 @@ def open_run(
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
+    nsys: str | Path | None = None,
 ) -> Run:
-    """Open whatever `locate` finds at a path that can be read as it is.
+    """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
 
-    `perfharness.runs.inputs.open_run` documents the arguments, and takes an `.nsys-rep` too.
+    Args:
+        path: what `perfharness launch -o` wrote, of one run or of a sweep or cold starts, a `proc_X_gpu_Y` in it, or a
+            trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports first; the
+            sqlite file is kept next to it.
+        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
+        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
+        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
+        nsys: the nsys that exports; None: what is found.
 
-    Raises `ResultError` where there is no run, and, when a table is asked for, `TraceError` where a trace cannot be
-    read.
+    Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
+    exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
     """
-    return open_located(locate(Path(path)), warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern)
+    located = locate(Path(path), None if nsys is None else Path(nsys))
+    return open_located(located, ReadAs(warmup_batches, domain, batch_pattern))
 
 
-def open_located(
-    located: Located,
-    *,
-    warmup_batches: int | None = None,
-    domain: str | None = None,
-    batch_pattern: str | None = None,
-) -> Run:
+def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
     """The same for what was located."""
-    given = _Given(warmup_batches, domain, batch_pattern)
     if located.trace is not None:
-        process = Process(located.name, located.trace.parent, located.trace, None, given.options(None))
+        process = Process(located.name, located.trace.parent, located.trace, None, read_as.options())
         return Run(located.path, None, (process,))
     processes: list[Process] = []
     findings: list[Finding] = []
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
-        before = f"{run_dir.name}/" if located.is_series else ""
-        wanted = [record for record in manifest.processes if located.process in (None, record.folder)]
-        processes += [_process_of_record(run_dir, record, given.options(manifest), before) for record in wanted]
+        options = read_as.options(manifest)
+        for name, record in located.processes_of(run_dir, manifest):
+            folder = run_dir / record.folder
+            trace = folder / record.trace if record.trace is not None else None
+            processes.append(Process(name, folder, trace, record, options))
         if located.process is None:
-            findings += [_named(found.to_finding(), before) for found in manifest.findings]
+            before = f"{run_dir.name}/" if located.is_series else ""
+            found = [record.to_finding() for record in manifest.findings]
+            findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
     return Run(located.path, manifest if is_run else None, tuple(processes), findings)
-
-
-class _Given:
-    """Options as the caller gave them, None where the run's own count."""
-
-    def __init__(self, warmup_batches: int | None, domain: str | None, batch_pattern: str | None) -> None:
-        if warmup_batches is not None and warmup_batches < 0:
-            raise UsageError(f"warmup_batches is {warmup_batches}; give 0 or more.")
-        self.warmup_batches, self.domain, self.batch_pattern = warmup_batches, domain, batch_pattern
-
-    def options(self, manifest: RunManifest | None) -> AnalysisOptions:
-        launched = manifest.warmup_batches if manifest else 0
-        return AnalysisOptions(
-            warmup_batches=launched if self.warmup_batches is None else self.warmup_batches,
-            domain=self.domain or (manifest.domain if manifest else None),
-            batch_pattern=self.batch_pattern or (manifest.batch_pattern if manifest else None),
-        )
-
-
-def _named(finding: Finding, before: str) -> Finding:
-    return replace(finding, process=before + finding.process) if finding.process else finding
-
-
-def _process_of_record(run_dir: Path, record: ProcessRecord, options: AnalysisOptions, before: str = "") -> Process:
-    folder = run_dir / record.folder
-    trace = folder / record.trace if record.trace is not None else None
-    return Process(before + record.folder, folder, trace, record, options)
 
 
 def join(tables: list[pa.Table]) -> pa.Table:

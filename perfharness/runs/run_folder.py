@@ -9,7 +9,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -24,7 +24,7 @@ from perfharness.analysis.stage_findings import without_consequences
 from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings
-from perfharness.errors import ResultError, TraceError
+from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
@@ -41,8 +41,27 @@ from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.tracer.output import complete_trace, log_paths
 
-PARQUET_ENDING = "_pqtdir"
-"""What nsys adds to the name of a Parquet folder when no name is given."""
+
+@dataclass(frozen=True)
+class ReadAs:
+    """How runs and traces are read; None: as launched, and of a bare trace without warm-up."""
+
+    warmup_batches: int | None = None
+    domain: str | None = None
+    batch_pattern: str | None = None
+    reject_throttled: bool | None = None
+
+    def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
+        """With those of the launch where none is given. Raises `UsageError`."""
+        if self.warmup_batches is not None and self.warmup_batches < 0:
+            raise UsageError(f"warmup_batches is {self.warmup_batches}; give 0 or more.")
+        names = [field.name for field in fields(self)]
+        values = {} if launched is None else {name: getattr(launched, name) for name in names}
+        given = {name: value for name in names if (value := getattr(self, name)) not in (None, "")}
+        return AnalysisOptions(**{**values, **given})
+
+
+AS_LAUNCHED = ReadAs()
 
 
 @dataclass(frozen=True)
@@ -61,16 +80,13 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class _Analysed:
+class Analysed:
+    """What the trace of a process comes to."""
+
     result: ProcessResult
     trace_meta: TraceMeta
     journals: Journals
     trace_bytes: int
-
-
-def trace_name(path: Path) -> str:
-    """What a trace is called: its file or folder name without the ending that its format gives it."""
-    return path.name.removesuffix(PARQUET_ENDING) if path.is_dir() else path.stem
 
 
 def read_manifest(folder: Path) -> RunManifest:
@@ -165,32 +181,19 @@ def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
 
 
-def analyze_run(
-    run_dir: Path,
-    manifest: RunManifest,
-    *,
-    warmup_batches: int | None = None,
-    domain: str | None = None,
-    batch_pattern: str | None = None,
-    reject_throttled: bool | None = None,
-) -> RunSummary:
-    """Recompute both kinds of JSON files of a run; options left None are those of the run itself.
+def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNCHED) -> RunSummary:
+    """Recompute both kinds of JSON files of a run.
 
     Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
     place together, at the end; results that were made from more than exists now stay (`results-kept`).
     """
-    options = AnalysisOptions(
-        warmup_batches=manifest.warmup_batches if warmup_batches is None else warmup_batches,
-        domain=domain or manifest.domain,
-        batch_pattern=batch_pattern or manifest.batch_pattern,
-        reject_throttled=manifest.reject_throttled if reject_throttled is None else reject_throttled,
-    )
+    options = read_as.options(manifest)
     findings = [record.to_finding() for record in manifest.findings]
-    all_analysed: dict[str, _Analysed] = {}
+    all_analysed: dict[str, Analysed] = {}
     sharing = GpuSharing(run_dir, manifest)
     telemetry = RunTelemetry(run_dir, manifest)
     for process in manifest.processes:
-        analysed, problems = _analyze_process(run_dir, manifest, process, options, sharing, telemetry)
+        analysed, problems = analyze_process(run_dir, manifest, process, options, sharing, telemetry)
         findings.extend(problems)
         if analysed is not None:
             all_analysed[process.folder] = analysed
@@ -252,7 +255,7 @@ def benchmark_tree(result: ProcessResult) -> Tree:
     }
 
 
-def _startup(process: ProcessRecord, analysed: _Analysed) -> Tree:
+def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
     if process.start_unix_ns is None:
         return {}
     result = analysed.result
@@ -267,14 +270,15 @@ def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
     return {"diagnosis": pool(diagnoses).to_json()} if diagnoses else {}
 
 
-def _analyze_process(
+def analyze_process(
     run_dir: Path,
     manifest: RunManifest,
     process: ProcessRecord,
     options: AnalysisOptions,
     sharing: GpuSharing,
-    telemetry: RunTelemetry,
-) -> tuple[_Analysed | None, list[Finding]]:
+    telemetry: RunTelemetry | None = None,
+) -> tuple[Analysed | None, list[Finding]]:
+    """What one process of a run left, and what was found; None where it left no trace that can be read."""
     folder = run_dir / process.folder
     if process.trace is None:
         return None, _no_trace(manifest, process)
@@ -286,15 +290,15 @@ def _analyze_process(
             journals,
             others=sharing.others_of(process),
             machine=machine_clock(manifest),
-            throttling=telemetry.throttling(process),
-            with_gpu_work=telemetry.log is not None,
+            throttling=None if telemetry is None else telemetry.throttling(process),
+            with_gpu_work=telemetry is not None and telemetry.log is not None,
         )
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
         return None, [unreadable]
     own = without_consequences(result.findings, ended_well=process.ended == "ok")
     findings = [replace(finding, process=process.folder) for finding in own]
-    return _Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
+    return Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
 
 
 def analyze_trace(

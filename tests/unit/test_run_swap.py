@@ -15,7 +15,7 @@ from perfharness.cli.main import run
 from perfharness.errors import LaunchError, ResultError
 from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
 from perfharness.runs import run_folder
-from perfharness.runs.run_folder import analyze_run, read_manifest
+from perfharness.runs.run_folder import ReadAs, analyze_run, read_manifest
 from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, staging, unfinished_runs
 from tests.unit.file_faults import Killed, count_operations, fault
@@ -207,12 +207,12 @@ def test_analyze_replaces_all_results_or_none(tmp_path: Path, error: int | None)
     (out / "manifest.json").write_text(manifest.model_dump_json())
     analyze_run(out, manifest)
     good = shutil.copytree(out, tmp_path / "good")
-    steps = count_operations(out, lambda: analyze_run(out, manifest, warmup_batches=2))
+    steps = count_operations(out, lambda: analyze_run(out, manifest, ReadAs(warmup_batches=2)))
     for at in range(1, steps + 1, 2):
         shutil.rmtree(out)
         shutil.copytree(good, out)
         with contextlib.suppress(Killed), fault(out, at, error):
-            analyze_run(out, manifest, warmup_batches=2)
+            analyze_run(out, manifest, ReadAs(warmup_batches=2))
         read_manifest(out)
         files = [out / "benchmark_mean.json", *sorted(out.glob("proc_*/benchmark.json"))]
         assert len(files) == 3
@@ -275,6 +275,6 @@ def test_results_of_a_run_that_never_had_a_trace_are_made_again(tmp_path: Path) 
     whole_run(tmp_path)
     manifest = manifest_of(process(0), process(1, trace=None, ended="failed"))
     for warmup in (1, 2):
-        summary = analyze_run(tmp_path, manifest, warmup_batches=warmup)
+        summary = analyze_run(tmp_path, manifest, ReadAs(warmup_batches=warmup))
         assert "results-kept" not in {finding.code for finding in summary.findings}
         assert load(tmp_path / "benchmark_mean.json")["meta"]["warmup_batches"] == warmup

@@ -16,7 +16,7 @@ from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.render.terminal.machine import print_stage_energy
-from perfharness.runs.run_folder import RunSummary, analyze_run
+from perfharness.runs.run_folder import ReadAs, RunSummary, analyze_run
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
@@ -276,7 +276,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert f"in {len(hit)} batches" in message
     assert "they are in the statistics" in message
 
-    again = analyze_run(tmp_path, manifest, reject_throttled=True)
+    again = analyze_run(tmp_path, manifest, ReadAs(reject_throttled=True))
     mean = valid(tmp_path)
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 - len(hit)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfharness.errors import ToolNotFoundError, TraceFormatError, TraceNotFoundError
+from perfharness.errors import ToolNotFoundError, TraceFormatError
 from perfharness_launcher.nsys.command_line import NsysInstall, export_command
 
 REPORT_SUFFIX = ".nsys-rep"
@@ -21,12 +21,9 @@ def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) 
         find_installs: looks for nsys, newest first; asked only when an export is needed.
 
     Raises:
-        TraceNotFoundError: there is no such report.
         ToolNotFoundError: an export is needed, and there is no nsys for it.
         TraceFormatError: nsys cannot export it, or the folder cannot be written.
     """
-    if not report.is_file():
-        raise TraceNotFoundError(f"There is no report at {report}; give an .nsys-rep or .sqlite that nsys wrote.")
     target = report.with_suffix(".sqlite")
     if target.is_file() and target.stat().st_mtime >= report.stat().st_mtime:
         return target
