@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfharness.model.telemetry import SubjectRecord
-from perfharness.telemetry.nvml import Answer, Device, FieldReading, Nvml, Refusal
+from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, FieldReading, Nvml, Refusal
 from perfharness.telemetry.process_tree import ProcessTree
 from perfharness.telemetry.source import Source, Tape, TrackedProcess
 
@@ -199,23 +199,14 @@ class GpuPowerSamples(Source):
             if not answer.ok:
                 self._retiring.write(tape, device, "power_sample_mw", answer)
                 continue
-            member, samples = _unpacked(answer.value)
+            kind, samples = answer.value
             for sample in samples:
                 if sample.timeStamp > self._last_us[device.uuid]:
                     self._last_us[device.uuid] = sample.timeStamp
-                    value = float(getattr(sample.sampleValue, member))
+                    value = float(getattr(sample.sampleValue, VALUE_MEMBERS[int(kind)]))
                     tape.write(
                         device.uuid, "power_sample_mw", value, at_ns=self._to_monotonic_ns(sample.timeStamp * 1000)
                     )
-
-
-SAMPLE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Member of the union `nvmlValue_t` for each `nvmlValueType_t`."""
-
-
-def _unpacked(answer: Any) -> tuple[str, Sequence[Any]]:
-    kind, samples = answer
-    return SAMPLE_MEMBERS[int(kind)], samples
 
 
 class GpuMemorySource(Source):

@@ -175,7 +175,7 @@ class Device:
         return [_field_reading(value, mig=self.is_mig) for value in answer.value]
 
 
-FIELD_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union `nvmlValue_t` for each `nvmlValueType_t`."""
 
 
@@ -183,9 +183,9 @@ def _field_reading(value: Any, *, mig: bool) -> FieldReading:
     if value.nvmlReturn:
         return FieldReading(refused(int(value.nvmlReturn), mig=mig))
     kind = int(value.valueType)
-    if kind >= len(FIELD_MEMBERS):
+    if kind >= len(VALUE_MEMBERS):
         return FieldReading(Answer(None, Refusal.FAILED, f"the value is of a kind not known yet ({kind})", NOT_ASKED))
-    return FieldReading(Answer(getattr(value.value, FIELD_MEMBERS[kind])), int(value.timestamp))
+    return FieldReading(Answer(getattr(value.value, VALUE_MEMBERS[kind])), int(value.timestamp))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pynvml
 
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, device
 
 GIB = 1 << 30
 TICK_NS = 100_000_000
@@ -41,9 +40,7 @@ def h100_machine(num_gpus: int = 1, *, mig_instances: dict[int, int] | None = No
     """
     record = NvmlRecord(about={"made": "by hand", "card": "like an H100 SXM"}, duration_ns=DURATION_NS)
     value(record, "nvmlSystemGetDriverVersion", result="580.65.06")
-    value(record, "nvmlSystemGetNVMLVersion", result="13.580.65.06")
     value(record, "nvmlSystemGetCudaDriverVersion_v2", result=13000)
-    value(record, "nvmlSystemGetCudaDriverVersion", result=13000)
     value(record, "nvmlDeviceGetCount", result=num_gpus)
     for index in range(num_gpus):
         _add_gpu(record, index)
@@ -67,26 +64,21 @@ def _add_gpu(record: NvmlRecord, index: int) -> None:
     value(record, "nvmlDeviceGetHandleByIndex", index, result=gpu)
     fixed: dict[str, Any] = {
         "UUID": gpu_uuid(index),
-        "Index": index,
         "Name": "NVIDIA H100 80GB HBM3",
         "MigMode": [0, 0],
         "MaxMigDeviceCount": 7,
         "PersistenceMode": 0,
         "PowerManagementLimit": DEFAULT_LIMIT_MW,
-        "PowerManagementDefaultLimit": DEFAULT_LIMIT_MW,
         "EnforcedPowerLimit": DEFAULT_LIMIT_MW,
         "PowerManagementLimitConstraints": [MIN_LIMIT_MW, MAX_LIMIT_MW],
         "SupportedMemoryClocks": [MAX_MEMORY_MHZ, 1593],
-        "SupportedClocksEventReasons": 0x1FF,
         "MemoryInfo": {"struct": {"total": 80 * GIB, "free": 79 * GIB, "used": GIB}},
         "ComputeRunningProcesses": [],
         "GraphicsRunningProcesses": [],
         "CpuAffinity": [0xFFFF, 0],
-        "NumaNodeId": index % 2,
     }
     for name, answer in fixed.items():
         value(record, f"nvmlDeviceGet{name}", gpu, result=answer)
-    value(record, "nvmlDeviceGetMemoryAffinity", gpu, pynvml.NVML_AFFINITY_SCOPE_NODE, result=[1 << index % 2])
     for memory in (MAX_MEMORY_MHZ, 1593):
         value(record, "nvmlDeviceGetSupportedGraphicsClocks", gpu, memory, result=list(range(MAX_SM_MHZ, 344, -15)))
     for kind, most, default in (
@@ -96,7 +88,6 @@ def _add_gpu(record: NvmlRecord, index: int) -> None:
     ):
         value(record, "nvmlDeviceGetMaxClockInfo", gpu, kind, result=most)
         value(record, "nvmlDeviceGetApplicationsClock", gpu, kind, result=default)
-        value(record, "nvmlDeviceGetDefaultApplicationsClock", gpu, kind, result=default)
     _add_readings(record, gpu)
 
 
@@ -108,69 +99,45 @@ def _add_readings(record: NvmlRecord, gpu: dict[str, str]) -> None:
     for milliwatts in power[:-1]:
         energy.append(energy[-1] + milliwatts * TICK_NS // 1_000_000_000)
     sm = [LOAD_SM_MHZ if load else IDLE_SM_MHZ for load in loaded]
-
-    def over_time(function: str, *arguments: int, values: list[Any]) -> None:
-        record.set_call(function, [gpu, *arguments], *map(_recorded, values), at_ns=ticks)
-
-    over_time("nvmlDeviceGetPowerUsage", values=power)
-    over_time("nvmlDeviceGetTotalEnergyConsumption", values=energy)
-    for kind, values in ((0, sm), (1, sm), (2, [MAX_MEMORY_MHZ] * len(ticks)), (3, [1200] * len(ticks))):
-        over_time("nvmlDeviceGetClockInfo", kind, values=values)
-        over_time("nvmlDeviceGetClock", kind, pynvml.NVML_CLOCK_ID_CURRENT, values=values)
-    over_time("nvmlDeviceGetTemperature", 0, values=[min(66, 36 + sum(loaded[:at])) for at in range(len(ticks))])
-    over_time(
-        "nvmlDeviceGetUtilizationRates",
-        values=[{"struct": {"gpu": 97 if load else 0, "memory": 41 if load else 0}} for load in loaded],
-    )
-    over_time("nvmlDeviceGetPerformanceState", values=[0] * len(ticks))
-    over_time("nvmlDeviceGetCurrentClocksEventReasons", values=[4 if load else 1 for load in loaded])
-    for counter in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES):
-        over_time("nvmlDeviceGetPcieThroughput", counter, values=[250_000 if load else 0 for load in loaded])
+    pcie = [250_000 if load else 0 for load in loaded]
+    for name, arguments, values in (
+        ("PowerUsage", [], power),
+        ("TotalEnergyConsumption", [], energy),
+        ("ClockInfo", [pynvml.NVML_CLOCK_GRAPHICS], sm),
+        ("ClockInfo", [pynvml.NVML_CLOCK_SM], sm),
+        ("ClockInfo", [pynvml.NVML_CLOCK_MEM], [MAX_MEMORY_MHZ] * len(ticks)),
+        ("Temperature", [0], [min(66, 36 + sum(loaded[:at])) for at in range(len(ticks))]),
+        ("UtilizationRates", [], [{"struct": {"gpu": 97 * load, "memory": 41 * load}} for load in loaded]),
+        ("PerformanceState", [], [0] * len(ticks)),
+        ("CurrentClocksEventReasons", [], [4 if load else 1 for load in loaded]),
+        ("PcieThroughput", [pynvml.NVML_PCIE_UTIL_TX_BYTES], pcie),
+        ("PcieThroughput", [pynvml.NVML_PCIE_UTIL_RX_BYTES], pcie),
+    ):
+        record.set_call(f"nvmlDeviceGet{name}", [gpu, *arguments], *map(_recorded, values), at_ns=ticks)
     uuid = gpu["device"]
     for field, values in (
         (pynvml.NVML_FI_DEV_POWER_INSTANT, power),
         (pynvml.NVML_FI_DEV_POWER_AVERAGE, [IDLE_MW, *power[:-1]]),
-        (pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, energy),
-        (pynvml.NVML_FI_DEV_MEMORY_TEMP, [45] * len(ticks)),
+        (pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT, [DEFAULT_LIMIT_MW] * len(ticks)),
     ):
         record.fields.append(RecordedField(device=uuid, field=field, at_ns=ticks, answers=[*map(_recorded, values)]))
-    for field in (pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT, pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT):
-        record.fields.append(RecordedField(device=uuid, field=field, answers=[_recorded(DEFAULT_LIMIT_MW)]))
-    record.samples.append(_power_samples(uuid))
+    at_us = list(range(-2_400_000, DURATION_NS // 1000, 20_000))  # every 20 ms, including the 2.4 s before
+    sampled = [LOAD_MW if LOAD_NS[0] <= 1000 * at < LOAD_NS[1] else IDLE_MW for at in at_us]
+    kind = pynvml.NVML_TOTAL_POWER_SAMPLES
+    record.samples.append(RecordedSamples(device=uuid, kind=kind, capacity=119, at_us=at_us, values=[*sampled]))
 
 
 def _recorded(answer: Any) -> Recorded:
     return Recorded(value=answer)
 
 
-def _power_samples(uuid: str) -> RecordedSamples:
-    """Every 20 ms, including the 2.4 s before the beginning."""
-    at_us = list(range(-2_400_000, DURATION_NS // 1000, 20_000))
-    load_us = (LOAD_NS[0] // 1000, LOAD_NS[1] // 1000)
-    return RecordedSamples(
-        device=uuid,
-        kind=pynvml.NVML_TOTAL_POWER_SAMPLES,
-        capacity=119,
-        at_us=at_us,
-        values=[LOAD_MW if load_us[0] <= at < load_us[1] else IDLE_MW for at in at_us],
-    )
-
-
 def _add_mig_instance(record: NvmlRecord, index: int, position: int) -> None:
     gpu, instance = device(gpu_uuid(index)), device(mig_uuid(index, position))
     value(record, "nvmlDeviceGetMigMode", gpu, result=[1, 1])
-    for empty in range(position + 1, 7):
-        error(record, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, empty, code=pynvml.NVML_ERROR_NOT_FOUND)
     value(record, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, position, result=instance)
     value(record, "nvmlDeviceGetUUID", instance, result=mig_uuid(index, position))
     value(record, "nvmlDeviceGetName", instance, result="NVIDIA H100 80GB HBM3 MIG 1g.10gb")
-    value(record, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", instance, result=gpu)
-    value(
-        record,
-        "nvmlDeviceGetMemoryInfo",
-        instance,
-        result={"struct": {"total": 10 * GIB, "free": 10 * GIB, "used": 0}},
-    )
+    memory = {"struct": {"total": 10 * GIB, "free": 10 * GIB, "used": 0}}
+    value(record, "nvmlDeviceGetMemoryInfo", instance, result=memory)
     value(record, "nvmlDeviceGetComputeRunningProcesses", instance, result=[])
-    for name in ("PowerUsage", "PersistenceMode", "UtilizationRates", "TotalEnergyConsumption"):
-        error(record, f"nvmlDeviceGet{name}", instance, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    error(record, "nvmlDeviceGetPowerUsage", instance, code=pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,24 +28,35 @@ class Recorded(_Model):
     error: int | None = None
 
 
-class RecordedCall(_Model):
-    """One function with its arguments; `answers[i]` holds from `at_ns[i]` on, after the record's beginning."""
+class _Changing(_Model):
+    """`answers[i]` holds from `at_ns[i]` on, after the record's beginning."""
+
+    at_ns: list[int] = Field(default_factory=lambda: [0])
+    answers: list[Recorded] = Field(default_factory=list)
+
+    def note(self, at_ns: int, answer: Recorded) -> None:
+        """Add an answer if it differs from the last; the first counts from the beginning."""
+        if not self.answers:
+            self.answers = [answer]
+        elif self.answers[-1] != answer:
+            self.at_ns.append(at_ns)
+            self.answers.append(answer)
+
+
+class RecordedCall(_Changing):
+    """One function with its arguments."""
 
     function: str
     arguments: list[Any] = Field(default_factory=list)
-    at_ns: list[int] = Field(default_factory=lambda: [0])
-    answers: list[Recorded]
 
 
-class RecordedField(_Model):
+class RecordedField(_Changing):
     """One field value of a device; `answers` as in a call, the value a number."""
 
     device: str
     field: int
     scope: int = 0
     value_type: int = 3
-    at_ns: list[int] = Field(default_factory=lambda: [0])
-    answers: list[Recorded]
 
 
 class RecordedSamples(_Model):
@@ -82,19 +96,46 @@ class NvmlRecord(_Model):
 
     def call(self, function: str, *arguments: Any) -> RecordedCall | None:
         """The record of that call; devices are named as `device(uuid)`."""
-        return next(
-            (call for call in self.calls if call.function == function and call.arguments == list(arguments)), None
-        )
+        wanted = (function, list(arguments))
+        return next((call for call in self.calls if (call.function, call.arguments) == wanted), None)
 
     def set_call(self, function: str, arguments: list[Any], *answers: Recorded, at_ns: list[int] | None = None) -> None:
         """Add or replace a call."""
         self.calls = [call for call in self.calls if (call.function, call.arguments) != (function, arguments)]
-        self.calls.append(
-            RecordedCall(function=function, arguments=arguments, answers=list(answers), at_ns=at_ns or [0])
-        )
+        made = RecordedCall(function=function, arguments=arguments, answers=list(answers), at_ns=at_ns or [0])
+        self.calls.append(made)
 
 
 def read_record(path: Path) -> NvmlRecord:
     """Read what `NvmlRecord.write` wrote."""
     data = path.read_bytes()
     return NvmlRecord.model_validate_json(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def device(uuid: str) -> dict[str, str]:
+    """A device in a record, as an argument or as a value."""
+    return {"device": uuid}
+
+
+def to_json(value: Any) -> Any:
+    """A value of `pynvml` as JSON: structures by their members, arrays as lists."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, (ctypes.Structure, ctypes.Union)):
+        return {"struct": {member[0]: to_json(getattr(value, member[0])) for member in value._fields_ or ()}}
+    if isinstance(value, (list, tuple, ctypes.Array)):
+        return [to_json(item) for item in value]
+    if hasattr(value, "__dict__"):  # structures that pynvml converts to objects
+        return {"struct": {name: to_json(item) for name, item in vars(value).items()}}
+    return value
+
+
+def from_json(value: Any, handle_of: Callable[[str], Any]) -> Any:
+    """The inverse: structures become objects with the same attributes, devices handles."""
+    if isinstance(value, list):
+        return [from_json(item, handle_of) for item in value]
+    if isinstance(value, dict):
+        if "device" in value:
+            return handle_of(value["device"])
+        return SimpleNamespace(**{name: from_json(item, handle_of) for name, item in value["struct"].items()})
+    return value

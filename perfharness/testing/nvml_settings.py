@@ -6,39 +6,96 @@ card's own, from the record. Privileges are not modelled: a test of missing ones
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pynvml
+from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.testing.nvml_record import NvmlRecord, RecordedCall
-from perfharness.testing.nvml_state import DeviceState, NvmlState
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, device
 
-GRAPHICS_CLOCKS = (pynvml.NVML_CLOCK_GRAPHICS, pynvml.NVML_CLOCK_SM)
-MEMORY_CLOCK = pynvml.NVML_CLOCK_MEM
-
-Setter = Callable[..., None]
+MEMORY, GRAPHICS = pynvml.NVML_CLOCK_MEM, pynvml.NVML_CLOCK_GRAPHICS
 
 
-def initial_state(record: NvmlRecord) -> NvmlState:
-    """State before any setter: the recorded settings, without locked clocks."""
+class DeviceState(BaseModel):
+    """The settings of one GPU; None where the card has no such setting, or where nothing is locked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    persistence_mode: int | None = None
+    power_limit_mw: int | None = None
+    locked_graphics_mhz: tuple[int, int] | None = None
+    """Least and most; neither NVML nor the replay can read them back."""
+
+    locked_memory_mhz: tuple[int, int] | None = None
+    application_clocks_mhz: tuple[int, int] | None = None
+    """Memory, graphics: in the order in which they are set."""
+
+
+class NvmlState(BaseModel):
+    """All GPUs by UUID, and when the replay began."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    devices: dict[str, DeviceState] = Field(default_factory=dict)
+    begin_monotonic_ns: int = 0
+    begin_unix_ns: int = 0
+
+
+class SharedState:
+    """The state of a replayed machine.
+
+    Args:
+        path: a file that processes share; None: of this process alone.
+        initial: the state where there is no file yet.
+    """
+
+    def __init__(self, path: Path | None, initial: NvmlState) -> None:
+        self._path = path
+        self._state = initial
+        with self.changing():
+            pass
+
+    def read(self) -> NvmlState:
+        """The state now."""
+        return self._state if self._path is None else NvmlState.model_validate_json(self._path.read_bytes())
+
+    @contextmanager
+    def changing(self) -> Iterator[NvmlState]:
+        """Change the state; other processes wait."""
+        if self._path is None:
+            yield self._state
+            return
+        with self._path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self.read() if self._path.exists() else self._state
+            yield state
+            whole = self._path.with_suffix(f".{os.getpid()}.new")
+            whole.write_text(state.model_dump_json(indent=1))
+            whole.replace(self._path)
+
+
+def initial_state(record: NvmlRecord) -> dict[str, DeviceState]:
+    """The GPUs before any setter: the recorded settings, without locked clocks."""
     uuids = [call.arguments[0]["device"] for call in record.calls if call.function == "nvmlDeviceGetUUID"]
-    return NvmlState(devices={uuid: _device_state(record, uuid) for uuid in uuids if not uuid.startswith("MIG")})
+    return {uuid: _device_state(record, uuid) for uuid in uuids if not uuid.startswith("MIG")}
 
 
 def _device_state(record: NvmlRecord, uuid: str) -> DeviceState:
-    clocks = [_recorded_value(record, uuid, "nvmlDeviceGetApplicationsClock", kind) for kind in (MEMORY_CLOCK, 0)]
+    def recorded(function: str, *arguments: int) -> Any:
+        call = record.call(function, device(uuid), *arguments)
+        return None if call is None else call.answers[0].value
+
+    clocks = [recorded("nvmlDeviceGetApplicationsClock", kind) for kind in (MEMORY, GRAPHICS)]
     return DeviceState(
-        persistence_mode=_recorded_value(record, uuid, "nvmlDeviceGetPersistenceMode"),
-        power_limit_mw=_recorded_value(record, uuid, "nvmlDeviceGetPowerManagementLimit"),
+        persistence_mode=recorded("nvmlDeviceGetPersistenceMode"),
+        power_limit_mw=recorded("nvmlDeviceGetPowerManagementLimit"),
         application_clocks_mhz=None if None in clocks else (clocks[0], clocks[1]),
     )
-
-
-def _recorded_value(record: NvmlRecord, uuid: str, function: str, *arguments: int) -> Any:
-    call = record.call(function, device(uuid), *arguments)
-    return None if call is None else call.answers[0].value
 
 
 def overridden(name: str, arguments: Sequence[Any], value: Any, state: DeviceState) -> Any:
@@ -48,97 +105,48 @@ def overridden(name: str, arguments: Sequence[Any], value: Any, state: DeviceSta
     if name in ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"):
         return state.power_limit_mw
     if name == "nvmlDeviceGetApplicationsClock" and state.application_clocks_mhz is not None:
-        return state.application_clocks_mhz[0 if arguments[0] == MEMORY_CLOCK else 1]
+        return state.application_clocks_mhz[0 if arguments[0] == MEMORY else 1]
     if name == "nvmlDeviceGetClockInfo":
-        return _within(value, _lock(state, arguments[0]))
-    if name == "nvmlDeviceGetClock" and arguments[1] == pynvml.NVML_CLOCK_ID_CURRENT:
-        return _within(value, _lock(state, arguments[0]))
+        lock = state.locked_memory_mhz if arguments[0] == MEMORY else state.locked_graphics_mhz
+        return value if lock is None else min(max(value, lock[0]), lock[1])
     return value
 
 
-def _lock(state: DeviceState, kind: int) -> tuple[int, int] | None:
-    if kind in GRAPHICS_CLOCKS:
-        return state.locked_graphics_mhz
-    return state.locked_memory_mhz if kind == MEMORY_CLOCK else None
+SETTERS: Mapping[str, tuple[str, str, tuple[int, ...]]] = {
+    "nvmlDeviceSetPersistenceMode": ("persistence_mode", "nvmlDeviceGetPersistenceMode", ()),
+    "nvmlDeviceSetPowerManagementLimit": (
+        "power_limit_mw", "nvmlDeviceGetPowerManagementLimitConstraints", (),
+    ),
+    "nvmlDeviceSetGpuLockedClocks": ("locked_graphics_mhz", "nvmlDeviceGetMaxClockInfo", (GRAPHICS,)),
+    "nvmlDeviceResetGpuLockedClocks": ("locked_graphics_mhz", "nvmlDeviceGetMaxClockInfo", (GRAPHICS,)),
+    "nvmlDeviceSetMemoryLockedClocks": ("locked_memory_mhz", "nvmlDeviceGetMaxClockInfo", (MEMORY,)),
+    "nvmlDeviceResetMemoryLockedClocks": ("locked_memory_mhz", "nvmlDeviceGetMaxClockInfo", (MEMORY,)),
+    "nvmlDeviceSetApplicationsClocks": ("application_clocks_mhz", "nvmlDeviceGetApplicationsClock", (GRAPHICS,)),
+}  # fmt: skip
+"""All NVML setters that perfharness may call: the setting, and the reading that a card with it answers."""
 
 
-def _within(clock_mhz: int, lock: tuple[int, int] | None) -> int:
-    return clock_mhz if lock is None else min(max(clock_mhz, lock[0]), lock[1])
-
-
-def _require(record: NvmlRecord, uuid: str, state: DeviceState | None, function: str, *arguments: int) -> RecordedCall:
-    """The reading that goes with a setter; where the card refuses it, the setter raises the same error."""
-    if state is None:  # a MIG instance
+def change(record: NvmlRecord, uuid: str, state: DeviceState | None, name: str, arguments: Sequence[int]) -> None:
+    """What a setter does. Raises `NVMLError` where the card has no such setting, or does not take the value."""
+    setting, function, kinds = SETTERS[name]
+    reading = record.call(function, device(uuid), *kinds)
+    if state is None or reading is None:  # a MIG instance, or an old card
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    call = record.call(function, device(uuid), *arguments)
-    if call is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    if call.answers[0].error is not None:
-        raise pynvml.NVMLError(call.answers[0].error)
-    return call
-
-
-def _refuse_unless(condition: bool) -> None:
-    if not condition:
+    if reading.answers[0].error is not None:
+        raise pynvml.NVMLError(reading.answers[0].error)
+    if name.startswith("nvmlDeviceReset"):
+        setattr(state, setting, None)
+        return
+    if setting == "persistence_mode":
+        allowed = arguments[0] in (0, 1)
+    elif setting == "power_limit_mw":
+        least, most = reading.answers[0].value
+        allowed = least <= arguments[0] <= most
+    elif setting == "application_clocks_mhz":
+        supported = record.call("nvmlDeviceGetSupportedGraphicsClocks", device(uuid), arguments[0])
+        allowed = supported is not None and arguments[1] in (supported.answers[0].value or ())
+    else:
+        allowed = arguments[0] <= arguments[1]
+    if not allowed:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-
-
-def _set_persistence(record: NvmlRecord, uuid: str, state: DeviceState, mode: int) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetPersistenceMode")
-    _refuse_unless(mode in (0, 1))
-    state.persistence_mode = mode
-
-
-def _set_power_limit(record: NvmlRecord, uuid: str, state: DeviceState, limit_mw: int) -> None:
-    limits = _require(record, uuid, state, "nvmlDeviceGetPowerManagementLimitConstraints").answers[0].value
-    _refuse_unless(limits[0] <= limit_mw <= limits[1])
-    state.power_limit_mw = limit_mw
-
-
-def _lock_graphics(record: NvmlRecord, uuid: str, state: DeviceState, least: int, most: int) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_GRAPHICS)
-    _refuse_unless(least <= most)
-    state.locked_graphics_mhz = (least, most)
-
-
-def _unlock_graphics(record: NvmlRecord, uuid: str, state: DeviceState) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_GRAPHICS)
-    state.locked_graphics_mhz = None
-
-
-def _lock_memory(record: NvmlRecord, uuid: str, state: DeviceState, least: int, most: int) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK)
-    _refuse_unless(least <= most)
-    state.locked_memory_mhz = (least, most)
-
-
-def _unlock_memory(record: NvmlRecord, uuid: str, state: DeviceState) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK)
-    state.locked_memory_mhz = None
-
-
-def _set_application(record: NvmlRecord, uuid: str, state: DeviceState, memory: int, graphics: int) -> None:
-    _require(record, uuid, state, "nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS)
-    supported = record.call("nvmlDeviceGetSupportedGraphicsClocks", device(uuid), memory)
-    _refuse_unless(supported is not None and graphics in (supported.answers[0].value or ()))
-    state.application_clocks_mhz = (memory, graphics)
-
-
-def _reset_application(record: NvmlRecord, uuid: str, state: DeviceState) -> None:
-    default = "nvmlDeviceGetDefaultApplicationsClock"
-    memory = _require(record, uuid, state, default, MEMORY_CLOCK).answers[0].value
-    graphics = _require(record, uuid, state, default, pynvml.NVML_CLOCK_GRAPHICS).answers[0].value
-    state.application_clocks_mhz = (memory, graphics)
-
-
-SETTERS: Mapping[str, Setter] = {
-    "nvmlDeviceSetPersistenceMode": _set_persistence,
-    "nvmlDeviceSetPowerManagementLimit": _set_power_limit,
-    "nvmlDeviceSetGpuLockedClocks": _lock_graphics,
-    "nvmlDeviceResetGpuLockedClocks": _unlock_graphics,
-    "nvmlDeviceSetMemoryLockedClocks": _lock_memory,
-    "nvmlDeviceResetMemoryLockedClocks": _unlock_memory,
-    "nvmlDeviceSetApplicationsClocks": _set_application,
-    "nvmlDeviceResetApplicationsClocks": _reset_application,
-}
-"""All NVML setters that perfharness may call."""
+    setattr(state, setting, tuple(arguments) if len(arguments) > 1 else arguments[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +20,9 @@ from typing import Any
 import pynvml
 
 from perfharness.model.environment import NVML_MODULE
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, read_record
-from perfharness.testing.nvml_settings import SETTERS, initial_state, overridden
-from perfharness.testing.nvml_state import NvmlState, StateFile, StateInMemory
-from perfharness.testing.nvml_values import argument_key, device, from_json
+from perfharness.telemetry.nvml import VALUE_MEMBERS
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, device, from_json, read_record
+from perfharness.testing.nvml_settings import SETTERS, NvmlState, SharedState, change, initial_state, overridden
 from perfharness.testing.steps import Steps
 
 NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
@@ -30,8 +30,6 @@ NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
 
 NVML_STATE = "PERFHARNESS_NVML_STATE"
 """File with the setters' changes, shared by all processes of a test; without it each process has its own state."""
-
-VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 @dataclass(frozen=True)
@@ -80,26 +78,20 @@ class ReplayedNvml:
     ) -> None:
         self._record = record
         self._clock_ns = clock_ns
-        self._calls = {argument_key(call.function, call.arguments): call for call in record.calls}
+        self._calls = {_call_key(call.function, call.arguments): call for call in record.calls}
         self._fields = {(item.device, item.field, item.scope): item for item in record.fields}
         self._samples = {(item.device, item.kind): item for item in record.samples}
-        initial = initial_state(record)
-        initial.begin_monotonic_ns, initial.begin_unix_ns = clock_ns(), unix_ns()
-        self.state = StateInMemory(initial) if state_path is None else StateFile(state_path, initial)
-        begin = self.state.read()
+        initial = NvmlState(devices=initial_state(record), begin_monotonic_ns=clock_ns(), begin_unix_ns=unix_ns())
+        self._state = SharedState(state_path, initial)
+        begin = self._state.read()
         self._begin_ns, self._begin_unix_us = begin.begin_monotonic_ns, begin.begin_unix_ns // 1000
         self.steps = steps or Steps()
         self._opened = 0
         self._special: dict[str, Callable[..., Any]] = {
-            "nvmlInit": self._init,
-            "nvmlInitWithFlags": self._init,
             "nvmlShutdown": self._shutdown,
-            "nvmlDeviceGetHandleByUUID": self._handle_by_uuid,
             "nvmlDeviceGetFieldValues": self._field_values,
             "nvmlDeviceGetSamples": self._device_samples,
-            "nvmlDeviceGetCpuAffinity": partial(self._affinity, "nvmlDeviceGetCpuAffinity"),
-            "nvmlDeviceGetMemoryAffinity": partial(self._affinity, "nvmlDeviceGetMemoryAffinity"),
-            "nvmlDeviceGetCpuAffinityWithinScope": partial(self._affinity, "nvmlDeviceGetCpuAffinityWithinScope"),
+            "nvmlDeviceGetCpuAffinity": self._affinity,
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +102,7 @@ class ReplayedNvml:
 
     def settings(self) -> NvmlState:
         """The machine's current settings, for assertions."""
-        return self.state.read()
+        return self._state.read()
 
     def _step(self, name: str, *arguments: Any) -> Any:
         error = self.steps.before(name)
@@ -121,7 +113,7 @@ class ReplayedNvml:
         return answer
 
     def _answer(self, name: str, arguments: Sequence[Any]) -> Any:
-        if name in ("nvmlInit", "nvmlInitWithFlags"):
+        if name == "nvmlInit":
             return self._init()
         if not self._opened:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
@@ -129,30 +121,27 @@ class ReplayedNvml:
             return self._special[name](*arguments)
         if name in SETTERS:
             return self._set(name, *arguments)
-        return self._value(self._recorded(name, list(arguments)), name, arguments)
+        value = self._recorded(name, *arguments)
+        state = self._device_state(arguments[0]) if arguments else None
+        return value if state is None else overridden(name, arguments[1:], value, state)
 
-    def _init(self, _flags: int = 0) -> None:
-        recorded = self._calls.get(argument_key("nvmlInit", []))
-        if recorded is not None:
-            self._value(recorded.answers[0], "nvmlInit", ())
+    def _init(self) -> None:
+        if _call_key("nvmlInit", []) in self._calls:
+            self._recorded("nvmlInit")
         self._opened += 1
 
     def _shutdown(self) -> None:
         self._opened -= 1
 
-    def _handle_by_uuid(self, uuid: str | bytes) -> Handle:
-        text = uuid.decode() if isinstance(uuid, bytes) else uuid
-        known = argument_key("nvmlDeviceGetUUID", [device(text)])
-        if known not in self._calls:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return Handle(text)
-
-    def _recorded(self, name: str, arguments: list[Any]) -> Recorded:
+    def _recorded(self, name: str, *arguments: Any) -> Any:
         plain = [device(item.uuid) if isinstance(item, Handle) else item for item in arguments]
-        call = self._calls.get(argument_key(name, plain))
+        call = self._calls.get(_call_key(name, plain))
         if call is None:  # as from a driver without the function
-            return Recorded(error=pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return self._at_now(call.at_ns, call.answers)
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        recorded = self._at_now(call.at_ns, call.answers)
+        if recorded.error is not None:
+            raise pynvml.NVMLError(recorded.error)
+        return from_json(recorded.value, Handle)
 
     def _now_ns(self) -> int:
         return self._clock_ns() - self._begin_ns
@@ -160,19 +149,12 @@ class ReplayedNvml:
     def _at_now(self, at_ns: Sequence[int], answers: Sequence[Recorded]) -> Recorded:
         return answers[max(0, bisect.bisect_right(at_ns, self._now_ns()) - 1)]
 
-    def _value(self, recorded: Recorded, name: str, arguments: Sequence[Any]) -> Any:
-        if recorded.error is not None:
-            raise pynvml.NVMLError(recorded.error)
-        value = from_json(recorded.value, Handle)
-        if arguments and isinstance(arguments[0], Handle):
-            state = self.state.read().devices.get(arguments[0].uuid)
-            if state is not None:
-                return overridden(name, arguments[1:], value, state)
-        return value
+    def _device_state(self, handle: Any) -> Any:
+        return self._state.read().devices.get(handle.uuid) if isinstance(handle, Handle) else None
 
     def _set(self, name: str, handle: Handle, *arguments: int) -> None:
-        with self.state.changing() as state:
-            SETTERS[name](self._record, handle.uuid, state.devices.get(handle.uuid), *arguments)
+        with self._state.changing() as state:
+            change(self._record, handle.uuid, state.devices.get(handle.uuid), name, arguments)
 
     def _field_values(self, handle: Handle, ids: Sequence[int | Sequence[int]]) -> list[Any]:
         return [self._field_value(handle, *([item, 0] if isinstance(item, int) else item)) for item in ids]
@@ -193,7 +175,7 @@ class ReplayedNvml:
         if recorded is None:
             return Recorded(error=pynvml.NVML_ERROR_NOT_SUPPORTED)
         answer = self._at_now(recorded.at_ns, recorded.answers)
-        state = self.state.read().devices.get(handle.uuid)
+        state = self._device_state(handle)
         limits = (pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT, pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT)
         if answer.error is None and state is not None and recorded.field in limits:
             return Recorded(value=state.power_limit_mw)
@@ -203,25 +185,20 @@ class ReplayedNvml:
         recorded = self._samples.get((handle.uuid, kind))
         if recorded is None or recorded.error is not None:
             raise pynvml.NVMLError(recorded.error if recorded else pynvml.NVML_ERROR_NOT_SUPPORTED)
-        found = self._buffered(recorded, last_seen_us)
-        if not found:  # NVML's answer when nothing is newer
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return recorded.value_type, found
-
-    def _buffered(self, recorded: RecordedSamples, last_seen_us: int) -> list[Any]:
         end = bisect.bisect_right(recorded.at_us, self._now_ns() // 1000)
-        found = []
-        for position in range(max(0, end - recorded.capacity), end):
-            taken_us = self._begin_unix_us + recorded.at_us[position]
-            if taken_us > last_seen_us:
-                sample = pynvml.c_nvmlSample_t(timeStamp=taken_us)
-                setattr(sample.sampleValue, VALUE_MEMBERS[recorded.value_type], recorded.values[position])
-                found.append(sample)
-        return found
+        first = max(end - recorded.capacity, bisect.bisect_right(recorded.at_us, last_seen_us - self._begin_unix_us), 0)
+        if first >= end:  # NVML's answer when nothing is newer
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        samples = []
+        for at_us, value in zip(recorded.at_us[first:end], recorded.values[first:end], strict=True):
+            samples.append(pynvml.c_nvmlSample_t(timeStamp=self._begin_unix_us + at_us))
+            setattr(samples[-1].sampleValue, VALUE_MEMBERS[recorded.value_type], value)
+        return recorded.value_type, samples
 
-    def _affinity(self, name: str, handle: Handle, size: int, *scope: int) -> Any:
-        """CPU and memory node sets fill as many 64-bit words as the caller provides."""
-        words = self._value(self._recorded(name, [handle, *scope]), name, ())
-        if any(words[size:]):
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-        return (ctypes.c_ulonglong * size)(*words[:size])
+    def _affinity(self, handle: Handle, size: int) -> Any:
+        """CPU sets fill as many 64-bit words as the caller provides."""
+        return (ctypes.c_ulonglong * size)(*self._recorded("nvmlDeviceGetCpuAffinity", handle)[:size])
+
+
+def _call_key(function: str, arguments: list[Any]) -> str:
+    return json.dumps([function, arguments], sort_keys=True)

@@ -62,23 +62,20 @@ class Steps:
     def before(self, name: str) -> int | None:
         """A step begins; returns the NVML error code that it is to fail with, or None."""
         self.count += 1
-        self._apply_faults(name, "before")
-        return next((fault.error for fault in self._planned(name, "before") if fault.error is not None), None)
+        return self._apply_faults(name, "before")
 
     def after(self, name: str) -> None:
         """The latest step is done."""
         self._apply_faults(name, "after")
 
-    def _planned(self, name: str, when: str) -> list[Fault]:
-        return [
-            fault
-            for fault in self.faults
-            if fault.when == when and fault.step in (None, self.count) and fnmatchcase(name, fault.name)
-        ]
-
-    def _apply_faults(self, name: str, when: str) -> None:
-        for fault in self._planned(name, when):
+    def _apply_faults(self, name: str, when: str) -> int | None:
+        for fault in self.faults:
+            if fault.when != when or fault.step not in (None, self.count) or not fnmatchcase(name, fault.name):
+                continue
             if fault.signal is not None:
                 os.kill(os.getpid(), signal.Signals[fault.signal])
             if fault.raises:
                 raise InjectedError(f"{when} step {self.count}, {name}")
+            if fault.error is not None:
+                return fault.error
+        return None

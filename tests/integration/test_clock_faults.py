@@ -15,7 +15,7 @@ import pytest
 
 from perfharness.telemetry.clocks import STATE_DIR
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.nvml_state import NvmlState
+from perfharness.testing.nvml_settings import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE, replay_environment
 from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
 

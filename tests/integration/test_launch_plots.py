@@ -12,7 +12,7 @@ import pytest
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import replay_environment
 
 pytest.importorskip("altair")

@@ -18,9 +18,8 @@ from perfharness.telemetry.clock_settings import refusal_lines, step_lines
 from perfharness.telemetry.clocks import MIG_REASON, ClockOwner, ClockState, GpuClocks, changed_gpus, restore
 from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
-from perfharness.testing.nvml_record import NvmlRecord, read_record
-from perfharness.testing.nvml_state import DeviceState
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, device, read_record
+from perfharness.testing.nvml_settings import DeviceState
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness.testing.steps import Fault, InjectedError, Steps
 

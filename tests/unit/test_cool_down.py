@@ -9,8 +9,7 @@ import pynvml
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine
-from perfharness.testing.nvml_record import NvmlRecord, Recorded
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.companions.cool_down import not_cooled
 

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.doctor import Health, check_gpus
 from perfharness_launcher.plan.gpus import find_gpus

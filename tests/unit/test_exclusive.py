@@ -18,8 +18,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, value
-from perfharness.testing.nvml_record import NvmlRecord
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, device
 from perfharness.testing.replayed_nvml import ReplayedNvml, replay_environment
 from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run

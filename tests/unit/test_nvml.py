@@ -23,11 +23,12 @@ from perfharness.testing.nvml_cards import (
     h100_machine,
     mig_uuid,
 )
-from perfharness.testing.nvml_record import NvmlRecord, read_record
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, device, read_record
 from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml, replay_environment
 from perfharness.testing.steps import STEP_FAULTS, Fault, Steps, faults_to_json
 from perfharness_launcher.plan.gpus import find_gpus
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Clock:
@@ -158,8 +159,7 @@ def test_what_is_set_is_what_is_read() -> None:
         assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1980).ok
         assert gpu.ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS).value == 1980
         assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1981).refusal is Refusal.INVALID_ARGUMENT
-        assert gpu.ask("nvmlDeviceResetApplicationsClocks").ok
-        assert gpu.ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS).value == 1755
+        assert list(gpu.ask("nvmlDeviceGetCpuAffinity", 1).value) == [0xFFFF]
 
 
 def test_settings_that_the_card_does_not_have_cannot_be_set() -> None:
@@ -170,11 +170,6 @@ def test_settings_that_the_card_does_not_have_cannot_be_set() -> None:
     with open_nvml(replay(record)) as nvml:
         answer = nvml.devices[0].ask("nvmlDeviceSetApplicationsClocks", 2619, 1980)
     assert answer.refusal is Refusal.NOT_SUPPORTED
-
-
-def test_affinity_comes_in_as_many_words_as_asked_for() -> None:
-    with open_nvml(replay()) as nvml:
-        assert list(nvml.devices[0].ask("nvmlDeviceGetCpuAffinity", 1).value) == [0xFFFF]
 
 
 def test_a_record_survives_the_disk(tmp_path: Path) -> None:
@@ -224,3 +219,62 @@ def test_the_launcher_sees_the_same_devices() -> None:
     facts = find_gpus(replay(h100_machine(2, mig_instances={0: 1})))
     assert [(gpu.uuid, gpu.mig) for gpu in facts.gpus] == [(mig_uuid(0, 0), True), (gpu_uuid(1), False)]
     assert (facts.driver, facts.cuda_driver) == ("580.65.06", (13, 0))
+
+
+REAL_UUID = "GPU-5f0c3b1a-1111-2222-3333-444455556666"
+
+
+def test_a_record_of_a_replay_answers_as_the_first_one_did(tmp_path: Path) -> None:
+    """scripts/record_nvml, on a machine where nothing may be set; made-up names stand for the real ones."""
+    first = h100_machine(2, mig_instances={1: 2})
+    error(first, "nvmlDeviceGetTotalEnergyConsumption", device(gpu_uuid(1)), code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    power = first.call("nvmlDeviceGetPowerUsage", device(gpu_uuid(0)))
+    assert power is not None
+    power.at_ns, power.answers = [0, 400_000_000], [power.answers[0], Recorded(value=123_456)]
+    text = first.model_dump_json().replace(gpu_uuid(0), REAL_UUID)
+    source = NvmlRecord.model_validate_json(text).write(tmp_path / "source.json")
+    target = tmp_path / "record.json.gz"
+    no_setter = faults_to_json(Fault(name="nvmlDevice*Set*", raises=True), Fault(name="nvmlDeviceReset*", raises=True))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/record_nvml"), "-o", str(target), "--seconds", "1", "--load", "true"],
+        env={**os.environ, **replay_environment(source), STEP_FAULTS: no_setter}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    second = read_record(target)
+    assert REAL_UUID not in second.model_dump_json()
+    for call in first.calls:
+        again = second.call(call.function, *call.arguments)
+        assert again is not None, call.function
+        answer, before = again.answers[0], call.answers[0]
+        if "Affinity" in call.function:  # asked for with more words
+            answer = answer.model_copy(update={"value": answer.value[: len(before.value)]})
+        assert answer == before, call.function
+    fields = {(item.device, item.field, item.scope): item for item in second.fields}
+    for item in first.fields:
+        assert fields[item.device, item.field, item.scope].answers[0] == item.answers[0]
+    changed = second.call("nvmlDeviceGetPowerUsage", device(gpu_uuid(0)))
+    assert changed is not None
+    assert ([answer.value for answer in changed.answers], changed.at_ns[1] > 0) == ([70_000, 123_456], True)
+    with open_nvml(ReplayedNvml(second)) as nvml:
+        assert [item.uuid for item in nvml.devices] == [gpu_uuid(0), gpu_uuid(1), mig_uuid(1, 0), mig_uuid(1, 1)]
+        assert nvml.devices[0].ask("nvmlDeviceGetSamples", 0, 0).ok
+
+
+H200 = ROOT / "tests" / "nvml" / "h200.json.gz"
+
+
+def test_the_record_of_a_real_h200_answers_as_the_card_did() -> None:
+    record = read_record(H200)
+    assert {part[:36] for part in record.model_dump_json().split("GPU-")[1:]} == {gpu_uuid(0)[4:]}
+    now, reasons, seen = 0, 0, []
+    with open_nvml(ReplayedNvml(record, clock_ns=lambda: now)) as nvml:
+        gpu = nvml.devices[0]
+        assert gpu.ask("nvmlDeviceGetName").value == "NVIDIA H200"
+        assert not gpu.ask("nvmlDeviceGetFanSpeed").ok  # it is cooled by the chassis
+        for second in range(60):
+            now = second * 1_000_000_000
+            seen.append(gpu.ask("nvmlDeviceGetPowerUsage").value / 1000)
+            reasons |= gpu.ask("nvmlDeviceGetCurrentClocksEventReasons").value
+    assert max(seen[:8]) < 150
+    assert max(seen) > 600
+    assert reasons & pynvml.nvmlClocksEventReasonSwPowerCap

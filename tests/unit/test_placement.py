@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, parse_cpu_list, read_topology

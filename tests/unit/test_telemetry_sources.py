@@ -29,8 +29,7 @@ from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness.telemetry.process_tree import ProcessTree
 from perfharness.telemetry.source import Keys, Source, Tape, TrackedProcess
 from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_record import NvmlRecord
-from perfharness.testing.nvml_values import device
+from perfharness.testing.nvml_record import NvmlRecord, device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 
 MS = 1_000_000
