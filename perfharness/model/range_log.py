@@ -76,10 +76,7 @@ class RangeAttributes:
 
     def to_json(self) -> bytes:
         """Its line in the file of names."""
-        values = [
-            self.domain, self.message, self.category, self.color, self.category_id, self.double_payload
-        ]  # fmt: skip
-        return dumps(values).encode() + b"\n"
+        return dumps(list(vars(self).values())).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -190,14 +187,12 @@ class RangeLog:
     """The log of one process and of the children that it forks.
 
     Args:
-        folder: where the files are made, with the first event; None: records are held in memory.
+        folder: where the files are made, with the first event.
         clock: gives the time of an event, ns.
         gpu_present: whether the machine has an NVIDIA GPU; None: not checked.
     """
 
-    def __init__(
-        self, folder: str | None = None, clock: Clock = time.perf_counter_ns, gpu_present: bool | None = None
-    ) -> None:
+    def __init__(self, folder: str, clock: Clock = time.perf_counter_ns, gpu_present: bool | None = None) -> None:
         self.folder = folder
         self.facts = _facts(gpu_present)
         self.next_id = itertools.count(1).__next__
@@ -207,17 +202,11 @@ class RangeLog:
         """Why nothing can be written any more."""
 
         self.lost_events = 0
-        self.definitions: list[bytes] = []
-        """Lines of the file of names, where the log is in memory."""
-
-        self.regions: list[memoryview] = []
-        """All that was written, where the log is in memory."""
-
         self._clock = clock
         self._lock = threading.RLock()
         self._local = threading.local()
         self._keys: dict[RangeAttributes, int] = {}
-        self._next_key = 1
+        self._new_keys = itertools.count(1)
         self._names_bytes = 0
         self._inherited: int | None = None  # the parent's file of names, in a forked child that has none of its own yet
         self._reset()
@@ -249,19 +238,11 @@ class RangeLog:
             if key is None:
                 if len(self._keys) >= KEYS_REMEMBERED:
                     self._keys.clear()
-                key = self._keys[attributes] = self._define(attributes)
+                self._append_name(attributes.to_json())
+                key = self._keys[attributes] = next(self._new_keys)
             return key
 
-    def _define(self, attributes: RangeAttributes) -> int:
-        self._append_name(attributes.to_json())
-        key = self._next_key
-        self._next_key += 1
-        return key
-
     def _append_name(self, line: bytes) -> None:
-        if self.folder is None:
-            self.definitions.append(line)
-            return
         if self.failure is not None:
             return
         try:
@@ -276,7 +257,6 @@ class RangeLog:
 
     def _open(self) -> None:
         """Make both files; the one of names first, for records mean nothing without it."""
-        assert self.folder is not None
         os.makedirs(self.folder, exist_ok=True)  # noqa: PTH103 - pathlib costs start-up time
         stem = f"{self.folder}/{self.file_name.removesuffix(LOG_SUFFIX)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
@@ -308,29 +288,21 @@ class RangeLog:
         if self.failure is not None:
             return False
         try:
-            self._region = self._mapped_region()
-        except OSError as error:
-            self.failure = error.strerror or str(error)
-            return False
-        self._region_used = 0
-        if self._file_bytes == REGION_BYTES:
-            self._header = self._region[: HEADER.size]
-            HEADER.pack_into(self._header, 0, MAGIC, self.lost_events)
-            self._region_used = FIRST_CHUNK_BYTES
-        return True
-
-    def _mapped_region(self) -> memoryview:
-        if self.folder is None:
-            region = memoryview(bytearray(REGION_BYTES))
-            self.regions.append(region)
-        else:
             if self._records is None:
                 self._open()
             assert self._records is not None
             _allocate(self._records, self._file_bytes, REGION_BYTES)
-            region = memoryview(mmap.mmap(self._records, REGION_BYTES, offset=self._file_bytes))
+            self._region = memoryview(mmap.mmap(self._records, REGION_BYTES, offset=self._file_bytes))
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+            return False
+        self._region_used = 0
+        if not self._file_bytes:
+            self._header = self._region[: HEADER.size]
+            HEADER.pack_into(self._header, 0, MAGIC, self.lost_events)
+            self._region_used = FIRST_CHUNK_BYTES
         self._file_bytes += REGION_BYTES
-        return region
+        return True
 
     def begin_in_child(self) -> None:
         """In a forked child: what comes now goes to files of its own, and no lock of the parent's is held.
@@ -348,7 +320,7 @@ class RangeLog:
             writer.leave_chunk()
             self._local.writer = writer
         self.facts = _facts(self.facts.gpu_present)
-        self.failure, self.lost_events, self.regions = None, 0, []
+        self.failure, self.lost_events = None, 0
         self._reset()
 
 

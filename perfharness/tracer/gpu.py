@@ -40,25 +40,14 @@ CUDA_SUCCESS = 0
 
 
 @dataclass
-class GpuRecords:
-    """Raw records from CUPTI.
+class GpuTrace:
+    """A running trace.
 
     Args:
         spool: holds the buffers.
         api_names: function names by `(domain, cbid)` of the enabled functions.
-        taken_over: another user of CUPTI took the records during the run.
+        canary: number of a function whose call must leave a record.
     """
-
-    cupti: Cupti
-    spool: GpuSpool
-    api_names: dict[tuple[int, int], str]
-    dropped: int
-    taken_over: bool
-
-
-@dataclass
-class GpuTrace:
-    """A running trace."""
 
     cupti: Cupti
     spool: GpuSpool
@@ -66,20 +55,17 @@ class GpuTrace:
     api_names: dict[tuple[int, int], str] = field(default_factory=dict)
     canary: int | None = None
 
-    def stop(self) -> GpuRecords:
-        """Have CUPTI return all buffers; those in memory stay there until the process ends."""
+    def stop(self) -> tuple[int, bool]:
+        """Have CUPTI return all buffers; those in memory stay there until the process ends.
+
+        Returns how many records CUPTI dropped, and whether another user of CUPTI took them during the run.
+        """
         self.spool.stop()
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
         for kind in OPERATION_KINDS:
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
-        return GpuRecords(
-            cupti=self.cupti,
-            spool=self.spool,
-            api_names=self.api_names,
-            dropped=self.cupti.dropped_records(),
-            taken_over=taken_over,
-        )
+        return self.cupti.dropped_records(), taken_over
 
     def _was_taken_over(self) -> bool:
         """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""

@@ -20,95 +20,34 @@ if TYPE_CHECKING:
 
 CANARY_FUNCTION = "cuDriverGetVersion"
 
-OPERATION_NAMES = {
-    cupti.KIND_CONCURRENT_KERNEL: "kernels",
-    cupti.KIND_MEMCPY: "copies",
-    cupti.KIND_MEMCPY_PEER: "peer copies",
-    cupti.KIND_MEMSET: "memsets",
-    cupti.KIND_GRAPH_TRACE: "graph launches",
-}
 
-
-class GpuTables:
-    """Writes the GPU tables, block by block.
+def write(
+    file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
+) -> list[str]:
+    """Write the GPU tables; returns the problems found, one sentence each.
 
     Args:
         api_names: names of API functions by domain and number.
     """
-
-    def __init__(self, file: TraceFile, session: Session, api_names: dict[tuple[int, int], str]) -> None:
-        self._file = file
-        self._session = session
-        self._api_names = api_names
-        self._names = _KernelNames(file)
-        self._untimed: dict[str, int] = {}
-        self._operations = 0
-        self._calls = np.zeros(1, dtype=np.bool_)  # by correlation id: whether its call was recorded
-        self._without_call = np.empty(0, dtype=np.int64)
-
-    def add(self, records: dict[int, Columns]) -> None:
-        """Write a block of records."""
-        file = self._file
-        self._note_calls(_write_api(file, self._session, records, self._api_names))
-        for kind, name in OPERATION_NAMES.items():
-            if kind not in records:
-                continue
-            columns, untimed = _timed(records[kind])
-            self._untimed[name] = self._untimed.get(name, 0) + untimed
-            _WRITERS[kind](file, _common(columns, self._session), columns, self._names)
-            self._operations += len(columns["start"])
-            self._without_call = np.r_[self._without_call, columns["correlation"].astype(np.int64)]
-        known = self._without_call < len(self._calls)
-        known[known] = self._calls[self._without_call[known]]
-        self._without_call = self._without_call[~known]
-
-    def _note_calls(self, correlations: NDArray[Any]) -> None:
-        if len(correlations) == 0:
-            return
-        last = int(correlations.max())
-        if last >= len(self._calls):
-            grown = np.zeros(max(last + 1, 2 * len(self._calls)), dtype=np.bool_)
-            grown[: len(self._calls)] = self._calls
-            self._calls = grown
-        self._calls[correlations] = True
-
-    def finish(self) -> list[str]:
-        """Problems found, one sentence each."""
-        self._file.make(schema.TABLE_API)
-        diagnostics = [
-            f"CUPTI gave no times for {untimed} {name}; they are missing in this trace."
-            for name, untimed in self._untimed.items()
-            if untimed
-        ]
-        missing = len(self._without_call)
-        if missing:
-            diagnostics.append(
-                f"{missing} of {self._operations} GPU operations were started by calls that were not recorded; "
-                "no range counts them."
-            )
-        return diagnostics
-
-
-class _KernelNames:
-    """String ids of the three names of each kernel, by the pointer to its name."""
-
-    def __init__(self, file: TraceFile) -> None:
-        self._file = file
-        self._demangler = Demangler()
-        self._ids: dict[int, tuple[int, int, int]] = {}
-
-    def ids(self, pointers: NDArray[Any]) -> NDArray[np.int64]:
-        """Demangled, short and mangled, a column each."""
-        unique, which = np.unique(pointers, return_inverse=True)
-        return np.asarray([self._of(pointer) for pointer in unique.tolist()], dtype=np.int64)[which]
-
-    def _of(self, pointer: int) -> tuple[int, int, int]:
-        found = self._ids.get(pointer)
-        if found is None:
-            name = self._demangler.name(_text(pointer))
-            string_id = self._file.string_id
-            found = self._ids[pointer] = string_id(name.demangled), string_id(name.short), string_id(name.mangled)
-        return found
+    calls = _write_api(file, session, records, api_names)
+    diagnostics = []
+    started_by = [np.empty(0, dtype=np.uint32)]
+    for kind, (operations, write_rows) in _WRITERS.items():
+        if kind not in records:
+            continue
+        columns, untimed = _timed(records[kind])
+        if untimed:
+            diagnostics.append(f"CUPTI gave no times for {untimed} {operations}; they are missing in this trace.")
+        write_rows(file, _common(columns, session), columns)
+        started_by.append(columns["correlation"])
+    correlations = np.concatenate(started_by)
+    missing = int(np.count_nonzero(~np.isin(correlations, calls)))
+    if missing:
+        diagnostics.append(
+            f"{missing} of {len(correlations)} GPU operations were started by calls that were not recorded; "
+            "no range counts them."
+        )
+    return diagnostics
 
 
 def _timed(columns: Columns) -> tuple[Columns, int]:
@@ -130,8 +69,12 @@ def _common(columns: Columns, session: Session) -> dict[str, Any]:
     }
 
 
-def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns, kernel_names: _KernelNames) -> None:
-    names = kernel_names.ids(columns["name"]).reshape(-1, 3)
+def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
+    pointers, which = np.unique(columns["name"], return_inverse=True)
+    demangler = Demangler()
+    kernels = [demangler.name(_text(pointer)) for pointer in pointers.tolist()]
+    ids = [[file.string_id(text) for text in (kernel.demangled, kernel.short, kernel.mangled)] for kernel in kernels]
+    names = np.asarray(ids, dtype=np.int64).reshape(-1, 3)[which]
     values = {
         **common,
         "demangledName": names[:, 0],
@@ -156,7 +99,7 @@ def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns, ke
     file.insert_columns(schema.TABLE_KERNEL, values, len(columns["start"]))
 
 
-def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
+def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
     values = {
         **common,
         "bytes": columns["bytes"],
@@ -174,7 +117,7 @@ def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns, _: 
     file.insert_columns(schema.TABLE_MEMCPY, values, len(columns["start"]))
 
 
-def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
+def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
     values = {
         **common,
         "value": columns["value"],
@@ -185,18 +128,18 @@ def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns, _:
     file.insert_columns(schema.TABLE_MEMSET, values, len(columns["start"]))
 
 
-def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns, _: _KernelNames) -> None:
+def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
     # CUPTI records the executable graph's id only; the id of its source graph, which nsys has too, is missing.
     values = {**common, "graphId": columns["graph"], "graphExecId": columns["graph"]}
     file.insert_columns(schema.TABLE_GRAPH, values, len(columns["start"]))
 
 
 _WRITERS = {
-    cupti.KIND_CONCURRENT_KERNEL: _write_kernels,
-    cupti.KIND_MEMCPY: _write_copies,
-    cupti.KIND_MEMCPY_PEER: _write_copies,
-    cupti.KIND_MEMSET: _write_memsets,
-    cupti.KIND_GRAPH_TRACE: _write_graphs,
+    cupti.KIND_CONCURRENT_KERNEL: ("kernels", _write_kernels),
+    cupti.KIND_MEMCPY: ("copies", _write_copies),
+    cupti.KIND_MEMCPY_PEER: ("peer copies", _write_copies),
+    cupti.KIND_MEMSET: ("memsets", _write_memsets),
+    cupti.KIND_GRAPH_TRACE: ("graph launches", _write_graphs),
 }
 
 
@@ -204,7 +147,8 @@ def _write_api(
     file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
 ) -> NDArray[Any]:
     """Write the API calls of both APIs; their correlation ids."""
-    found = []
+    file.make(schema.TABLE_API)
+    found = [np.empty(0, dtype=np.uint32)]
     for kind, domain, event_class in (
         (cupti.KIND_RUNTIME, cupti.DOMAIN_RUNTIME, schema.EVENT_CLASS_RUNTIME),
         (cupti.KIND_DRIVER, cupti.DOMAIN_DRIVER, schema.EVENT_CLASS_DRIVER),
@@ -227,7 +171,7 @@ def _write_api(
         }
         file.insert_columns(schema.TABLE_API, values, len(columns["start"]))
         found.append(columns["correlation"])
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint32)
+    return np.concatenate(found)
 
 
 def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:
@@ -236,9 +180,7 @@ def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:
 
 
 def _null_where_zero(values: NDArray[Any]) -> Any:
-    if not values.any():
-        return None
-    return [value or None for value in values.tolist()]
+    return np.ma.masked_equal(values, 0)
 
 
 def _text(pointer: int) -> str:

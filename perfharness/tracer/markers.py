@@ -28,57 +28,33 @@ PAYLOAD_DOUBLE, PAYLOAD_UINT64, PAYLOAD_INT64 = 0, 1, 4
 DEFAULT_DOMAIN = "NVTX"
 
 
-def ended(marker: Columns) -> Any:
-    """Which marker records are complete: instantaneous, or a range whose end is there too."""
-    begins = (marker["flags"] & FLAG_START) != 0
-    ends = (marker["flags"] & FLAG_END) != 0
-    whole = np.intersect1d(marker["id"][begins], marker["id"][ends])
-    return np.isin(marker["id"], whole) | ((marker["flags"] & FLAG_INSTANTANEOUS) != 0)
-
-
-def table(
-    file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int], wanted: Any = None
-) -> dict[str, Any]:
-    """Rows of `nvtx_table`; times are `perf_counter_ns`.
-
-    Args:
-        wanted: which of the marker records get rows; those of ranges that may still end are used only to find ranges
-            that cross them. None: all.
-    """
+def table(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int]) -> dict[str, Any]:
+    """Rows of `nvtx_table`; times are `perf_counter_ns`."""
     marker = records[cupti.KIND_MARKER]
-    wanted = np.ones(len(marker["id"]), dtype=np.bool_) if wanted is None else wanted
-    is_final = bool(wanted.all())
     begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)
     ends = np.flatnonzero((marker["flags"] & FLAG_END) != 0)
     instantaneous = (marker["flags"][begins] & FLAG_INSTANTANEOUS) != 0
     closing = _match(marker["id"][begins], marker["id"][ends])
     found = (closing >= 0) & ~instantaneous
-    at = ends[closing] if len(ends) else np.zeros(len(begins), dtype=np.int64)
-    end = np.full(len(begins), NO_END, dtype=np.int64)
-    end[found] = marker["timestamp"][at[found]].astype(np.int64)
-    end_thread = np.full(len(begins), NO_END, dtype=np.int64)
+    at = ends[closing[found]]
     threads = marker["thread"].astype(np.int64)
-    elsewhere = found.copy()
-    elsewhere[found] = threads[at[found]] != threads[begins[found]]
-    end_thread[elsewhere] = threads[at[elsewhere]]
-    start = marker["timestamp"][begins].astype(np.int64)
-    of_thread = (marker["object_kind"][begins] == OBJECT_THREAD) & ~elsewhere
-    # Open ranges end after all records of this block, unless it is the last one.
-    reach = end if is_final else np.where(found, end, np.iinfo(np.int64).max)
-    among = of_thread & (found if is_final else ~instantaneous)
-    nested = of_thread & ~_crossing(start, reach, threads[begins], marker["domain"][begins], among)
-    ranges = np.where(nested, schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE)
-    rows = {
-        "event_type": np.where(instantaneous, schema.NVTX_MARK_EVENT, ranges).astype(np.int64),
+    start, thread = marker["timestamp"][begins].astype(np.int64), threads[begins]
+    end, end_thread = np.full((2, len(begins)), NO_END, dtype=np.int64)
+    end[found] = marker["timestamp"][at]
+    end_thread[found] = np.where(threads[at] != thread[found], threads[at], NO_END)
+    on_stack = (marker["object_kind"][begins] == OBJECT_THREAD) & (end_thread == NO_END)
+    nested = on_stack & ~_crossing(start, end, thread, marker["domain"][begins], on_stack & found)
+    event_type = np.where(nested, schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE)
+    return {
+        "event_type": np.where(instantaneous, schema.NVTX_MARK_EVENT, event_type),
         "start": start,
         "end": end,
-        "thread": threads[begins],
+        "thread": thread,
         "end_thread": end_thread,
         "domain": _by_pointer(marker["domain"][begins], lambda text: domain_id(_domain_name(text))),
         "text": _by_pointer(marker["name"][begins], lambda text: file.string_id(text or "")),
         **_data(marker["id"][begins], records.get(cupti.KIND_MARKER_DATA)),
     }
-    return {name: values[wanted[begins]] for name, values in rows.items()}
 
 
 def _domain_name(text: str | None) -> str | None:

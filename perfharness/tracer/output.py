@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
-from perfharness.tracer.ranges import read_log
+from perfharness.tracer.ranges import read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
@@ -144,7 +144,7 @@ def _remove_gpu_records(folder: Path) -> None:
 
 def _facts(path: Path) -> LogFacts | None:
     with contextlib.suppress(OSError, ValueError):
-        return read_log(path).facts
+        return read_facts(path)
     return None
 
 
@@ -161,14 +161,10 @@ def _is_alive(path: Path) -> bool:
 
 
 def _fill(file: TraceFile, session: Session) -> None:
-    blocks, meta, api_names = gpu_records(session)
-    if meta[schema.META_CUDA_TRACED] == "yes":
-        tables, markers = gpu_tables.GpuTables(file, session, api_names), nvtx_table.MarkerTable(file, session)
-        for records in blocks:
-            tables.add(records)
-            markers.add(records)
-        markers.finish()
-        session.diagnostics.extend(tables.finish())
+    records, meta = gpu_records(session)
+    if session.gpu is not None and records is not None:
+        session.diagnostics.extend(gpu_tables.write(file, session, records, session.gpu.api_names))
+        nvtx_table.write_markers(file, session, records)
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     _write_session(file, session.origin_unix_ns, session.end_ns - session.origin_ns, captured)
     process = schema.global_tid(session.pid, 0)
@@ -187,10 +183,8 @@ def _fill(file: TraceFile, session: Session) -> None:
     file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
 
 
-def gpu_records(session: Session) -> tuple[Iterable[dict[int, Columns]], dict[str, str], dict[tuple[int, int], str]]:
-    """Blocks of decoded records by kind (none where the GPU was not traced), metadata about it,
-    and the names of API functions by domain and number.
-    """
+def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, str]]:
+    """Decoded records by kind (None where the GPU was not traced), and metadata about it."""
     meta = {
         schema.META_CUDA_TRACED: "no",
         schema.META_CUDA_USED: "yes" if _cuda_was_used() else "no",
@@ -200,21 +194,22 @@ def gpu_records(session: Session) -> tuple[Iterable[dict[int, Columns]], dict[st
     if session.gpu is not None:
         meta[schema.META_CUPTI_VERSION] = f"{session.gpu.cupti.version} ({session.gpu.cupti.path})"
         try:
-            raw = session.gpu.stop()
-            meta[schema.META_DROPPED_RECORDS] = str(raw.dropped)
-            if raw.taken_over:
+            dropped, taken_over = session.gpu.stop()
+            meta[schema.META_DROPPED_RECORDS] = str(dropped)
+            if taken_over:
                 reason = "another user of CUPTI (torch.profiler?) took the records while the script ran"
             else:
-                check_lengths(raw.cupti, raw.spool.buffers())
+                check_lengths(session.gpu.cupti, session.gpu.spool.buffers())
+                records = decode(session.gpu.cupti, session.gpu.spool.buffers())
                 meta[schema.META_CUDA_TRACED] = "yes"
-                return decode(raw.cupti, raw.spool.buffers()), meta, raw.api_names
+                return records, meta
         except (cupti.CuptiError, LayoutError, OSError) as error:
             reason = f"CUPTI's records could not be read: {error}"
     if reason:
         meta[schema.META_CUDA_UNTRACED_REASON] = reason
         if session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
             session.diagnostics.append(f"GPU work is not in this trace: {reason}.")
-    return (), meta, {}
+    return None, meta
 
 
 def _cuda_was_used() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ Columns = dict[str, NDArray[Any]]
 RECORDS_CHECKED = 4096
 """Number of records of each run that CUPTI itself walks, to check their lengths against `layouts`."""
 
-BUFFERS_OF_BLOCK = 32
-
 _WORD_BYTES = 8
 
 
@@ -27,11 +25,10 @@ class LayoutError(Exception):
     """The records differ from `layouts`; decoding them would give wrong numbers."""
 
 
-def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> Iterator[dict[int, Columns]]:
-    """Columns of each kind that occurs, some buffers at a time, in buffer order."""
+def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> dict[int, Columns]:
+    """Columns of each kind that occurs, in buffer order."""
     lengths = record_lengths(cupti.version)
     parts: dict[int, list[Columns]] = {}
-    held = 0
     for address, valid in buffers:
         if valid == 0:
             continue
@@ -40,12 +37,10 @@ def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> Iterator[dict[in
             parts.setdefault(kind, []).append(
                 {name: np.ascontiguousarray(records[name]) for name in LAYOUTS[kind].fields}
             )
-        held += 1
-        if held == BUFFERS_OF_BLOCK:
-            yield {kind: joined_columns(found) for kind, found in parts.items()}
-            parts, held = {}, 0
-    if parts:
-        yield {kind: joined_columns(found) for kind, found in parts.items()}
+    return {
+        kind: {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        for kind, found in parts.items()
+    }
 
 
 def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
@@ -117,8 +112,3 @@ def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArra
     )
     records: NDArray[Any] = gathered.view(dtype)[:, 0]
     return records
-
-
-def joined_columns(parts: list[Columns]) -> Columns:
-    """Records of several blocks as one."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.tables import ENUMERATIONS, TABLES
 
@@ -76,14 +78,17 @@ class TraceFile:
             self._connection.executemany(_statement(table, columns), rows)
 
     def insert_columns(self, table: str, columns: dict[str, Any], count: int) -> None:
-        """Insert `count` rows given as columns: arrays, lists with None for NULL, or one value for all."""
+        """Insert `count` rows given as columns: arrays, whose masked values are NULL, or one value for all."""
         if count == 0:
             return
         self.make(table)
         statement = _statement(table, list(columns))
         for start in range(0, count, ROWS_PER_INSERT):
             stop = min(start + ROWS_PER_INSERT, count)
-            parts = [_slice(values, start, stop) for values in columns.values()]
+            parts = [
+                values[start:stop].tolist() if isinstance(values, np.ndarray) else [values] * (stop - start)
+                for values in columns.values()
+            ]
             self._connection.executemany(statement, zip(*parts, strict=True))
 
     def write_strings(self) -> None:
@@ -103,15 +108,6 @@ class TraceFile:
         if table not in self._made:
             return 0
         return int(self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] or 0)
-
-
-def _slice(values: Any, start: int, stop: int) -> list[Any]:
-    if isinstance(values, list):
-        return values[start:stop]
-    if hasattr(values, "tolist"):
-        part: list[Any] = values[start:stop].tolist()
-        return part
-    return [values] * (stop - start)
 
 
 def _statement(table: str, columns: Sequence[str]) -> str:

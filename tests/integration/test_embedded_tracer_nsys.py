@@ -13,7 +13,8 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes, RangeLog
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, output
+from perfharness.tracer.gpu import GpuTrace
 from perfharness.tracer.layouts import LAYOUTS
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
@@ -106,7 +108,9 @@ def trace(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     }
     meta = {"cuda_traced": "yes", "cuda_used": "no", "gpu_present": "yes", "dropped_records": "0"}
-    monkeypatch.setattr(output, "gpu_records", lambda _: ([records], dict(meta), API_NAMES))
+    monkeypatch.setattr(output, "gpu_records", lambda _: (records, dict(meta)))
+    spool = SimpleNamespace(remove=lambda: None)
+    session.gpu = cast(GpuTrace, SimpleNamespace(api_names=API_NAMES, spool=spool))
     return output.write_trace(session)
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK
-from perfharness.model.range_log import FIRST_CHUNK_BYTES, HAS_PAYLOAD, OP_BITS, RECORD_BYTES, RangeLog
-from perfharness.tracer.ranges import log_in_memory
+from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
+from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
 
 OP_NAMES = {
     range_log.PUSH: "push",
@@ -34,10 +40,26 @@ class Event(NamedTuple):
     time_ns: int = 0
 
 
+class TemporaryLog(RangeLog):
+    """A log in a folder of its own, which is removed with the object."""
+
+    def __init__(self) -> None:
+        super().__init__(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self.folder)
+
+
+def read(log: RangeLog) -> LoggedRanges:
+    """What was recorded until now; a log without a record may have no file yet."""
+    path = Path(log.folder) / log.file_name
+    if path.with_name(path.name.replace(LOG_SUFFIX, NAMES_SUFFIX)).exists() and path.exists():
+        return read_log(path)
+    return LoggedRanges(log.facts, [RangeAttributes(None, "")], 0, np.empty((0, 2), dtype=np.int64))
+
+
 @contextmanager
 def recording() -> Iterator[RangeLog]:
     """A log that recorders made inside write to."""
-    log = RangeLog()
+    log = TemporaryLog()
     range_log.install(log)
     try:
         yield log
@@ -57,22 +79,15 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
 
 
 def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:
-    """What each thread wrote, as it stands in the log's memory."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for number, region in enumerate(log.regions):
-        values = region.cast("B").cast("q").tolist()
-        pairs = list(zip(values[::2], values[1::2], strict=True))
-        at = FIRST_CHUNK_BYTES // RECORD_BYTES if number == 0 else 0
-        while at < len(pairs) and pairs[at][0]:
-            length = (pairs[at][0] >> OP_BITS) // RECORD_BYTES
-            chunk = [pair for pair in pairs[at + 1 : at + length] if pair != (0, 0)]
-            found.setdefault(pairs[at][1], []).extend(chunk)
-            at += length
-    return found
+    """What each thread wrote."""
+    return {
+        thread: [(head, value) for head, value in rows.tolist()]
+        for thread, rows in records_by_thread(read(log).records)
+    }
 
 
 def _decode(log: RangeLog, pairs: list[tuple[int, int]]) -> list[Event]:
-    attributes = log_in_memory(log).attributes
+    attributes = read(log).attributes
     decoded = []
     payload = range_id = 0
     for head, value in pairs:

@@ -22,8 +22,7 @@ from perfharness.annotate.watch import apply_to_module
 from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog
-from perfharness.tracer.ranges import log_in_memory
-from tests.unit.recorder_events import drawn, recording
+from tests.unit.recorder_events import drawn, read, recording
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODULE = "annotated_module"
@@ -257,7 +256,7 @@ def test_the_scripts_own_recorder_is_taken_where_none_is_named(
     with perf.range("pipeline"):
         called()
     assert shown(log) == "pipeline(f())"
-    assert {attributes.category for attributes in log_in_memory(log).attributes} <= {"own", None}
+    assert {attributes.category for attributes in read(log).attributes} <= {"own", None}
 
 
 # ---- what a range itself calls ----

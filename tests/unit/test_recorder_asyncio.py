@@ -13,8 +13,8 @@ from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import RangeLog
-from perfharness.tracer.ranges import decode, joined, log_in_memory
-from tests.unit.recorder_events import Event, drawn, events, recording
+from perfharness.tracer.ranges import decode
+from tests.unit.recorder_events import Event, drawn, events, read, recording
 
 
 @pytest.fixture
@@ -297,11 +297,11 @@ def test_ranges_of_two_recorders_have_numbers_of_their_own(log: RangeLog) -> Non
         await asyncio.gather(one(fast, "f", 2), one(slow, "s", 5), one(again, "a", 3))
 
     asyncio.run(main())
-    decoded = joined(list(decode(log_in_memory(log))))
-    attributes = log_in_memory(log).attributes
+    logged = read(log)
+    table, attributes = decode(logged), logged.attributes
     found = {
         attributes[key].message: (attributes[key].category, end)
-        for key, end, kind in zip(decoded.key, decoded.end, decoded.event_type, strict=True)
+        for key, end, kind in zip(table["key"], table["end"], table["event_type"], strict=True)
         if kind == schema.NVTX_START_END_RANGE
     }
     assert len({end for _, end in found.values()}) == 3

@@ -304,10 +304,10 @@ def test_import_brings_no_library_along() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_recorder_with_the_log_brings_no_library_along() -> None:
+def test_a_recorder_with_the_log_brings_no_library_along(tmp_path: Path) -> None:
     code = (
         "import sys; from perfharness import PerfRecorder\n"
-        "from perfharness.model import range_log; range_log.install(range_log.RangeLog())\n"
+        f"from perfharness.model import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
         "perf = PerfRecorder('rec')\n"
         "with perf.batch(0, total_items=1): pass\n"
         "perf.finalize()\n"

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
-from perfharness.tracer import cupti, gpu, markers, native
+from perfharness.tracer import cupti, gpu, gpu_tables, markers, native
 from perfharness.tracer.cupti import CuptiError
 from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
-from perfharness.tracer.gpu_tables import GpuTables
 from perfharness.tracer.layouts import LAYOUTS
-from perfharness.tracer.nvtx_table import MarkerTable
 from perfharness.tracer.output import write_trace
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
@@ -161,16 +154,14 @@ def test_nvtx_sent_to_cupti_by_a_traced_parent_is_no_other_tool(
 
 def test_dropped_records_are_asked_for(machine: type[FakeCupti]) -> None:
     trace, library = started()
-    raw = trace.stop()
-    assert raw.dropped == 3
+    assert trace.stop() == (3, False)
     assert "cuptiActivityFlushAll" in library.calls
-    assert not raw.taken_over
 
 
 def test_a_canary_that_leaves_no_record_means_taken_over(machine: type[FakeCupti]) -> None:
     trace, _ = started()
     cast(Any, trace.driver).cuDeviceGetCount = lambda count: 0
-    assert trace.stop().taken_over
+    assert trace.stop() == (3, True)
 
 
 def marker_columns(rows: list[dict[str, int]]) -> Columns:
@@ -224,33 +215,6 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
         "o": (push_pop, 15, -1),
     }
     assert table["end_thread"][list(found).index("c")] == 2
-
-
-@given(st.integers(1, 12), st.permutations(range(8)))
-def test_ranges_of_c_libraries_in_blocks(cut: int, order: list[int]) -> None:
-    """However the records fall into blocks, each range is there once, with its end, and of the same kind."""
-    begins = [(number, 10 + number, markers.FLAG_START) for number in range(8)]
-    ends = [(number, 100 + place, markers.FLAG_END) for place, number in enumerate(order)]
-    rows = [
-        {"flags": flags, "timestamp": at, "id": number + 1, "object_kind": markers.OBJECT_THREAD, "thread": 1}
-        for number, at, flags in begins + ends
-    ]
-    blocks = [marker_columns(rows[begin : begin + cut]) for begin in range(0, len(rows), cut)]
-    found = []
-    for parts in (blocks, [marker_columns(rows)]):
-        with TemporaryDirectory() as folder:
-            session = Session(folder, write_trace)
-            session.origin_ns = 0
-            with TraceFile(Path(folder) / "t.sqlite") as file:
-                table = MarkerTable(file, session)
-                for part in parts:
-                    table.add({cupti.KIND_MARKER: part})
-                table.finish()
-            with closing(sqlite3.connect(Path(folder) / "t.sqlite")) as connection:
-                query = f"SELECT start, end, eventType FROM {schema.TABLE_NVTX} ORDER BY start"
-                found.append(connection.execute(query).fetchall())
-    assert found[0] == found[1]
-    assert [(start, end) for start, end, _ in found[0]] == [(10 + n, 100 + order.index(n)) for n in range(8)]
 
 
 BUFFER_BYTES = 4096
@@ -351,8 +315,8 @@ def test_the_thread_writes_by_itself_and_ends(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_work_whose_call_is_in_a_later_block_is_attributed(tmp_path: Path) -> None:
-    """Kernels 1 to 3 come before the calls 1 and 3: 1 of 3 has none."""
+def test_work_whose_call_was_not_recorded_is_reported(tmp_path: Path) -> None:
+    """Kernels 1 to 3 and the calls 1 and 3: 1 of 3 has none."""
     session = Session(str(tmp_path), write_trace)
 
     def columns(kind: int, rows: list[dict[str, int]]) -> Columns:
@@ -362,9 +326,10 @@ def test_work_whose_call_is_in_a_later_block_is_attributed(tmp_path: Path) -> No
     kernels = [{"start": 5, "end": 6, "correlation": number} for number in (1, 2, 3)]
     calls = [{"start": 1, "end": 2, "correlation": number, "cbid": 211} for number in (1, 3)]
     with TraceFile(tmp_path / "t.sqlite") as file:
-        tables = GpuTables(file, session, {(cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel"})
-        tables.add({cupti.KIND_CONCURRENT_KERNEL: columns(cupti.KIND_CONCURRENT_KERNEL, kernels)})
-        tables.add({cupti.KIND_RUNTIME: columns(cupti.KIND_RUNTIME, calls)})
-        diagnostics = tables.finish()
+        records = {
+            cupti.KIND_CONCURRENT_KERNEL: columns(cupti.KIND_CONCURRENT_KERNEL, kernels),
+            cupti.KIND_RUNTIME: columns(cupti.KIND_RUNTIME, calls),
+        }
+        diagnostics = gpu_tables.write(file, session, records, {(cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel"})
     assert len(diagnostics) == 1
     assert diagnostics[0].startswith("1 of 3 ")

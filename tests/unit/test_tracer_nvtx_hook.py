@@ -26,9 +26,9 @@ from perfharness.model.range_log import (
     RangeLog,
 )
 from perfharness.tracer import nvtx_hook
-from perfharness.tracer.ranges import NO_END, RangeEvents, joined, log_in_memory
-from perfharness.tracer.ranges import decode as decoded_blocks
-from tests.unit.recorder_events import records
+from perfharness.tracer.ranges import NO_END, Table
+from perfharness.tracer.ranges import decode as decode_log
+from tests.unit.recorder_events import TemporaryLog, read, records
 
 NAMES = (
     "annotate",
@@ -46,7 +46,7 @@ NAMES = (
 
 @pytest.fixture
 def log() -> RangeLog:
-    return RangeLog()
+    return TemporaryLog()
 
 
 @pytest.fixture
@@ -73,19 +73,21 @@ def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch)
     return package
 
 
-def decode(log: RangeLog) -> RangeEvents:
-    return joined(list(decoded_blocks(log_in_memory(log))))
+def decode(log: RangeLog) -> Table:
+    return decode_log(read(log))
 
 
 def attributes_of(log: RangeLog) -> list[RangeAttributes]:
-    return log_in_memory(log).attributes
+    return read(log).attributes
 
 
 def events(log: RangeLog) -> list[tuple[int, str, str | None, str | int | None]]:
     """(event type, domain, message, category) of everything that begins, in the order of time."""
     table = decode(log)
     rows = []
-    for event_type, key, _ in sorted(zip(table.event_type, table.key, table.start, strict=True), key=lambda r: r[2]):
+    for event_type, key, _ in sorted(
+        zip(table["event_type"], table["key"], table["start"], strict=True), key=lambda r: r[2]
+    ):
         entry = attributes_of(log)[key]
         category = entry.category if entry.category is not None else entry.category_id
         rows.append((int(event_type), entry.message, entry.domain, category))
@@ -103,9 +105,9 @@ def test_functions_of_the_module(nvtx: Any, log: RangeLog) -> None:
         (schema.NVTX_START_END_RANGE, "s", None, None),
     ]
     table = decode(log)
-    assert (table.end[table.event_type != schema.NVTX_MARK_EVENT] != NO_END).all()
-    assert table.payload[table.has_payload].tolist() == [7]
-    assert attributes_of(log)[table.key[table.has_payload][0]].color == 0xFF0000
+    assert (table["end"][table["event_type"] != schema.NVTX_MARK_EVENT] != NO_END).all()
+    assert table["payload"][table["has_payload"]].tolist() == [7]
+    assert attributes_of(log)[table["key"][table["has_payload"]][0]].color == 0xFF0000
 
 
 def test_annotate_as_context_and_decorator(nvtx: Any, log: RangeLog) -> None:
@@ -127,7 +129,7 @@ def test_an_exception_ends_the_range(nvtx: Any, log: RangeLog) -> None:
 
     with pytest.raises(ValueError):  # noqa: PT011 - the type is the point
         fails()
-    assert decode(log).end.tolist() != [NO_END]
+    assert decode(log)["end"].tolist() != [NO_END]
 
 
 def test_one_annotation_used_on_itself_and_on_threads(nvtx: Any, log: RangeLog) -> None:
@@ -142,8 +144,8 @@ def test_one_annotation_used_on_itself_and_on_threads(nvtx: Any, log: RangeLog) 
     for thread in threads:
         thread.join()
     table = decode(log)
-    assert len(table.start) == 16
-    assert (table.end >= table.start).all()
+    assert len(table["start"]) == 16
+    assert (table["end"] >= table["start"]).all()
 
 
 def test_domains_and_reused_attributes(nvtx: Any, log: RangeLog) -> None:
@@ -162,21 +164,21 @@ def test_domains_and_reused_attributes(nvtx: Any, log: RangeLog) -> None:
     domain.mark(attributes)
     assert [row[1:] for row in events(log)] == [("a", "d", "c"), ("b", "d", "c"), ("r", "d", "k"), ("b", "d", "c")]
     table = decode(log)
-    assert sorted(table.payload[table.has_payload].tolist()) == [1, 2, 2]
+    assert sorted(table["payload"][table["has_payload"]].tolist()) == [1, 2, 2]
 
 
 def test_payloads_that_are_doubles(nvtx: Any, log: RangeLog) -> None:
     nvtx.mark("m", payload=2.5)
     table = decode(log)
-    entry = attributes_of(log)[table.key[0]]
+    entry = attributes_of(log)[table["key"][0]]
     assert entry.double_payload
-    assert struct.unpack("<d", struct.pack("<q", int(table.payload[0]))) == (2.5,)
+    assert struct.unpack("<d", struct.pack("<q", int(table["payload"][0]))) == (2.5,)
 
 
 def test_payloads_that_cannot_be_recorded_are_said_once(nvtx: Any, log: RangeLog, diagnostics: list[str]) -> None:
     for _ in range(3):
         nvtx.mark("m", payload=[1, 2])
-    assert len(decode(log).start) == 3
+    assert len(decode(log)["start"]) == 3
     assert len(diagnostics) == 1
     assert "payloads of type list" in diagnostics[0]
 

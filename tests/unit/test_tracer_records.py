@@ -13,7 +13,7 @@ import pytest
 from perfharness.tracer import cupti, records
 from perfharness.tracer.cupti import Cupti, starts_gpu_work
 from perfharness.tracer.layouts import LAYOUTS, is_known, record_lengths
-from perfharness.tracer.records import Columns, LayoutError, check_lengths, joined_columns
+from perfharness.tracer.records import Columns, LayoutError, check_lengths
 
 VERSIONS = [18, 21, 26, 28, 130001, 130101, 130301, 130401, 130500]
 FOREIGN_KIND = 38
@@ -41,10 +41,7 @@ def fake_cupti(version: int, lengths: dict[int, int] | None = None) -> Cupti:
 
 def decode(library: Cupti, buffers: list[tuple[int, int]]) -> dict[int, Columns]:
     check_lengths(library, buffers)
-    blocks = list(records.decode(library, buffers))
-    return {
-        kind: joined_columns([block[kind] for block in blocks if kind in block]) for block in blocks for kind in block
-    }
+    return records.decode(library, buffers)
 
 
 def record(version: int, kind: int, **values: int) -> bytes:
