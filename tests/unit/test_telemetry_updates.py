@@ -1,24 +1,29 @@
+"""How often a source is updated, which readings are new, and the file that is made of a spool with both."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Int64
-from perfharness.telemetry.updates import UpdatePeriod, find_new, find_update_period
+from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
+from perfharness.model.trace import Bool, Int64
+from perfharness.telemetry import spool, store
+from perfharness.telemetry.protocol import Done
+from perfharness.telemetry.source import Columns
+from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
+from perfharness.telemetry.store import read_sample_log
+from perfharness.telemetry.updates import SLACK, UpdatePeriod, find_new, find_update_period
 
 MS = 1_000_000
+GRID = np.arange(2000, dtype=np.int64) * 50 * MS
 
 
 def polled(
-    update_ms: float,
-    polling_ms: float,
-    count: int = 400,
-    *,
-    repeats: float = 0.0,
-    jitter_ms: float = 0.0,
+    update_ms: float, polling_ms: float, count: int = 400, *, repeats: float = 0.0, jitter_ms: float = 0.0,
     seed: int = 1,
 ) -> tuple[Int64, Float64, Int64]:  # fmt: skip
     """Readings of a source that is updated every `update_ms`; the update each of them saw comes last.
@@ -38,73 +43,135 @@ def polled(
 def test_the_update_period_is_found_at_any_polling(polling_ms: float, update_ms: float, repeats: float) -> None:
     times, values, _ = polled(update_ms, polling_ms, 600, repeats=repeats, jitter_ms=2)
     found = find_update_period(times, values)
-    assert found.period_ns is not None
     assert found.resolved
     assert found.period_ns == pytest.approx(update_ms * MS, rel=0.03 if not repeats else 0.25)
-
-
-def test_a_source_faster_than_the_polling_is_not_resolved() -> None:
-    times, values, _ = polled(20, 50)
-    found = find_update_period(times, values)
-    assert found.period_ns == pytest.approx(50 * MS, rel=0.01)
-    assert not found.resolved
-
-
-def test_a_constant_tells_no_period() -> None:
-    times = np.arange(100, dtype=np.int64) * 50 * MS
-    assert find_update_period(times, np.full(100, 1980.0)) == UpdatePeriod(None, 0)
-
-
-def test_changes_without_a_rhythm_tell_no_period() -> None:
-    times = np.arange(2000, dtype=np.int64) * 50 * MS
-    at = np.cumsum([3, 40, 11, 170, 25, 390, 66, 19, 240, 120])  # a temperature crosses a degree
-    values = np.searchsorted(at, np.arange(2000)).astype(np.float64)
-    assert find_update_period(times, values).period_ns is None
 
 
 def test_failed_readings_do_not_count_as_changes() -> None:
     times, values, _ = polled(100, 50)
     whole = find_update_period(times, values)
     values[::7] = np.nan
-    found = find_update_period(times, values)
-    assert found.period_ns == pytest.approx(whole.period_ns, rel=0.2)
+    assert find_update_period(times, values).period_ns == pytest.approx(whole.period_ns, rel=0.2)
 
 
-#   time (ms)   0   50  100 150 200 250 300 350 400
-#   value       5   5   6   6   6   6   6   -   7      updated every 100 ms
-#   new         x       x       x       x       x      said the same at 200 and 300
-def test_repeats_are_told_from_updates_that_say_the_same() -> None:
-    times = np.arange(9, dtype=np.int64) * 50 * MS
-    values = np.array([5, 5, 6, 6, 6, 6, 6, np.nan, 7.0])
-    found = find_new(times, values, UpdatePeriod(100 * MS, 9))
-    assert found.tolist() == [True, False, True, False, True, False, True, False, True]
+def test_no_period_where_there_is_none_to_be_seen() -> None:
+    times, values, _ = polled(20, 50)
+    faster = find_update_period(times, values)
+    assert faster.period_ns == pytest.approx(50 * MS, rel=0.01)
+    assert not faster.resolved
+    assert find_update_period(GRID, np.full(len(GRID), 1980.0)) == UpdatePeriod(None, 0)
+    crossings = np.cumsum([3, 40, 11, 170, 25, 390, 66, 19, 240, 120])  # a temperature crosses a degree
+    irregular = np.searchsorted(crossings, np.arange(len(GRID))).astype(np.float64)
+    assert find_update_period(GRID, irregular).period_ns is None
 
 
-def test_without_a_period_only_changes_are_new() -> None:
-    times = np.arange(6, dtype=np.int64) * 50 * MS
-    values = np.array([np.nan, 5, 5, 5, 6, 6.0])
-    assert find_new(times, values, UpdatePeriod(None, 1)).tolist() == [False, True, False, False, True, False]
+NAN = np.nan
 
 
-def test_no_good_reading_is_no_news() -> None:
-    times = np.arange(3, dtype=np.int64)
-    assert not find_new(times, np.full(3, np.nan), UpdatePeriod(None, 0)).any()
+@pytest.mark.parametrize(
+    ("values", "period_ms", "is_new"),
+    [
+        ([5, 5, 6, 6, 6, 6, 6, NAN, 7], 100, [1, 0, 1, 0, 1, 0, 1, 0, 1]),  # said the same at 200 and 300 ms
+        ([NAN, 5, 5, 5, 6, 6], None, [0, 1, 0, 0, 1, 0]),
+        ([NAN, NAN, NAN], None, [0, 0, 0]),
+    ],
+)
+def test_repeats_are_told_from_updates_that_say_the_same(
+    values: list[float], period_ms: int | None, is_new: list[int]
+) -> None:
+    update = UpdatePeriod(None if period_ms is None else period_ms * MS, 9)
+    assert find_new(GRID[: len(values)], np.asarray(values, dtype=float), update).tolist() == is_new
 
 
 @given(
-    update_ms=st.floats(60, 500),
-    polling_ms=st.floats(5, 50),
-    repeats=st.sampled_from([0.0, 0.3]),
+    update_ms=st.floats(60, 500), polling_ms=st.floats(5, 50), repeats=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_new_readings_are_as_many_as_the_updates_seen(
     update_ms: float, polling_ms: float, repeats: float, seed: int
 ) -> None:
     times, values, update = polled(update_ms, polling_ms, 500, repeats=repeats, seed=seed)
     is_new = find_new(times, values, UpdatePeriod(round(update_ms * MS), 0))
-    seen = len(np.unique(update))
-    found = int(is_new.sum())
+    seen, found = len(np.unique(update)), int(is_new.sum())
     assert found <= seen + 1
     assert found >= seen - 1 if not repeats else found >= seen * (1 - polling_ms / update_ms) - 1
-    changed = np.flatnonzero(np.diff(values)) + 1
-    assert is_new[changed].all()
+    assert is_new[np.flatnonzero(np.diff(values)) + 1].all()
+
+
+def new_one_stretch_at_a_time(times: Int64, values: Float64, period_ns: int) -> Bool:
+    """What is to come out, in the plainest way."""
+    changed = np.concatenate([[True], np.diff(values) != 0])
+    polling = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+    marks = np.flatnonzero(changed)
+    for first, after in zip(marks, np.append(marks[1:], len(changed)), strict=True):
+        if after < len(changed):
+            updates = int(np.ceil((times[after] - times[first] - polling) / period_ns - SLACK)) - 1
+        else:
+            updates = int(np.floor((times[-1] - times[first]) / period_ns + SLACK))
+        for number in range(1, updates + 1):
+            due = times[first] + number * period_ns - polling / 2
+            place = first + int(np.searchsorted(times[first:after], due))
+            if place < after:
+                changed[place] = True
+    return changed
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=60), period_ns=st.integers(1, 120)
+)
+def test_silent_updates_of_all_stretches_together(steps: list[tuple[int, bool]], period_ns: int) -> None:
+    times = np.cumsum([step for step, _ in steps])
+    values = np.cumsum([float(change) for _, change in steps])
+    expected = new_one_stretch_at_a_time(times, values, period_ns)
+    np.testing.assert_array_equal(find_new(times, values, UpdatePeriod(period_ns, 0)), expected)
+
+
+KEYS = [("gpu", "power_instant_mw"), ("host", "cpu_percent"), ("gpu", "never_read"), ("host", "late")]
+
+
+def part(seed: int) -> Columns:
+    """Five readings of each of the first keys, in the order in which they were taken."""
+    columns = Columns()
+    for reading in range(5):
+        for key in range(2 if seed < 3 else 4):
+            columns.key.append(key)
+            columns.time_monotonic_ns.append(seed * 1000 + reading * 10 + key)
+            columns.value.append(NAN if key == 2 else seed + key / 10)
+            columns.read_ns.append(reading)
+    return columns
+
+
+def finished(folder: Path, *states: tuple[list[Columns], int]) -> Done:
+    """What becomes of a spool of these parts, each with so many of the keys known."""
+    meta = TelemetryMeta(period_ns=10, clock=ClockTieRecord(offset_ns=7, error_ns=0), ended="stopped")
+    writer = SpoolWriter(folder / "spool")
+    for place, (parts, known) in enumerate(states):
+        writer.append(parts, SpoolState(keys=KEYS[:known], meta=meta), last=place == len(states) - 1)
+    writer.close()
+    done = finish_spool(folder / "spool", folder / "telemetry.parquet")
+    assert [path.name for path in folder.iterdir()] == ["telemetry.parquet"]
+    return done
+
+
+@pytest.mark.parametrize("together", [1, 7, 1 << 20])
+def test_the_file_is_the_same_in_whatever_parts_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(spool, "GATHER_SIZE", together)
+    monkeypatch.setattr(store, "ROW_GROUP", together)
+    done = finished(tmp_path, *(([part(seed)], 2 if seed < 3 else 4) for seed in range(6)))
+    assert done.sampled == {"gpu": ["power_instant_mw"], "host": ["cpu_percent", "late"]}
+    log = read_sample_log(tmp_path / "telemetry.parquet")
+    assert log.meta.ended == "stopped"
+    for key, (subject, metric) in enumerate(KEYS):
+        series = log.series[subject, metric]
+        seeds = range(6) if key < 2 else range(3, 6)
+        assert series.time_monotonic_ns.tolist() == [s * 1000 + r * 10 + key for s in seeds for r in range(5)]
+        assert series.time_unix_ns.tolist() == [time + 7 for time in series.time_monotonic_ns]
+        assert series.read_ns.tolist() == [0, 1, 2, 3, 4] * len(seeds)
+        assert np.isnan(series.value).all() == (metric == "never_read")
+
+
+def test_a_spool_without_a_reading_gives_an_empty_file(tmp_path: Path) -> None:
+    finished(tmp_path, ([], 0))
+    assert read_sample_log(tmp_path / "telemetry.parquet").series == {}
