@@ -19,7 +19,6 @@ from perfharness_launcher.companions.clocks import ClockCompanion
 from perfharness_launcher.companions.companion import (
     Companion,
     CompanionContext,
-    CompanionReport,
     Companions,
     MeasuredProcess,
 )
@@ -196,11 +195,8 @@ def _measure(
 
 
 @dataclass
-class _ManifestKeeper:
-    """The manifest from the start of a run, so that one whose launcher is killed can be read; adds each process.
-
-    A companion, for those are notified of each process.
-    """
+class _ManifestKeeper(Companion):
+    """The manifest from the start of a run, so that one whose launcher is killed can be read; adds each process."""
 
     stage: Staging
     manifest: RunManifest
@@ -215,9 +211,6 @@ class _ManifestKeeper:
         except OSError as error:
             raise LaunchError(f"-o {self.stage.output_dir} cannot be written to: {reason_of(error)}") from error
 
-    def start(self, context: CompanionContext) -> None:
-        """It was written before the first companion started."""
-
     def process_started(self, process: MeasuredProcess) -> None:
         """Note its pid and start."""
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
@@ -227,10 +220,6 @@ class _ManifestKeeper:
         ]
         self.manifest = self.manifest.model_copy(update={"processes": records})
         self.write()
-
-    def stop(self) -> CompanionReport:
-        """The launch writes the complete one."""
-        return CompanionReport()
 
 
 def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:

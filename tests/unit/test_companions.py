@@ -31,7 +31,7 @@ Told = list[str]
 
 
 @dataclass
-class Fake:
+class Fake(Companion):
     """Records its calls; raises where requested."""
 
     name: str

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
+from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
 from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.placement import Placed, place
@@ -147,8 +147,6 @@ def machine(tmp_path: Path) -> Path:
         files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"] = f"{cpu % 16},{cpu % 16 + 16}"
     files["sys/devices/system/node/node0/cpulist"] = "0-7,16-23"
     files["sys/devices/system/node/node1/cpulist"] = "8-15,24-31"
-    files["sys/bus/pci/devices/0000:3b:00.0/local_cpulist"] = "8-15,24-31"
-    files["sys/bus/pci/devices/0000:3b:00.0/numa_node"] = "1"
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,25 +171,21 @@ def test_this_machine() -> None:
     assert {cpu for core in topology.cores for cpu in core} == topology.allowed
 
 
-def near_of(record: Any, uuid: str, root: Path) -> GpuLocality:
-    return gpu_localities([uuid], two_sockets(), nvml=ReplayedNvml(record), root=root)[uuid]
+def near_of(record: Any, uuid: str) -> GpuLocality:
+    return gpu_localities([uuid], two_sockets(), nvml=ReplayedNvml(record))[uuid]
 
 
-def test_nvml_tells_what_is_near(tmp_path: Path) -> None:
+def test_nvml_tells_what_is_near() -> None:
     record = h100_machine(2, mig_instances={1: 1})
-    assert near_of(record, gpu_uuid(0), tmp_path) == GpuLocality(cpus("0-15"), "NVML")
-    assert near_of(record, mig_uuid(1, 0), tmp_path).cpus, "a MIG instance is where its GPU is"
-    assert near_of(record, "GPU-none", tmp_path).problem == "NVML does not know this GPU"
+    assert near_of(record, gpu_uuid(0)) == GpuLocality(cpus("0-15"), "NVML")
+    assert near_of(record, mig_uuid(1, 0)).cpus, "a MIG instance is where its GPU is"
+    assert near_of(record, "GPU-none").problem == "NVML does not know this GPU"
 
 
-@pytest.mark.parametrize("bus_id", ["00000000:3B:00.0"])
-def test_the_bus_tells_where_nvml_does_not(tmp_path: Path, bus_id: str) -> None:
-    record, gpu = h100_machine(), device(gpu_uuid(0))
-    error(record, "nvmlDeviceGetCpuAffinity", gpu, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": bus_id}})
-    assert near_of(record, gpu_uuid(0), machine(tmp_path)) == GpuLocality(cpus("8-15,24-31"), "/sys/bus/pci")
-    value(record, "nvmlDeviceGetPciInfo", gpu, result={"struct": {"busId": "00000000:FF:00.0"}})
-    assert "neither NVML" in (near_of(record, gpu_uuid(0), tmp_path).problem or "")
+def test_a_gpu_whose_cpus_nvml_does_not_tell() -> None:
+    record = h100_machine()
+    error(record, "nvmlDeviceGetCpuAffinity", device(gpu_uuid(0)), code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert near_of(record, gpu_uuid(0)) == GpuLocality(problem="NVML: this GPU does not support it")
 
 
 # ---- real processes ----

@@ -12,7 +12,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clock_settings import refusal_lines
 from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored, state_dirs
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
 
 RESTORED_DURING_RUN = "the clocks were restored during the run (`clocks restore --force`)"
 PERMISSION_HINT = (
@@ -20,7 +20,7 @@ PERMISSION_HINT = (
 )
 
 
-class ClockCompanion:
+class ClockCompanion(Companion):
     """Maximizes the clocks of a launch's GPUs.
 
     Args:
@@ -46,9 +46,6 @@ class ClockCompanion:
                 self._owner.restore()
                 raise ClockError(f"the clocks cannot be set as asked: {'; '.join(refusals)}; what was set is restored")
             self._open = opening.pop_all()
-
-    def process_started(self, process: MeasuredProcess) -> None:
-        """Nothing is to be done for a process."""
 
     def stop(self) -> CompanionReport:
         """Restore; the report has each step and its outcome."""

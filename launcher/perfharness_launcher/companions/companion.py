@@ -18,15 +18,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class CompanionContext:
     run_dir: Path
     run_id: str
     gpus: tuple[GpuRecord, ...] = ()
-    interrupted: Callable[[], bool] = _never
+    interrupted: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -77,19 +73,14 @@ class CompanionReport:
     record: Mapping[str, Any] | None = None
 
 
-class Companion(Protocol):
+class Companion:
     """Runs alongside a launch. All calls come from the launcher's main thread."""
 
-    @property
-    def name(self) -> str:
-        """Lower-case words joined by dashes, its own in a launch: `clocks`, `telemetry`."""
+    name: str
+    """Lower-case words joined by dashes, its own in a launch: `clocks`, `telemetry`."""
 
-    @property
-    def essential(self) -> bool:
-        """Whether the launch must not go on without it: a `start` that raises then ends it before any process began.
-
-        Otherwise it becomes a finding, and the launch goes on.
-        """
+    essential: bool = False
+    """Whether a `start` that raises ends the launch before any process began; otherwise that is a finding."""
 
     def start(self, context: CompanionContext) -> None:
         """Be ready when this returns. What raises here has undone what it did: its `stop` is not called."""
@@ -99,6 +90,7 @@ class Companion(Protocol):
 
     def stop(self) -> CompanionReport:
         """End, and report. Called exactly once if `start` returned."""
+        return CompanionReport()
 
 
 @dataclass

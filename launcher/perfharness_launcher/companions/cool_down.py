@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.cool_down import CoolDown, cool_down
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
 
 
-class CoolDownCompanion:
+class CoolDownCompanion(Companion):
     """Waits before the first process.
 
     Args:
@@ -19,7 +19,6 @@ class CoolDownCompanion:
     """
 
     name = "cool-down"
-    essential = False
 
     def __init__(self, target_c: float, limit_s: float, say: Callable[[str], None]) -> None:
         self._target_c = target_c
@@ -39,9 +38,6 @@ class CoolDownCompanion:
                 devices, self._target_c, limit_s=self._limit_s, interrupted=context.interrupted, say=self._say
             )
 
-    def process_started(self, process: MeasuredProcess) -> None:
-        """Nothing is to be done for a process."""
-
     def stop(self) -> CompanionReport:
         """Report how long it took, and what stayed too warm."""
         record = {
@@ -49,25 +45,16 @@ class CoolDownCompanion:
             "limit_s": self._limit_s,
             "gpus": [item.to_json() for item in self._results],
         }
-        return CompanionReport([*self._nothing_to_wait_for(), *not_cooled(self._results)], record)
-
-    def _nothing_to_wait_for(self) -> list[Finding]:
-        if self._problem is None:
-            return []
-        return [Finding("not-cooled-down", Severity.WARNING, f"--cool-down waited for no GPU: {self._problem}")]
+        nothing = f"--cool-down waited for no GPU: {self._problem}"
+        findings = [] if self._problem is None else [Finding("not-cooled-down", Severity.WARNING, nothing)]
+        return CompanionReport([*findings, *not_cooled(self._results)], record)
 
 
 def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
     """A finding for each GPU that was not cool enough when the run began."""
+    hint = "a higher --cool-down, or a longer --cool-down-limit"
     return [
-        Finding(
-            "not-cooled-down",
-            Severity.WARNING,
-            _message(result),
-            "a higher --cool-down, or a longer --cool-down-limit",
-        )
-        for result in results
-        if not result.reached
+        Finding("not-cooled-down", Severity.WARNING, _message(result), hint) for result in results if not result.reached
     ]
 
 

@@ -8,7 +8,7 @@ the /proc of the container: then a finding reports only that there is another us
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
-from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
 from perfharness_launcher.processes.orphans import belongs
 
 PERIOD_S = 0.5
@@ -86,8 +86,23 @@ class _Watched:
     refusal: str | None = None
     polls: int = 0
 
+    @property
+    def label(self) -> str:
+        """The GPU, for messages."""
+        return f"GPU {self.gpu.index}{' (MIG)' if self.gpu.mig else ''} {self.gpu.uuid}"
 
-class ExclusiveGpus:
+    def record(self) -> dict[str, Any]:
+        """The entry in the manifest."""
+        users = {
+            "foreign_before": self.before,
+            "foreign_during": self.during,
+            "of_another_pid_namespace": self.doubtful,
+        }
+        listed = {name: [asdict(user) for _, user in sorted(found.items())] for name, found in users.items()}
+        return {"uuid": self.gpu.uuid, **listed, "looks": self.polls, "reason": self.refusal}
+
+
+class ExclusiveGpus(Companion):
     """Watches who else is on the GPUs of a launch.
 
     Args:
@@ -108,7 +123,7 @@ class ExclusiveGpus:
         period_s: float = PERIOD_S,
     ) -> None:
         self.essential = required
-        self._required = required
+        self._severity = Severity.ERROR if required else Severity.WARNING
         self._module = nvml
         self._view = view
         self._period_s = period_s
@@ -132,16 +147,12 @@ class ExclusiveGpus:
             for watched in self._watched:
                 watched.before = {user.pid: user for user in self._users(nvml, watched)}  # no process of the run yet
                 self._before += self._idle_findings(nvml, watched)
-        problems = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
-        if self._required and problems:
+        if self.essential and (problems := self._findings()):
             raise LaunchError(
                 "--require-exclusive: " + "; ".join(finding.message for finding in problems) + "\nnothing was started"
             )
         self._thread = threading.Thread(target=self._watch, name="perfharness-exclusive", daemon=True)
         self._thread.start()
-
-    def process_started(self, process: MeasuredProcess) -> None:
-        """Nothing to do: the environment of a process identifies its run."""
 
     def stop(self) -> CompanionReport:
         """Stop polling; report the other users."""
@@ -149,8 +160,8 @@ class ExclusiveGpus:
             return CompanionReport()
         self._done.set()
         self._thread.join(JOIN_S)
-        findings = [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
-        return CompanionReport(findings, {"period_s": self._period_s, "gpus": [_record(one) for one in self._watched]})
+        record = {"period_s": self._period_s, "gpus": [watched.record() for watched in self._watched]}
+        return CompanionReport(self._findings(), record)
 
     def _watch(self) -> None:
         with open_nvml(self._module) as nvml:
@@ -164,9 +175,9 @@ class ExclusiveGpus:
         """Read the users. A process may end between two queries, so one that is not in /proc must be listed twice."""
         assert self._view is not None, "started"
         watched.polls += 1
-        unknown = {}
+        unknown = set()
         for user in self._users(nvml, watched):
-            belongs = True if user.pid in watched.before else self._view.belongs(user.pid)
+            belongs = user.pid in watched.before or self._view.belongs(user.pid)
             if belongs:
                 continue
             if not self._view.sees_all:
@@ -174,8 +185,8 @@ class ExclusiveGpus:
             elif belongs is False or user.pid in watched.unknown_before:
                 watched.during[user.pid] = user
             else:
-                unknown[user.pid] = user
-        watched.unknown_before = set(unknown)
+                unknown.add(user.pid)
+        watched.unknown_before = unknown
 
     def _users(self, nvml: Nvml, watched: _Watched) -> list[GpuUser]:
         device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
@@ -183,9 +194,9 @@ class ExclusiveGpus:
             watched.refusal = nvml.opened.reason or "NVML does not know this GPU"
             return []
         users: dict[int, GpuUser] = {}
-        for number, function in enumerate(LISTS):
+        for function in LISTS:
             answer = device.ask(function)
-            if not answer.ok and number == 0:
+            if not answer.ok and function == LISTS[0]:
                 watched.refusal = answer.reason
             for process in answer.value or ():
                 user = self._user(nvml, process)
@@ -195,62 +206,54 @@ class ExclusiveGpus:
 
     def _user(self, nvml: Nvml, process: Any) -> GpuUser:
         assert self._view is not None, "started"
-        pid = int(process.pid)
+        pid, memory = int(process.pid), getattr(process, "usedGpuMemory", None)
         name = self._view.name(pid) if self._view.sees_all else None
         if name is None:
             name = nvml.ask("nvmlSystemGetProcessName", pid).value
-        memory = getattr(process, "usedGpuMemory", None)
         return GpuUser(pid, name, None if memory is None else int(memory))
 
     def _idle_findings(self, nvml: Nvml, watched: _Watched) -> Iterator[Finding]:
         """Signs of use on a GPU without listed processes: another container's processes are in no list."""
         device = nvml.device(watched.gpu.uuid) if nvml.opened.ok else None
-        if device is None or watched.before:
-            return
-        signs = list(_signs_of_use(device))
-        if signs:
+        if device is not None and not watched.before and (signs := " and ".join(_signs_of_use(device))):
             yield Finding(
                 "gpu-in-use-before",
                 self._severity,
-                f"{_label(watched.gpu)}: {' and '.join(signs)} before the run, though no process is listed on it",
+                f"{watched.label}: {signs} before the run, though no process is listed on it",
                 "processes of other containers are not listed; see `nvidia-smi` on the host",
             )
 
-    @property
-    def _severity(self) -> Severity:
-        return Severity.ERROR if self._required else Severity.WARNING
+    def _findings(self) -> list[Finding]:
+        return [*self._before, *(finding for watched in self._watched for finding in self._findings_of(watched))]
 
     def _findings_of(self, watched: _Watched) -> Iterator[Finding]:
-        gpu = _label(watched.gpu)
         if watched.before:
             yield Finding(
                 "gpu-shared",
                 self._severity,
-                f"{gpu} was in use by others before the run: {_listed(watched.before)}",
+                f"{watched.label} was in use by others before the run: {_listed(watched.before)}",
                 "wait for them, take another GPU (--gpus), or read the times as those of a shared GPU",
             )
         if watched.during:
             yield Finding(
                 "gpu-shared",
                 self._severity,
-                f"{gpu} was used by others while the run lasted: {_listed(watched.during)}",
+                f"{watched.label} was used by others while the run lasted: {_listed(watched.during)}",
                 "measure again when it is free; --require-exclusive keeps a launch from starting on a used GPU",
             )
-        if watched.refusal is not None:
-            yield self._unknown(f"{gpu}: who else used it is not known ({watched.refusal})")
-        elif watched.doubtful:
-            yield self._unknown(
-                f"{gpu}: {len(watched.doubtful)} processes used it under pids of another pid namespace, which may be"
-                " those of this run or others"
-            )
-
-    def _unknown(self, message: str) -> Finding:
-        return Finding(
-            "gpu-sharing-unknown",
-            Severity.NOTE,
-            message,
-            "run perfharness on the host, or the container with the host's pid namespace (docker run --pid=host)",
+        unknown = (
+            f"who else used it is not known ({watched.refusal})"
+            if watched.refusal is not None
+            else f"{len(watched.doubtful)} processes used it under pids of another pid namespace, which may be those of"
+            " this run or others"
         )
+        if watched.refusal is not None or watched.doubtful:
+            yield Finding(
+                "gpu-sharing-unknown",
+                Severity.NOTE,
+                f"{watched.label}: {unknown}",
+                "run perfharness on the host, or the container with the host's pid namespace (docker run --pid=host)",
+            )
 
 
 def _signs_of_use(device: Device) -> Iterator[str]:
@@ -263,26 +266,8 @@ def _signs_of_use(device: Device) -> Iterator[str]:
         yield f"{memory.value.used / 2**20:.0f} MiB of its memory were taken"
 
 
-def _label(gpu: GpuRecord) -> str:
-    return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
-
-
 def _listed(users: Mapping[int, GpuUser]) -> str:
     return ", ".join(str(user) for _, user in sorted(users.items()))
-
-
-def _record(watched: _Watched) -> dict[str, Any]:
-    def listed(users: Mapping[int, GpuUser]) -> Sequence[dict[str, Any]]:
-        return [asdict(user) for _, user in sorted(users.items())]
-
-    return {
-        "uuid": watched.gpu.uuid,
-        "foreign_before": listed(watched.before),
-        "foreign_during": listed(watched.during),
-        "of_another_pid_namespace": listed(watched.doubtful),
-        "looks": watched.polls,
-        "reason": watched.refusal,
-    }
 
 
 def view_of_run(run_id: str) -> ProcessView:

@@ -6,16 +6,14 @@ import contextlib
 import ctypes
 import mmap
 import os
-import stat
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from perfharness.model.cold_start import CacheMethod, CacheState
-from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport, MeasuredProcess
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 PERIOD_S = 0.05
@@ -108,14 +106,13 @@ def resident_bytes(file: Path) -> int | None:
     return None if failed else sum(page & 1 for page in seen) * mmap.PAGESIZE
 
 
-class FilesInUse:
+class FilesInUse(Companion):
     """A companion that notes which files the measured processes, and what they start, have mapped or open.
 
     A file that is opened, read and closed between two polls is missed, and then not dropped by name.
     """
 
     name = "files-in-use"
-    essential = False
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
         self.files: set[Path] = set()
@@ -152,36 +149,11 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-@dataclass(frozen=True)
-class _Process:
-    folder: Path
-
-    def mapped(self) -> Iterator[str]:
-        """Names in its memory map."""
-        for line in (self.folder / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            fields = line.split(maxsplit=5)
-            if len(fields) == 6:
-                yield fields[5]
-
-    def open(self) -> Iterator[str]:
-        """What its descriptors lead to."""
-        for link in (self.folder / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                yield str(link.readlink())
-
-
 def files_of(pid: int) -> set[Path]:
     """Regular files that a process has mapped or open; empty where it has ended."""
-    process = _Process(Path(f"/proc/{pid}"))
     names: set[str] = set()
-    for part in (process.mapped, process.open):
-        with contextlib.suppress(OSError):
-            names.update(name for name in part() if name.startswith("/"))
-    return {Path(name) for name in names if _is_regular(Path(name))}
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False
+    with contextlib.suppress(psutil.Error, OSError):
+        names.update(file.path for file in psutil.Process(pid).open_files())
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")  # psutil reads smaps, which holds the process up
+        names.update(fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6)
+    return {Path(name) for name in names if name.startswith("/") and Path(name).is_file()}

@@ -26,7 +26,7 @@ from perfharness.telemetry.protocol import (
     SamplerOptions,
     sampler_command,
 )
-from perfharness_launcher.companions.companion import CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport, MeasuredProcess
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from perfharness_launcher.processes.spawn import Placement
 
@@ -48,7 +48,7 @@ GIVEN_UP = "*"
 """Metric of a failure that is a whole source's."""
 
 
-class TelemetryCompanion:
+class TelemetryCompanion(Companion):
     """Samples the GPUs of the run and the host, into `telemetry.parquet` of the run.
 
     Args:
@@ -60,7 +60,6 @@ class TelemetryCompanion:
     """
 
     name = "telemetry"
-    essential = False
 
     def __init__(
         self,

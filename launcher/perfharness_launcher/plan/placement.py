@@ -42,42 +42,27 @@ def place(
     Raises:
         UsageError: what was asked for by name cannot be done.
     """
+    unbound = (UNBOUND,) * len(gpus)
     if bind == "none" or topology is None:
-        return Placed(
-            (UNBOUND,) * len(gpus), "asked for" if bind == "none" else "the CPUs of this machine are not known"
-        )
-    if bind == "auto":
-        reason = _why_not(gpus, topology, near)
-        if reason is not None:
-            return Placed((UNBOUND,) * len(gpus), f"not bound: {reason}")
-        return Placed(_by_node(gpus, topology, near), "bound to the CPUs near the GPUs, for there are several nodes")
-    if bind == "numa":
-        problem = _unknown(gpus, topology, near)
-        if problem is not None:
-            raise UsageError(f"--cpu-bind numa: {problem}; leave it away, or take --cpu-bind cores")
-        return Placed(_by_node(gpus, topology, near), "asked for")
-    return Placed(_by_cores(gpus, topology, near), "asked for")
-
-
-def _why_not(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
-    """Why `auto` leaves the processes alone; None where it binds them."""
-    nodes = [node for node, cpus in topology.nodes.items() if cpus & topology.allowed]
-    if not any(gpus):
-        return "there is no GPU to be near to"
-    if len(nodes) < 2:
-        return "all CPUs that may be used are of one memory node"
+        return Placed(unbound, "asked for" if bind == "none" else "the CPUs of this machine are not known")
+    if bind == "cores":
+        return Placed(_by_cores(gpus, topology, near), "asked for")
     problem = _unknown(gpus, topology, near)
-    if problem is not None:
-        return problem
-    even_share = len(topology.cores) / len(nodes)
-    for gpu in gpus:
-        cores = topology.cores_in(_local(gpu, topology, near))
-        if gpu is not None and len(cores) < LEAST_PART_OF_AN_EVEN_SHARE * even_share:
-            return f"of the CPUs near GPU {gpu.index} only {len(cores)} cores may be used"
-    return None
+    if bind == "numa" and problem is not None:
+        raise UsageError(f"--cpu-bind numa: {problem}; leave it away, or take --cpu-bind cores")
+    if bind == "auto" and (reason := problem or _harm(gpus, topology, near)):
+        return Placed(unbound, f"not bound: {reason}")
+    placements = [
+        Placement(tuple(sorted(_local(gpu, topology, near))), f"all CPUs near its GPU ({near[gpu.uuid].source})")
+        for gpu in gpus
+        if gpu is not None
+    ]
+    by_itself = "bound to the CPUs near the GPUs, for there are several nodes"
+    return Placed(tuple(placements), "asked for" if bind == "numa" else by_itself)
 
 
 def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+    """Why a process cannot be put near its GPU."""
     for gpu in gpus:
         if gpu is None:
             return "there is no GPU to be near to"
@@ -89,22 +74,22 @@ def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapp
     return None
 
 
+def _harm(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+    """Why being near the GPUs does not help, or costs too many CPUs."""
+    nodes = sum(bool(cpus & topology.allowed) for cpus in topology.nodes.values())
+    if nodes < 2:
+        return "all CPUs that may be used are of one memory node"
+    for gpu in gpus:
+        cores = topology.cores_in(_local(gpu, topology, near))
+        if gpu is not None and len(cores) < LEAST_PART_OF_AN_EVEN_SHARE * len(topology.cores) / nodes:
+            return f"of the CPUs near GPU {gpu.index} only {len(cores)} cores may be used"
+    return None
+
+
 def _local(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> frozenset[int]:
     """Allowed CPUs near the GPU; all allowed ones where there is none, or it is not known, or none is allowed."""
     locality = near.get(gpu.uuid, GpuLocality()) if gpu is not None else GpuLocality()
     return (locality.cpus & topology.allowed) or topology.allowed
-
-
-def _by_node(
-    gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]
-) -> tuple[Placement, ...]:
-    return tuple(
-        Placement(
-            cpus=tuple(sorted(_local(gpu, topology, near))),
-            how=f"all CPUs near its GPU ({near[gpu.uuid].source})" if gpu is not None else "all CPUs",
-        )
-        for gpu in gpus
-    )
 
 
 def _by_cores(
@@ -123,13 +108,9 @@ def _by_cores(
                 f"--cpu-bind cores: {sharers[cpus]} processes share {len(cores)} physical cores"
                 f" (CPUs {cpu_list(cpus)}), which is less than one each; take fewer processes (-np) or --cpu-bind numa"
             )
-        first = each * taken[cpus]
+        own = cores[each * taken[cpus] :][:each]
         taken[cpus] += 1
         where = "near its GPU" if gpu is not None and near.get(gpu.uuid, GpuLocality()).cpus else "of this machine"
-        found.append(
-            Placement(
-                cpus=tuple(sorted(cpu for core in cores[first : first + each] for cpu in core)),
-                how=f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes",
-            )
-        )
+        how = f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes"
+        found.append(Placement(tuple(sorted(cpu for core in own for cpu in core)), how))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Which CPUs there are, which of them the launch may use, and which are near a GPU: from /sys, /proc and NVML."""
+"""Which CPUs there are, which of them the launch may use (from /sys), and which are near a GPU (from NVML)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.telemetry.nvml import Answer, Device, open_nvml
+from perfharness.telemetry.nvml import Device, open_nvml
 
 ROOT = Path("/")
 WORD_BITS = 64
@@ -58,16 +58,12 @@ def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> 
         allowed: CPUs that this process may run on; None: asked of the kernel, which knows cgroups and taskset.
     """
     usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
-    cpus = root / "sys/devices/system/cpu"
-    online = parse_cpu_list(_read(cpus / "online")) or usable
-    nodes = {}
-    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
-        nodes[int(folder.name.removeprefix("node"))] = parse_cpu_list(_read(folder / "cpulist"))
+    cpus, nodes = root / "sys/devices/system/cpu", (root / "sys/devices/system/node").glob("node[0-9]*")
     return CpuTopology(
         allowed=usable,
-        online=online,
+        online=parse_cpu_list(_read(cpus / "online")) or usable,
         cores=tuple(_cores(cpus, usable)),
-        nodes=nodes,
+        nodes={int(node.name.removeprefix("node")): parse_cpu_list(_read(node / "cpulist")) for node in nodes},
     )
 
 
@@ -84,50 +80,19 @@ def _cores(cpus: Path, usable: Iterable[int]) -> Iterable[tuple[int, ...]]:
         yield core
 
 
-def gpu_localities(
-    uuids: Collection[str], topology: CpuTopology, *, nvml: Any = None, root: Path = ROOT
-) -> dict[str, GpuLocality]:
+def gpu_localities(uuids: Collection[str], topology: CpuTopology, *, nvml: Any = None) -> dict[str, GpuLocality]:
     """What is near each of these GPUs (or MIG instances); never fails, see `GpuLocality.problem`."""
     with open_nvml(nvml) as opened:
-        found = {}
-        for uuid in uuids:
-            device = opened.device(uuid) if opened.opened.ok else None
-            if device is None:
-                found[uuid] = GpuLocality(problem=opened.opened.reason or "NVML does not know this GPU")
-            else:
-                found[uuid] = _locality(device.gpu, topology, root)
-        return found
+        devices = {uuid: opened.device(uuid) if opened.opened.ok else None for uuid in uuids}
+        unknown = GpuLocality(problem=opened.opened.reason or "NVML does not know this GPU")
+        return {uuid: unknown if device is None else _locality(device, topology) for uuid, device in devices.items()}
 
 
-def _locality(gpu: Device, topology: CpuTopology, root: Path) -> GpuLocality:
-    by_nvml = gpu.ask("nvmlDeviceGetCpuAffinity", max(topology.online, default=0) // WORD_BITS + 1)
-    cpus, source = _bits(by_nvml), "NVML"
-    if not cpus and (pci := _pci_folder(gpu, root)) is not None:
-        cpus, source = parse_cpu_list(_read(pci / "local_cpulist")), "/sys/bus/pci"
-    if not cpus:
-        return GpuLocality(problem=f"neither NVML ({by_nvml.reason or 'no CPU'}) nor /sys/bus/pci reports its CPUs")
-    return GpuLocality(cpus=cpus, source=source)
-
-
-def _bits(answer: Answer) -> frozenset[int]:
-    if not answer.ok:
-        return frozenset()
-    return frozenset(
-        number * WORD_BITS + bit
-        for number, word in enumerate(answer.value)
-        for bit in range(WORD_BITS)
-        if word >> bit & 1
-    )
-
-
-def _pci_folder(gpu: Device, root: Path) -> Path | None:
-    answer = gpu.ask("nvmlDeviceGetPciInfo")
-    if not answer.ok:
-        return None
-    bus_id = answer.value.busId
-    text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
-    domain, _, rest = text.lower().partition(":")
-    return root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}"  # NVML writes eight digits of domain, the kernel four
+def _locality(device: Device, topology: CpuTopology) -> GpuLocality:
+    answer = device.gpu.ask("nvmlDeviceGetCpuAffinity", max(topology.online, default=0) // WORD_BITS + 1)
+    words = enumerate(answer.value or ())
+    cpus = frozenset(number * WORD_BITS + bit for number, word in words for bit in range(WORD_BITS) if word >> bit & 1)
+    return GpuLocality(cpus, "NVML") if cpus else GpuLocality(problem=f"NVML: {answer.reason or 'no CPU'}")
 
 
 def _read(path: Path) -> str:
