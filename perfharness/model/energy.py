@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+AttributionMethod = Literal["regression", "bounds", "no_gpu_work", "none"]
+
 
 @dataclass(frozen=True)
 class SensorEnergy:
@@ -44,7 +46,7 @@ class StageEnergy:
 
     stage: str
     busy_s: float
-    method: Literal["regression", "bounds", "no_gpu_work", "none"]
+    method: AttributionMethod
     energy_j: float | None
     energy_j_low: float | None
     energy_j_high: float | None

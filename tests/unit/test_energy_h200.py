@@ -106,11 +106,11 @@ def test_an_h200_awake_without_work_is_not_the_h200_asleep_before_the_run() -> N
     busy = BusyShares([(middle - MS, middle), (middle, middle + MS // 3)])
     steps = power_steps(Readings(at, power * 1e3, np.ones(len(at), dtype=np.bool_), 2e7), None, 1e6)
     found = attribute(steps, ["preprocess", "inference"], busy, window, idle_w=asleep_w, limit_w=910.0)
-    assert found.awake.mean_power_w == pytest.approx(opened_w, abs=1.0)
-    waiting = found.classes[-1]
-    assert waiting.low_j is not None
-    assert waiting.high_j is not None
-    assert waiting.low_j <= opened_w * waiting.busy_s <= waiting.high_j
-    assert waiting.joules == pytest.approx(opened_w * waiting.busy_s, rel=0.03)
-    for one in found.classes[:-1]:
-        assert one.joules is None or one.joules < 0.99 * 910 * one.busy_s
+    assert found.awake.power_mean_w == pytest.approx(opened_w, abs=1.0)
+    waiting = found.stages[-1]
+    assert waiting.energy_j_low is not None
+    assert waiting.energy_j_high is not None
+    assert waiting.energy_j_low <= opened_w * waiting.busy_s <= waiting.energy_j_high
+    assert waiting.energy_j == pytest.approx(opened_w * waiting.busy_s, rel=0.03)
+    for one in found.stages[:-1]:
+        assert one.energy_j is None or one.energy_j < 0.99 * 910 * one.busy_s

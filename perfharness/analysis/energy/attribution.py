@@ -8,17 +8,16 @@ all of them. A class whose interval is wide has no number, only bounds. docs/gui
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
 from perfharness.analysis.energy.fits import HIGHEST_W, Fit
 from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.sensors import MIN_UPDATES, Explained
-from perfharness.analysis.energy.steps import NS_PER_S, Energy, Steps
+from perfharness.analysis.energy.steps import NS_PER_MS, NS_PER_S, Energy, Steps, per, rounded
 from perfharness.analysis.statistics import student_t
-from perfharness.model.result import Float64
+from perfharness.model.energy import AttributionMethod, JointEnergy, StageAttribution, StageEnergy
 from perfharness.model.trace import Int64
 
 WAITING = "waiting"
@@ -39,56 +38,6 @@ PARTS = 3
 
 BLOCKS = 10
 
-Method = Literal["regression", "bounds", "no_gpu_work", "none"]
-
-
-@dataclass(frozen=True)
-class ClassEnergy:
-    """One class's energy over the window, idle power included while it runs; interval of 95 %.
-
-    `method`: `regression`, separable from all others; `bounds`, no number, only what is possible, with the reason;
-    `no_gpu_work`, measured to be 0; `none`, with the reason.
-    """
-
-    name: str
-    busy_s: float
-    joules: float | None
-    low_j: float | None
-    high_j: float | None
-    method: Method
-    reason: str | None = None
-    together: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Joint:
-    """What several classes spent together, not separable."""
-
-    names: tuple[str, ...]
-    busy_s: float
-    joules: float
-    low_j: float
-    high_j: float
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """Energy by class; `waiting` last. `joules` is their sum over `seconds`.
-
-    `awake` is the energy of the time in which the GPU was awake and nothing ran, from which its power follows.
-    """
-
-    classes: tuple[ClassEnergy, ...]
-    joint: tuple[Joint, ...]
-    joules: float | None
-    seconds: float
-    steps: int
-    lag_ns: int | None
-    duty: float | None
-    smoothed_ns: float | None
-    awake: Energy
-    reason: str | None = None
-
 
 def attribute(
     steps: Steps | str,
@@ -99,8 +48,10 @@ def attribute(
     idle_w: float | None = None,
     limit_w: float | None = None,
     explained: Explained | None = None,
-) -> Attribution:
-    """Energy of each class in a window of time.
+    source: str | None = None,
+    counts: tuple[int, float | None] = (0, None),
+) -> StageAttribution:
+    """Energy of each class in a window of time, "waiting" last.
 
     Args:
         steps: of the energy counter, or of integrated power.
@@ -109,86 +60,120 @@ def attribute(
         window: UTC ns.
         idle_w, limit_w: between which the GPU's power must lie; None: not known.
         explained: the steps over the window, where it is known.
+        source: metric of the steps.
+        counts: batches and items whose energy it is.
     """
-    total = busy.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0]
+    busy_s = busy.within(np.asarray([window[0]]), np.asarray([window[1]]))[:, 0].tolist()
     seconds = (window[1] - window[0]) / NS_PER_S
-    every = (*names, WAITING)
-    total = np.append(total, max(seconds - float(total.sum()), 0.0))
-    if isinstance(steps, str):
-        return _without(every, total, seconds, 0, steps)
+    classes = [*zip(names, busy_s, strict=True), (WAITING, max(seconds - sum(busy_s), 0.0))]
     low_w = IDLE_FLOOR * (idle_w or 0.0)
-    inside = np.flatnonzero((steps.edge_ns[:-1] >= window[0]) & (steps.edge_ns[1:] <= window[1]))
-    if len(inside) < MIN_UPDATES:
-        why = f"the sensor moved {len(inside)} times in the window; {MIN_UPDATES} are needed"
-        return _without(every, total, seconds, len(inside), why)
-    explained = explained or Explained(steps, window, KnownWork(busy), low_w=low_w, high_w=limit_w)
-    if explained.total.joules is None:
-        return _without(every, total, seconds, len(inside), explained.total.reason or "no sensor can measure it")
-    if not total[:-1].any():
-        return _only_waiting(every, total, explained.total, len(inside))
-    fits = [fit for fit in explained.fits if fit.kinds.name != "batch"]
-    best = fits[0]
-    response = best.response
-    reach = (response.duty - 1.0) * steps.period_ns + 3 * response.smoothed_ns
-    quiet = awake_power(steps, inside, busy, max(reach, 0.0))
-    found = []
-    for at, (name, busy_s) in enumerate(zip(every, total.tolist(), strict=True)):
-        if busy_s <= 0:
-            found.append(ClassEnergy(name, 0.0, 0.0, 0.0, 0.0, "no_gpu_work"))
-            continue
-        found.append(_of_class(name, busy_s, _between(fits, [at]), (low_w, limit_w or HIGHEST_W)))
-    joint = _joint(fits, found)
-    return Attribution(
-        classes=tuple(found),
-        joint=joint,
-        joules=float(best.power_w @ best.kinds.seconds),
-        seconds=seconds,
+    inside = np.empty(0, dtype=np.int64)
+    reason: str | None = None
+    if isinstance(steps, str):
+        reason = steps
+    else:
+        inside = np.flatnonzero((steps.edge_ns[:-1] >= window[0]) & (steps.edge_ns[1:] <= window[1]))
+        if len(inside) < MIN_UPDATES:
+            reason = f"the sensor moved {len(inside)} times in the window; {MIN_UPDATES} are needed"
+        else:
+            explained = explained or Explained(steps, window, KnownWork(busy), low_w=low_w, high_w=limit_w)
+            reason = None if explained.total.joules is not None else explained.total.reason
+    joules: float | None = None
+    response, joint, awake = None, [], Energy(None, reason=reason)
+    if reason is not None or isinstance(steps, str) or explained is None:
+        found = [_stage(name, seconds, "none", reason=reason) for name, seconds in classes]
+    elif not any(busy_s):
+        total = explained.total
+        joules, found = total.joules, [_stage(name, 0.0, "no_gpu_work", (0.0, 0.0, 0.0)) for name in names]
+        assert joules is not None
+        assert total.error_j is not None
+        estimates = joules, joules - total.error_j, joules + total.error_j
+        found.append(_stage(*classes[-1], "regression", estimates))
+        awake = _awake(Energy(None), found[-1])
+    else:
+        fits = [fit for fit in explained.fits if fit.kinds.name != "batch"]
+        joules, response = float(fits[0].power_w @ fits[0].kinds.seconds), fits[0].response
+        between = (low_w, limit_w or HIGHEST_W)
+        found = [_of_class(name, length, fits, at, between) for at, (name, length) in enumerate(classes)]
+        joint = _joint(fits, found)
+        reach = (response.duty - 1.0) * steps.period_ns + 3 * response.smoothed_ns
+        awake = _awake(awake_power(steps, inside, busy, max(reach, 0.0)), found[-1])
+    awake_w, period_ms = awake.mean_power_w, 0.0 if isinstance(steps, str) else steps.period_ns / NS_PER_MS
+    return StageAttribution(
+        source=source,
+        energy_j=rounded(joules),
+        seconds=rounded(seconds),
         steps=len(inside),
-        lag_ns=int(response.lag_ns),
-        duty=response.duty,
-        smoothed_ns=response.smoothed_ns,
-        awake=_awake(quiet, found[-1]),
+        sensor_lag_ms=None if response is None else round(int(response.lag_ns) / NS_PER_MS, 3),
+        sensor_window_ms=None if response is None else round(response.duty * period_ms, 3),
+        sensor_smoothed_ms=None if response is None else round(response.smoothed_ns / NS_PER_MS, 3),
+        stages=[_finished(one, idle_w, awake_w, *counts) for one in found],
+        joint=[replace(one, energy_above_awake_j=_above(one.energy_j, one.busy_s, awake_w)) for one in joint],
+        awake=awake.as_power(source),
+        reason=reason,
     )
 
 
-def _of_class(
-    name: str, busy_s: float, estimates: tuple[float, float, float], between_w: tuple[float, float]
-) -> ClassEnergy:
+def _stage(
+    name: str,
+    busy_s: float,
+    method: AttributionMethod,
+    estimates: tuple[float | None, float | None, float | None] = (None, None, None),
+    reason: str | None = None,
+) -> StageEnergy:
+    """A class with its energy and the ends of its interval; what follows from them comes with `_finished`."""
+    return StageEnergy(name, busy_s, method, *estimates, None, None, None, None, None, [], reason)
+
+
+def _finished(
+    one: StageEnergy, idle_w: float | None, awake_w: float | None, batches: int, items: float | None
+) -> StageEnergy:
+    joules = one.energy_j
+    return replace(
+        one,
+        busy_s=round(one.busy_s, 6),
+        energy_j=rounded(joules),
+        energy_j_low=rounded(one.energy_j_low),
+        energy_j_high=rounded(one.energy_j_high),
+        energy_above_idle_j=_above(joules, one.busy_s, idle_w),
+        energy_above_awake_j=_above(joules, one.busy_s, awake_w),
+        power_mean_w=per(joules, one.busy_s),
+        energy_per_batch_j=per(joules, batches),
+        energy_per_item_j=per(joules, items),
+    )
+
+
+def _above(joules: float | None, seconds: float, watts: float | None) -> float | None:
+    """What is left of an energy without a power over that time."""
+    return None if joules is None or watts is None else rounded(joules - watts * seconds)
+
+
+def _of_class(name: str, busy_s: float, fits: Sequence[Fit], at: int, between_w: tuple[float, float]) -> StageEnergy:
     """A number where its interval is narrow enough to be one, else what is possible."""
-    value, low, high = estimates
+    if busy_s <= 0:
+        return _stage(name, 0.0, "no_gpu_work", (0.0, 0.0, 0.0))
+    value, low, high = _between(fits, [at])
     floor, ceiling = (watts * busy_s for watts in between_w)
     if high < floor or low > ceiling:
         why = f"the steps of the sensor ask for {value / busy_s:.0f} W, which the GPU cannot draw"
-        return ClassEnergy(name, busy_s, None, None, None, "none", why)
+        return _stage(name, busy_s, "none", reason=why)
     low, high = max(low, floor), min(high, ceiling)
     if low <= value <= high and high <= WIDEST * low:
-        return ClassEnergy(name, busy_s, value, low, high, "regression")
+        return _stage(name, busy_s, "regression", (value, low, high))
     why = (
         f"the sensor's readings fit anything from {low / busy_s:.0f} to {high / busy_s:.0f} W: its work rises and "
         "falls with other work, or its power depends on more than the stage"
     )
-    return ClassEnergy(name, busy_s, None, low, high, "bounds", why)
+    return _stage(name, busy_s, "bounds", (None, low, high), why)
 
 
-def _awake(quiet: Energy, waiting: ClassEnergy) -> Energy:
+def _awake(quiet: Energy, waiting: StageEnergy) -> Energy:
     """Where no time was quiet enough, waiting that is separable gives the same."""
-    if quiet.joules is not None or waiting.joules is None:
+    if quiet.joules is not None or waiting.energy_j is None:
         return quiet
-    assert waiting.low_j is not None
-    assert waiting.high_j is not None
-    return Energy(waiting.joules, (waiting.high_j - waiting.low_j) / 2, waiting.busy_s)
-
-
-def _only_waiting(names: Sequence[str], total: Float64, energy: Energy, steps: int) -> Attribution:
-    assert energy.joules is not None
-    assert energy.error_j is not None
-    assert energy.seconds is not None
-    nothing = [ClassEnergy(name, 0.0, 0.0, 0.0, 0.0, "no_gpu_work") for name in names[:-1]]
-    low, high = energy.joules - energy.error_j, energy.joules + energy.error_j
-    waiting = ClassEnergy(names[-1], float(total[-1]), energy.joules, low, high, "regression")
-    return Attribution(
-        (*nothing, waiting), (), energy.joules, energy.seconds, steps, None, None, None, _awake(Energy(None), waiting)
-    )
+    assert waiting.energy_j_low is not None
+    assert waiting.energy_j_high is not None
+    return Energy(waiting.energy_j, (waiting.energy_j_high - waiting.energy_j_low) / 2, waiting.busy_s)
 
 
 def _between(fits: Sequence[Fit], owners: Sequence[int]) -> tuple[float, float, float]:
@@ -201,24 +186,16 @@ def _between(fits: Sequence[Fit], owners: Sequence[int]) -> tuple[float, float, 
     )
 
 
-def _joint(fits: Sequence[Fit], found: list[ClassEnergy]) -> tuple[Joint, ...]:
+def _joint(fits: Sequence[Fit], found: list[StageEnergy]) -> list[JointEnergy]:
     """The classes without numbers of their own, together."""
     mine = [at for at, one in enumerate(found) if one.method == "bounds"]
     if len(mine) < 2:
-        return ()
-    names = tuple(found[at].name for at in mine)
+        return []
+    names = [found[at].stage for at in mine]
     for at in mine:
-        found[at] = replace(found[at], together=names)
-    value, low, high = _between(fits, mine)
-    return (Joint(names, sum(found[at].busy_s for at in mine), value, low, high),)
-
-
-def _without(names: Sequence[str], total: Float64, seconds: float, steps: int, reason: str) -> Attribution:
-    classes = tuple(
-        ClassEnergy(name, float(busy), None, None, None, "none", reason)
-        for name, busy in zip(names, total, strict=True)
-    )
-    return Attribution(classes, (), None, seconds, steps, None, None, None, Energy(None, reason=reason), reason)
+        found[at] = replace(found[at], together=[name for name in names if name != found[at].stage])
+    value, low, high = (round(joules, 6) for joules in _between(fits, mine))
+    return [JointEnergy(names, round(sum(found[at].busy_s for at in mine), 6), value, low, high, None)]
 
 
 def awake_power(steps: Steps, inside: Int64, busy: BusyShares, beyond_ns: float) -> Energy:

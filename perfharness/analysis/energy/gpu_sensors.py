@@ -17,6 +17,8 @@ POWER_AVERAGE = "power_average_mw"
 POWERS = (POWER_SAMPLES, POWER_INSTANT, POWER_AVERAGE)
 """What power can be integrated from, the best first: the driver's own buffer is the finest, and has its own times."""
 
+METRICS = (COUNTER, *POWERS)
+
 AVERAGED_NS = 1e9
 """`nvmlDeviceGetPowerUsage` and NVML_FI_DEV_POWER_AVERAGE on Ampere (except GA100) and later (NVML's reference)."""
 
@@ -27,7 +29,6 @@ PEAK_OVER_LIMIT = 1.3
 DRIVER_TIMES_ERROR_NS = 1e6
 """Times of the driver's buffer come in microseconds; its rhythm is taken to be kept to a millisecond."""
 
-NS_PER_MS = 1e6
 Window = tuple[int, int]
 
 
@@ -37,9 +38,7 @@ class GpuSensors:
     def __init__(self, log: SampleLog, uuid: str) -> None:
         self.uuid = uuid
         self._log = log
-        self.steps: dict[str, Steps | str] = {COUNTER: self._counter()}
-        for metric in POWERS:
-            self.steps[metric] = self._power(metric)
+        self.steps = {metric: self._steps(metric) for metric in METRICS}
 
     def readings(self, metric: str) -> Readings | str:
         """Good readings of a metric, or why there are none."""
@@ -64,14 +63,12 @@ class GpuSensors:
         steps = self.steps[metric]
         return None if isinstance(steps, str) else steps.period_ns
 
-    def _counter(self) -> Steps | str:
-        readings = self.readings(COUNTER)
-        return readings if isinstance(readings, str) else counter_steps(readings)
-
-    def _power(self, metric: str) -> Steps | str:
+    def _steps(self, metric: str) -> Steps | str:
         readings = self.readings(metric)
         if isinstance(readings, str):
             return readings
+        if metric == COUNTER:
+            return counter_steps(readings)
         error = DRIVER_TIMES_ERROR_NS if metric == POWER_SAMPLES else None
         return power_steps(readings, AVERAGED_NS if metric == POWER_AVERAGE else None, error)
 
@@ -110,13 +107,8 @@ class WindowEnergy:
     def explained(self, metric: str) -> Explained:
         """One sensor from the start of the first window to the end of the last."""
         if metric not in self._found:
-            self._found[metric] = Explained(
-                self._sensors.steps[metric],
-                self.window,
-                self._work,
-                low_w=self._low_w,
-                high_w=self._sensors.limit_w(),
-            )
+            steps, high_w = self._sensors.steps[metric], self._sensors.limit_w()
+            self._found[metric] = Explained(steps, self.window, self._work, low_w=self._low_w, high_w=high_w)
         return self._found[metric]
 
     def energy(self, metric: str, stretch: Window | None = None) -> Energy:
@@ -137,7 +129,7 @@ class WindowEnergy:
 
     def best(self) -> tuple[str, Energy]:
         """The energy of the first sensor that has one."""
-        found = ((metric, self.energy(metric)) for metric in (COUNTER, *POWERS))
+        found = ((metric, self.energy(metric)) for metric in METRICS)
         return next((one for one in found if one[1].joules is not None), (COUNTER, self.energy(COUNTER)))
 
     @property
@@ -149,8 +141,3 @@ class WindowEnergy:
         """The sensor whose steps resolve time best: the finest that was read over all of the window."""
         usable = (metric for metric in (POWER_SAMPLES, COUNTER, POWER_INSTANT) if self.explained(metric).total.joules)
         return next(usable, None)
-
-
-def rounded(value: float | None) -> float | None:
-    """As figures stand in the files."""
-    return None if value is None else round(float(value), 6)

@@ -114,19 +114,6 @@ class Explained:
 UNKNOWN_WORK = "when the GPU was at work is not known, so whether its sensor saw all of the work is unknown"
 
 
-def energy_within(
-    steps: Steps | str,
-    start_ns: int,
-    end_ns: int,
-    work: KnownWork | None = None,
-    *,
-    low_w: float = 0.0,
-    high_w: float | None = None,
-) -> Energy:
-    """Energy of a stretch of time from one sensor, with all that its readings leave open in the error."""
-    return Explained(steps, (start_ns, end_ns), work, low_w=low_w, high_w=high_w).total
-
-
 def shown_within(steps: Steps | str, start_ns: int, end_ns: int) -> Energy:
     """What a sensor shows for a stretch of time, as if it had seen all of it.
 

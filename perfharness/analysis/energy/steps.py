@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.model.energy import IdlePower
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
-NS_PER_S = 1e9
+NS_PER_S, NS_PER_MS = 1e9, 1e6
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,23 @@ class Energy:
     def mean_power_w(self) -> float | None:
         """Over the stretch."""
         return None if self.joules is None or not self.seconds else self.joules / self.seconds
+
+    def as_power(self, source: str | None) -> IdlePower:
+        """The power that follows, as it stands in the files."""
+        if self.joules is None or self.error_j is None or not self.seconds:
+            return IdlePower(None, None, None, None, self.reason)
+        mean_w, error_w = (per(joules, self.seconds) for joules in (self.joules, self.error_j))
+        return IdlePower(source, mean_w, error_w, rounded(self.seconds), None)
+
+
+def rounded(value: float | None) -> float | None:
+    """As figures stand in the files."""
+    return None if value is None else round(float(value), 6)
+
+
+def per(joules: float | None, count: float | None) -> float | None:
+    """Energy of each, as it stands in the files."""
+    return None if joules is None or not count else rounded(joules / count)
 
 
 @dataclass(frozen=True)
