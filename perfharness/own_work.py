@@ -10,12 +10,18 @@ import threading
 
 
 class ThreadState:
-    """`busy`: the thread runs perfharness's own code."""
+    """A context, around perfharness's own code in one thread. `busy`: how many are entered."""
 
     __slots__ = ("busy",)
 
     def __init__(self) -> None:
-        self.busy = False
+        self.busy = 0
+
+    def __enter__(self) -> None:
+        self.busy += 1
+
+    def __exit__(self, *exception: object) -> None:
+        self.busy -= 1
 
 
 class _OwnWork(threading.local):

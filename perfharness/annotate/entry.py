@@ -13,7 +13,6 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import ImportWatch
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
-from perfharness.recorder import journal  # noqa: F401 - imported now, so that it binds the unannotated functions
 
 USAGE = "usage: python -m perfharness.annotate SCRIPT.py [arguments of the script]"
 

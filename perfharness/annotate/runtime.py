@@ -10,15 +10,15 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfharness.annotate.expressions import Target
+from perfharness.annotate.scopes import BatchCall, Scope, StageCall
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
+from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.own_work import own_work
-
-if TYPE_CHECKING:
-    from perfharness.annotate.scopes import Scope
-    from perfharness.recorder.core import RecorderCore
+from perfharness.recorder import journal
+from perfharness.recorder.core import RecorderCore, claims, core_named
 
 DEFAULT_RECORDER = "annotated"
 """Used where neither the file nor the script names a recorder."""
@@ -42,65 +42,48 @@ class Runtime:
         atexit.register(self._write_at_exit)
         os.register_at_fork(after_in_child=self._after_fork)
 
-    # ---- each call ----
-
     def open(
         self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Scope | None:
-        """The range of one call, not yet entered; None where the call is not recorded or is `own_work`."""
+        """The range of one call, opened; None where the call is not recorded or is `own_work`."""
         own = own_work.thread
         if own.busy:
             return None
-        own.busy = True
+        own.busy += 1  # as `with own`, without its calls
         try:
-            return self._open(target, function, args, kwargs)
+            annotation = target.annotation
+            is_outermost = annotation.name == self._within
+            core = self._recording_core(target.note, is_outermost)
+            if core is None:
+                return None
+            count_within = self._count_within if is_outermost else None
+            if annotation.is_batch:
+                return BatchCall(core, target, (function, args, kwargs), count_within)
+            return StageCall(core, annotation.name, count_within)
         finally:
-            own.busy = False
+            own.busy -= 1
 
-    def _open(
-        self, target: Target, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Scope | None:
-        note = target.note
+    def open_module(self, name: str) -> Scope | None:
+        """The range of a PyTorch module's forward call, opened; None where it is not recorded."""
+        own = own_work.thread
+        if own.busy:
+            return None
+        with own:
+            assert self.torch_note is not None, "PyTorch is only watched with a note"
+            core = self._recording_core(self.torch_note, False)
+            return None if core is None else StageCall(core, name)
+
+    def _recording_core(self, note: FunctionNote, is_outermost: bool) -> RecorderCore | None:
+        """The recorder; None outside of the `within` range."""
         if not note.called:
             self._record(note, "called")
-        annotation = target.annotation
-        is_outermost = annotation.name == self._within
         if self._within is not None and not is_outermost and not self._open_within:
             return None
         if not note.recorded:
             self._record(note, "recorded")
-        core = self._core or self._make_core()
-        if annotation.is_batch:
-            return self._batch_call(core, target, function, args, kwargs, self.enter_within if is_outermost else None)
-        if is_outermost:
-            return self._within_call(core, annotation.name, self.enter_within)
-        return self._stage_call(core, annotation.name)
+        return self._core or self._make_core()
 
-    def open_module(self, name: str) -> Scope | None:
-        """The range of a PyTorch module's forward call; None where it is not recorded."""
-        own = own_work.thread
-        if own.busy:
-            return None
-        own.busy = True
-        try:
-            return self._open_module(name)
-        finally:
-            own.busy = False
-
-    def _open_module(self, name: str) -> Scope | None:
-        note = self.torch_note
-        assert note is not None, "PyTorch is only watched with a note"
-        if not note.called:
-            self._record(note, "called")
-        if self._within is not None and not self._open_within:
-            return None
-        if not note.recorded:
-            self._record(note, "recorded")
-        core = self._core or self._make_core()
-        return self._stage_call(core, name)
-
-    def enter_within(self, step: int) -> None:
-        """Count the open `within` ranges; `step` is 1 or -1."""
+    def _count_within(self, step: int) -> None:
         with self._lock:
             self._open_within += step
 
@@ -113,17 +96,10 @@ class Runtime:
         """The recorder, made with the first range: by then the script has made its own, if it has one."""
         with self._lock:
             if self._core is None:
-                from perfharness.annotate.scopes import BatchCall, StageCall, WithinCall
-                from perfharness.model.conventions import DEFAULT_DOMAIN
-                from perfharness.recorder import journal
-                from perfharness.recorder.core import claims, core_named
-
                 name = self.annotations.recorder or claims.get(DEFAULT_DOMAIN) or DEFAULT_RECORDER
                 core = core_named(name, DEFAULT_DOMAIN)
                 journal.register(core, None)
                 atexit.register(self._finalize)  # registered after the journal's, so it runs first
-                self._stage_call, self._batch_call = StageCall, BatchCall
-                self._within_call = WithinCall
                 self._core = core  # last: other threads read it without the lock
             return self._core
 
@@ -131,8 +107,6 @@ class Runtime:
         core = self._core
         if core is None or core.open_ranges():
             return  # the journal names what is open
-        from perfharness.recorder import journal
-
         core.users -= 1
         journal.write()
 
@@ -145,13 +119,9 @@ class Runtime:
             self._write(f"annotations_{os.getpid()}.json")
 
     def _write_at_exit(self) -> None:
-        own = own_work.thread
-        own.busy = True
-        try:
+        with own_work.thread:
             if os.getpid() == self._pid:
                 self._write(NOTES_NAME)
-        finally:
-            own.busy = False
 
     def _write(self, name: str) -> None:
         notes = [target.note for target in self.targets]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
 from perfharness.own_work import own_work
@@ -15,138 +15,103 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from perfharness.annotate.expressions import Target
+    from perfharness.annotate.expressions import Expression, Target
     from perfharness.recorder.core import RecorderCore
 
 ENDS = (StopIteration, StopAsyncIteration)
 """A call that ends by one of these yielded nothing; its range is deleted."""
 
-
-class Scope(Protocol):
-    """A range, entered once."""
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def set_result(self, result: object) -> None:
-        """Pass on what the call returned."""
+CountWithin = Callable[[int], None]
+"""Counts the open `within` ranges; called with 1 and -1."""
 
 
 class StageCall(RangeScope):
-    """A stage. One object per call, so that none can close the range of another task or thread."""
+    """A stage, open from the start. One object per call, so that none can close the range of another task or thread.
 
-    __slots__ = ()
+    Args:
+        count_within: given where it is the `within` range, inside of which all others are recorded.
+    """
+
+    __slots__ = ("_count_within",)
+
+    def __init__(self, core: RecorderCore, name: str, count_within: CountWithin | None = None) -> None:
+        self._core = core
+        self._key = name
+        self._count_within = count_within
+        if count_within is not None:
+            count_within(1)
+        RangeScope.__enter__(self)
 
     def __enter__(self) -> Self:
-        own = own_work.thread
-        own.busy = True
-        try:
-            return RangeScope.__enter__(self)
-        finally:
-            own.busy = False
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own = own_work.thread
-        before, own.busy = own.busy, True  # already busy where an unreferenced generator is closed
+        own.busy += 1  # as `with own`, without its calls
         try:
+            if self._count_within is not None:
+                self._count_within(-1)
             self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
         finally:
-            own.busy = before
+            own.busy -= 1
 
     def set_result(self, result: object) -> None:
         """Ignored by a stage."""
 
 
-class WithinCall(StageCall):
-    """The `within` range, inside of which all others are recorded."""
-
-    __slots__ = ("_enter_within",)
-
-    def __init__(self, core: RecorderCore, name: str, enter_within: Callable[[int], None]) -> None:
-        super().__init__(core, name)
-        self._enter_within = enter_within
-
-    def __enter__(self) -> Self:
-        self._enter_within(1)
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._enter_within(-1)
-        super().__exit__(kind, error, trace)
-
-
 class BatchCall(BatchScope):
-    """A batch with the annotation's index and items, evaluated outside of the range where possible."""
+    """A batch, open from the start, with the annotation's index and items; evaluated outside of it where possible."""
 
-    __slots__ = ("_args", "_enter_within", "_function", "_kwargs", "_target")
+    __slots__ = ("_call", "_count_within", "_target")
 
     def __init__(
         self,
         core: RecorderCore,
         target: Target,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        enter_within: Callable[[int], None] | None,
+        call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
+        count_within: CountWithin | None,
     ) -> None:
         self._target = target
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        self._enter_within = enter_within
+        self._call = call
+        self._count_within = count_within
         items = target.fixed_items
         if target.items is not None and not target.items.uses_result:
-            items = self._count(None)
+            items = self._count(target.items, None)
         super().__init__(core, target.annotation.name, self._next_index(), items)
+        if count_within is not None:
+            count_within(1)
+        BatchScope.__enter__(self)
 
     def __enter__(self) -> Self:
-        own = own_work.thread
-        own.busy = True
-        try:
-            if self._enter_within is not None:
-                self._enter_within(1)
-            return super().__enter__()
-        finally:
-            own.busy = False
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own = own_work.thread
-        before, own.busy = own.busy, True
+        own.busy += 1
         try:
-            if self._enter_within is not None:
-                self._enter_within(-1)
+            if self._count_within is not None:
+                self._count_within(-1)
             stopped = kind is None or issubclass(kind, GeneratorExit)
             self._core.leave(self, self.total_items, True, not stopped)
         finally:
-            own.busy = before
+            own.busy -= 1
 
     def set_result(self, result: object) -> None:
         """Count the items, where their expression uses the result."""
-        if self._target.items is None or not self._target.items.uses_result:
-            return
-        own = own_work.thread
-        own.busy = True
-        try:
-            self.total_items = self._count(result)
-        finally:
-            own.busy = False
-
-    def _count(self, result: object) -> int | None:
         expression = self._target.items
-        assert expression is not None
+        if expression is not None and expression.uses_result:
+            with own_work.thread:
+                self.total_items = self._count(expression, result)
+
+    def _count(self, expression: Expression, result: object) -> int | None:
         try:
-            return check_items(expression.value(self._function, self._args, self._kwargs, result), "of this call")
+            return check_items(expression.value(*self._call, result), "of this call")
         except Exception as error:
-            self._note(f"items = {expression.text!r}", error)
+            self._note("items", expression, error)
             return None
 
     def _next_index(self) -> int:
@@ -155,12 +120,15 @@ class BatchCall(BatchScope):
         if expression is None:
             return counted
         try:
-            return check_index(expression.value(self._function, self._args, self._kwargs), "of this call")
+            return check_index(expression.value(*self._call), "of this call")
         except Exception as error:
-            self._note(f"index = {expression.text!r}", error)
+            self._note("index", expression, error)
             return counted
 
-    def _note(self, what: str, error: Exception) -> None:
+    def _note(self, what: str, expression: Expression, error: Exception) -> None:
         if self._target.note.items_problem is None:
             kind = "" if isinstance(error, RecorderError) else f"{type(error).__name__}: "
-            self._target.note.items_problem = f"{what}: {kind}{error}"
+            self._target.note.items_problem = f"{what} = {expression.text!r}: {kind}{error}"
+
+
+Scope = StageCall | BatchCall

@@ -64,10 +64,7 @@ class ModuleTracker:
         name = self._names.name(calls[0][0], module) if calls else _class_name(module)
         if name is None:
             return
-        scope = self._runtime.open_module(name)
-        if scope is not None:
-            scope.__enter__()
-        calls.append((module, scope))
+        calls.append((module, self._runtime.open_module(name)))
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
         """A forward call ends, also by an exception; so do those inside it whose end called no hook."""

@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from json import dumps  # a name of our own: a script may have its json.dumps annotated
 
 from perfharness.model import environment
+from perfharness.own_work import own_work
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
 HAS_PAYLOAD = 8
@@ -233,7 +234,7 @@ class RangeLog:
 
     def key(self, attributes: RangeAttributes) -> int:
         """Number of these attributes; equal ones have the same while they are remembered."""
-        with self._lock:
+        with own_work.thread, self._lock:
             key = self._keys.get(attributes)
             if key is None:
                 if len(self._keys) >= KEYS_REMEMBERED:
@@ -273,7 +274,7 @@ class RangeLog:
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
-        with self._lock:
+        with own_work.thread, self._lock:
             if self._region_used + length > len(self._region) and not self._new_region():
                 self.lost_events += head not in (VALUE, ID)
                 if self._header is not None:

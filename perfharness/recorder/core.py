@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
+from perfharness.own_work import own_work
 from perfharness.recorder import barrier, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
@@ -53,7 +54,7 @@ def core_named(name: str, domain: str | None) -> RecorderCore:
     Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same NVTX
     stack, and the trace could not separate them.
     """
-    with _naming:
+    with own_work.thread, _naming:
         core = recorders.get(name)
         if core is None or core.log is not range_log.active():
             core = recorders[name] = RecorderCore(name, domain)
@@ -160,6 +161,10 @@ class RecorderCore:
 
     def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
         """Prepare a range that is new on this stack, or a batch that has to pass the start barrier."""
+        with own_work.thread:
+            return self._add_node(stack, key, is_batch=is_batch)
+
+    def _add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool) -> Node:
         spec = RangeSpec.of(key)
         stack.prepared += 1
         if stack.prepared > stack.prune_at:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from perfharness.model import environment
 from perfharness.own_work import own_work
 from perfharness.recorder import startup
+from perfharness.recorder.checks import check_name
 from perfharness.recorder.json_values import arguments_to_json
 
 if TYPE_CHECKING:
@@ -117,15 +118,7 @@ class Journal:
         return all(entry.finalized for entry in self._entries)
 
     def _write(self, ended: str) -> None:
-        own = own_work.thread
-        before, own.busy = own.busy, True
-        try:
-            self._write_now(ended)
-        finally:
-            own.busy = before
-
-    def _write_now(self, ended: str) -> None:
-        with self._lock:
+        with own_work.thread, self._lock:
             if self._broken or not self._has_begun:
                 return
             text = dumps(self._content(ended), indent=2) + "\n"
@@ -307,14 +300,16 @@ def open_journal() -> Journal | None:
     return _journal
 
 
-def startup_range(name: str) -> startup.StartupRange:
+def startup_range(name: str) -> contextlib._GeneratorContextManager[None]:
     """A part of the start-up, before or after a recorder is made, or without one.
 
     `with startup_range("model_load"): model = load()`, or as a decorator of the function that loads. Inside a launch it
-    is in the results of the start-up (`startup` in benchmark.json); outside of one it is plain NVTX.
+    is in the results of the start-up (`startup` in benchmark.json, which has separate fields for `model_load` and
+    `cuda_context`); outside of one it is plain NVTX.
     """
     open_journal()
-    return startup.StartupRange(name)
+    check_name("start-up range", name)
+    return startup.timed_range(name)
 
 
 def write() -> None:

@@ -7,9 +7,9 @@ open at most once at a time, so the node also holds the state of the open range.
 
 from __future__ import annotations
 
-import heapq
 import weakref
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush  # names of our own: a script may have heapq's annotated
 from typing import Any
 
 from perfharness.recorder.channels import Channel
@@ -168,7 +168,7 @@ class ThreadStacks:
     def take_lane(self, task: object) -> RangeStack:
         """A stack with the lowest free lane, for a task that has none."""
         if self._free:
-            stack = self._lanes[heapq.heappop(self._free) - 1]
+            stack = self._lanes[heappop(self._free) - 1]
         else:
             stack = RangeStack(self, len(self._lanes) + 1)
             self._lanes.append(stack)
@@ -180,7 +180,7 @@ class ThreadStacks:
         """Free the lane of a stack whose last range was popped."""
         del self.of_task[stack.task]
         stack.task = None
-        heapq.heappush(self._free, stack.lane)
+        heappush(self._free, stack.lane)
 
     def stacks(self) -> list[RangeStack]:
         """All stacks of the thread."""

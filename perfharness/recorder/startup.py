@@ -6,22 +6,14 @@ the process, with or without a trace. In a trace they are NVTX ranges of a separ
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from perfharness.model.conventions import STARTUP_DOMAIN
-from perfharness.recorder.checks import check_name
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Startup:
@@ -59,61 +51,28 @@ def note_batch() -> None:
         process_startup.first_batch_unix_ns = time.time_ns()
 
 
-class StartupRange:
-    """A part of the start-up, as a `with` block or a decorator.
-
-    Args:
-        name: name in the results, which have separate fields for `model_load` and `cuda_context`.
-    """
-
-    def __init__(self, name: str) -> None:
-        check_name("start-up range", name)
-        self._name = name
-        self._open: list[tuple[int, int]] = []
-
-    def __enter__(self) -> Self:
-        _push(self._name)
-        self._open.append((time.time_ns(), time.perf_counter_ns()))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        begin_unix_ns, begin_ns = self._open.pop()
-        process_startup.ranges.append(
-            {
-                "name": self._name,
-                "begin_unix_ns": begin_unix_ns,
-                "duration_ns": time.perf_counter_ns() - begin_ns,
-                "thread": threading.get_native_id(),
-                "failed": kind is not None,
-            }
-        )
-        _pop()
-
-    def __call__(self, function: F) -> F:
-        """The function with each call as such a range."""
-        name = self._name
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with StartupRange(name):
-                return function(*args, **kwargs)
-
-        return call  # type: ignore[return-value]
-
-
-def _push(name: str) -> None:
+@contextlib.contextmanager
+def timed_range(name: str) -> Iterator[None]:
+    """A part of the start-up, as a `with` block or a decorator."""
     try:
         import nvtx
     except ImportError:
-        return  # the recorder warns about it
-    nvtx.push_range(name, domain=STARTUP_DOMAIN)
-
-
-def _pop() -> None:
-    try:
-        import nvtx
-    except ImportError:
-        return
-    nvtx.pop_range(domain=STARTUP_DOMAIN)
+        annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # the recorder warns about it
+    else:
+        annotation = nvtx.annotate(name, domain=STARTUP_DOMAIN)
+    with annotation:
+        begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            process_startup.ranges.append(
+                {
+                    "name": name,
+                    "begin_unix_ns": begin_unix_ns,
+                    "duration_ns": time.perf_counter_ns() - begin_ns,
+                    "thread": threading.get_native_id(),
+                    "failed": failed,
+                }
+            )
