@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,48 +18,33 @@ from perfharness.cli.bench_options import (
     command_line,
     exit_code,
     say,
+    say_drawn,
 )
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
-from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison
 
 OUTPUT_DIR = "compare_engines"
-ENGINES, DATA = "Engines", "Images and ground truth"
 
 
-class DeviceOption(str, Enum):
-    """Words of --device."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class ScalingOption(str, Enum):
-    """Words of --scaling."""
-
-    MEDIAN = "median"
-    NONE = "none"
+DeviceOption = Enum("DeviceOption", {"AUTO": "auto", "CPU": "cpu", "CUDA": "cuda"}, type=str)
+ScalingOption = Enum("ScalingOption", {"MEDIAN": "median", "NONE": "none"}, type=str)
+PredictionOption = Enum("PredictionOption", {"DEPTH": "depth", "DISPARITY": "disparity"}, type=str)
+PrecisionOption = Enum(
+    "PrecisionOption", {"FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16": "bf16", "INT8": "int8"}, type=str
+)
 
 
-class PredictionOption(str, Enum):
-    """Words of --prediction."""
-
-    DEPTH = "depth"
-    DISPARITY = "disparity"
+def _option(panel: str, name: str, text: str, **how: Any) -> Any:
+    """An option of a group of the help; without a default it is required."""
+    return typer.Option(name, rich_help_panel=panel, help=text, **how)
 
 
-class PrecisionOption(str, Enum):
-    """Words of --precision."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
+_of_engines, _of_data = partial(_option, "Engines"), partial(_option, "Images and ground truth")
+_of_measuring, _of_results = partial(_option, MEASURING), partial(_option, RESULTS)
 
 
 class ManyValues(RareHidden):
@@ -83,16 +69,13 @@ def repeated(arguments: list[str], many: tuple[str, ...]) -> list[str]:
     """`--engines a b` -> `--engines a --engines b`."""
     found: list[str] = []
     option: str | None = None
-    is_first = False
     for argument in arguments:
-        if argument.startswith("-") and len(argument) > 1:
-            option, is_first = (argument if argument in many else None), True
-            found.append(argument)
-            continue
-        if option is not None and not is_first:
+        is_option = argument.startswith("-") and len(argument) > 1
+        if is_option:
+            option = argument if argument in many else None
+        elif option is not None and found[-1] != option:
             found.append(option)
         found.append(argument)
-        is_first = False
     return found
 
 
@@ -104,149 +87,66 @@ def register(app: typer.Typer) -> None:
 def compare_engines_verb(
     engines: Annotated[
         list[str],
-        typer.Option(
+        _of_engines(
             "--engines",
-            rich_help_panel=ENGINES,
+            "Files (.onnx, .engine, .plan, .pt2, …) or module:function.",
             metavar="ENGINE…",
-            help="Files (.onnx, .engine, .plan, .pt2, …) or module:function.",
             show_default=False,
         ),
     ],
     image: Annotated[
-        Path,
-        typer.Option(
-            "--image",
-            rich_help_panel=DATA,
-            help="Image or .npy; its map is drawn, and it is what is timed.",
-            show_default=False,
-        ),
+        Path, _of_data("--image", "Image or .npy; its map is drawn, and it is what is timed.", show_default=False)
     ],
-    gt: Annotated[
-        Path | None,
-        typer.Option("--gt", rich_help_panel=DATA, help="Ground truth of the image: .npy, .npz, or a 16-bit image."),
-    ] = None,
+    gt: Annotated[Path | None, _of_data("--gt", "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = None,
     metric_images_dir: Annotated[
-        Path | None,
-        typer.Option("--metric-images-dir", rich_help_panel=DATA, help="Images over which metrics are computed."),
+        Path | None, _of_data("--metric-images-dir", "Images over which metrics are computed.")
     ] = None,
     metric_gt_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--metric-gt-dir", rich_help_panel=DATA, help="Their ground truth, matched by the names of the files."
-        ),
+        Path | None, _of_data("--metric-gt-dir", "Their ground truth, matched by the names of the files.")
     ] = None,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric", rich_help_panel=DATA, metavar="FUNCTION…", help="Metrics of your own, module:function."
-        ),
+        list[str] | None, _of_data("--metric", "Metrics of your own, module:function.", metavar="FUNCTION…")
     ] = None,
     backends: Annotated[
         list[str] | None,
-        typer.Option(
-            "--backends",
-            rich_help_panel=ENGINES,
-            metavar="NAME…",
-            help="One for all engines or one for each. [default: by file kind]",
-        ),
+        _of_engines("--backends", "One for all engines or one for each. [default: by file kind]", metavar="NAME…"),
     ] = None,
     precision: Annotated[
-        PrecisionOption | None,
-        typer.Option(
-            "--precision", rich_help_panel=ENGINES, help="Of all. [default: that of the ONNX file, else fp32]"
-        ),
+        PrecisionOption | None, _of_engines("--precision", "Of all. [default: that of the ONNX file, else fp32]")
     ] = None,
-    device: Annotated[
-        DeviceOption, typer.Option("--device", rich_help_panel=ENGINES, help="auto: the GPU where there is one.")
-    ] = (DeviceOption.AUTO),
-    gpu_id: Annotated[
-        int | None, typer.Option("--gpu-id", rich_help_panel=ENGINES, help="NVML's index of the GPU. [default: 0]")
-    ] = None,
+    device: Annotated[DeviceOption, _of_engines("--device", "auto: the GPU where there is one.")] = DeviceOption.AUTO,
+    gpu_id: Annotated[int | None, _of_engines("--gpu-id", "NVML's index of the GPU. [default: 0]")] = None,
     input_size: Annotated[
-        str,
-        typer.Option(
-            "--input-size",
-            rich_help_panel=ENGINES,
-            metavar="N|HxW",
-            help="Where a model leaves its height and width open.",
-        ),
+        str, _of_engines("--input-size", "Where a model leaves its height and width open.", metavar="N|HxW")
     ] = "518",
     preprocess: Annotated[
         str | None,
-        typer.Option(
-            "--preprocess",
-            rich_help_panel=DATA,
-            metavar="FUNCTION",
-            help="module:function that makes the input of a path.",
-        ),
+        _of_data("--preprocess", "module:function that makes the input of a path.", metavar="FUNCTION"),
     ] = None,
-    mean: Annotated[
-        str, typer.Option("--mean", rich_help_panel=DATA, help="Of the channels, 0 to 1.")
-    ] = "0.485,0.456,0.406",
-    std: Annotated[
-        str, typer.Option("--std", rich_help_panel=DATA, help="Of the channels, 0 to 1.")
-    ] = "0.229,0.224,0.225",
-    output: Annotated[
-        str | None,
-        typer.Option("--output", rich_help_panel=ENGINES, help="Name of the map. [default: the first output]"),
-    ] = None,
-    scaling: Annotated[
-        ScalingOption, typer.Option("--scaling", rich_help_panel=DATA, help="Of the map to its ground truth.")
-    ] = (ScalingOption.MEDIAN),
+    mean: Annotated[str, _of_data("--mean", "Of the channels, 0 to 1.")] = "0.485,0.456,0.406",
+    std: Annotated[str, _of_data("--std", "Of the channels, 0 to 1.")] = "0.229,0.224,0.225",
+    output: Annotated[str | None, _of_engines("--output", "Name of the map. [default: the first output]")] = None,
+    scaling: Annotated[ScalingOption, _of_data("--scaling", "Of the map to its ground truth.")] = ScalingOption.MEDIAN,
     prediction: Annotated[
-        PredictionOption,
-        typer.Option(
-            "--prediction", rich_help_panel=DATA, help="disparity: larger is nearer, and its inverse is compared."
-        ),
+        PredictionOption, _of_data("--prediction", "disparity: larger is nearer, and its inverse is compared.")
     ] = PredictionOption.DEPTH,
-    min_depth: Annotated[
-        float, typer.Option("--min-depth", rich_help_panel=DATA, help="Ground truth below is not valid.")
-    ] = 1e-3,
-    max_depth: Annotated[
-        float, typer.Option("--max-depth", rich_help_panel=DATA, help="Ground truth above is not valid.")
-    ] = 80.0,
+    min_depth: Annotated[float, _of_data("--min-depth", "Ground truth below is not valid.")] = 1e-3,
+    max_depth: Annotated[float, _of_data("--max-depth", "Ground truth above is not valid.")] = 80.0,
     gt_scale: Annotated[
-        float,
-        typer.Option(
-            "--gt-scale",
-            rich_help_panel=DATA,
-            help="Pixels of ground truth images are divided by it: KITTI 256, mm 1000.",
-        ),
+        float, _of_data("--gt-scale", "Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
     ] = 1.0,
-    warmup: Annotated[
-        int, typer.Option("--warmup", rich_help_panel=MEASURING, min=0, help="Iterations before the timed ones.")
-    ] = 50,
-    iterations: Annotated[
-        int, typer.Option("--iterations", rich_help_panel=MEASURING, min=1, help="Timed ones.")
-    ] = 1000,
-    max_seconds: Annotated[
-        float, typer.Option("--max-seconds", rich_help_panel=MEASURING, help="Of the timed iterations, at most.")
-    ] = 600.0,
+    warmup: Annotated[int, _of_measuring("--warmup", "Iterations before the timed ones.", min=0)] = 50,
+    iterations: Annotated[int, _of_measuring("--iterations", "Timed ones.", min=1)] = 1000,
+    max_seconds: Annotated[float, _of_measuring("--max-seconds", "Of the timed iterations, at most.")] = 600.0,
     gpu_sample_interval: Annotated[
-        float,
-        typer.Option(
-            "--gpu-sample-interval",
-            rich_help_panel=MEASURING,
-            metavar="SECONDS",
-            help="Of the sampler in the second pass.",
-        ),
+        float, _of_measuring("--gpu-sample-interval", "Of the sampler in the second pass.", metavar="SECONDS")
     ] = 0.1,
-    sample_seconds: Annotated[
-        float, typer.Option("--sample-seconds", rich_help_panel=MEASURING, help="Length of the second pass.")
-    ] = 5.0,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", rich_help_panel=ENGINES, help="On the CPU. [default: the backend's choice]"),
-    ] = None,
+    sample_seconds: Annotated[float, _of_measuring("--sample-seconds", "Length of the second pass.")] = 5.0,
+    threads: Annotated[int | None, _of_engines("--threads", "On the CPU. [default: the backend's choice]")] = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", rich_help_panel=MEASURING, metavar="SECONDS", help="End an engine that takes longer."
-        ),
+        float | None, _of_measuring("--timeout", "End an engine that takes longer.", metavar="SECONDS")
     ] = None,
-    keep_maps: Annotated[
-        bool, typer.Option("--keep-maps", rich_help_panel=RESULTS, help="Keep every engine's maps of the data set.")
-    ] = False,
+    keep_maps: Annotated[bool, _of_results("--keep-maps", "Keep every engine's maps of the data set.")] = False,
     output_dir: OutputDir = Path(OUTPUT_DIR),
 ) -> None:
     """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and GPU metrics.
@@ -263,6 +163,7 @@ def compare_engines_verb(
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
     from perfharness.bench.engines.model import CompareSettings
     from perfharness.render.charts.drawing import require_charts
+    from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
     from perfharness.render.terminal.engines import print_comparison
 
     require_charts("compare-engines")
@@ -297,11 +198,11 @@ def compare_engines_verb(
             engines, settings, output_dir, backends=backends or (), device=device.value, gpu_id=gpu_id,
             precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
             say=lambda text: say(messages, text), command=command_line(),
-            draw=lambda found, folder: _draw(messages, found, folder),
         )  # fmt: skip
     except SampleError as error:
         say(messages, f"perfharness: --gt: {error}; nothing was started")
         raise typer.Exit(EXIT_CHECK_FAILED) from error
+    say_drawn(messages, lambda: engine_pictures(comparison, place), place, ENGINES_PAGE)
     print_comparison(Console(), comparison)
     if place != output_dir:
         say(messages, f"nothing was measured, so the earlier results in {output_dir} are kept")
@@ -337,14 +238,3 @@ def _three(name: str, text: str) -> tuple[float, float, float]:
     if len(values) != 3:
         raise UsageError(f"{name} {text}: must be three numbers, as in 0.5,0.5,0.5")
     return values[0], values[1], values[2]
-
-
-def _draw(console: Console, comparison: Any, output_dir: Path) -> None:
-    """Pictures that cannot be drawn do not take the numbers with them."""
-    from perfharness.render.charts.drawing import draw
-    from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
-
-    try:
-        draw(engine_pictures(comparison, output_dir), output_dir, ENGINES_PAGE)
-    except PerfHarnessError as error:
-        say(console, str(error))

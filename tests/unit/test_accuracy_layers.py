@@ -97,7 +97,7 @@ def test_a_missing_layer_is_told_and_the_rest_is_matched() -> None:
     one, two = graph("a", "CRBM"), [tensor for tensor in graph("b", "CRBM") if tensor.op_type != "B"]
     found = align(one, two)
     assert [(a.name, b.name) for a, b in found.pairs] == [("a0", "b0"), ("a1", "b1"), ("a3", "b3")]
-    assert (found.only_first, found.only_second) == (("a2",), ())
+    assert (found.only_first, found.only_second) == (["a2"], [])
 
 
 def test_an_overflow_in_half_precision_is_the_first_difference(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from perfharness.backends.base import BackendOptions, ModelSource
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.figure import SampleError
+from perfharness.bench.accuracy.functions import OwnMetric
 from perfharness.bench.accuracy.of_case import Comparison, measure_accuracy, read_outputs
-from perfharness.bench.accuracy.own_metric import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor, PreprocessSettings
-from perfharness.bench.accuracy.samples import Sample, find_samples, read_image, read_map, resized_map
+from perfharness.bench.accuracy.samples import Sample, find_samples, read_map, resized_map
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
@@ -81,7 +81,7 @@ def test_one_output_that_is_nan_has_no_depth_errors(tmp_path: Path) -> None:
     comparison = Comparison(AccuracySettings(inputs=truth, truth=truth))
     for name, row in rows.items():
         sample = Sample(name, truth / f"{name}.npy", truth / f"{name}.npy")
-        comparison.try_update(sample, {"y": row * np.nan if name == "b" else row}, None)
+        comparison.update(sample, {"y": row * np.nan if name == "b" else row}, None)
     record = comparison.record("ground truth")
     assert (record.samples, record.metrics["abs_rel"], record.metrics["delta1"]) == (1, None, None)
     assert record.reasons["abs_rel"]
@@ -164,13 +164,10 @@ def test_maps_of_all_kinds(tmp_path: Path) -> None:
             read_map(tmp_path / name)
 
 
-def test_resized_map_by_hand() -> None:
+def test_resized_map_by_hand_and_as_torch_does() -> None:
     """Two pixels to four: centres at -1/4 (kept at the border), 1/4, 3/4, 5/4 of the way."""
     assert resized_map(np.array([[0.0, 4.0]]), (1, 4)).tolist() == [[0, 1, 3, 4]]
     assert resized_map(np.array([[0.0, 4.0], [8.0, 12.0]]), (1, 1)).tolist() == [[6]]
-
-
-def test_resized_map_as_torch_does() -> None:
     torch = pytest.importorskip("torch")
     values = np.random.default_rng(0).normal(size=(7, 5))
     theirs = torch.nn.functional.interpolate(torch.from_numpy(values)[None, None], size=(11, 3), mode="bilinear")
@@ -180,7 +177,6 @@ def test_resized_map_as_torch_does() -> None:
 def test_an_image_becomes_an_input(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.full((6, 4, 3), (255, 0, 51), np.uint8)).save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png").shape == (6, 4, 3)
     specs = [TensorSpec(name="x", shape=(None, 3, 2, 2), dtype="float32")]
     settings = PreprocessSettings(mean=(0.5, 0.5, 0), std=(0.5, 0.25, 1))
     made = Preprocessor(settings, specs, {"x": (1, 3, 2, 2)})(tmp_path / "a.png")["x"]
@@ -209,28 +205,32 @@ def test_a_function_of_the_users_makes_the_input(tmp_path: Path) -> None:
     assert "OSError: torn" in record.reasons["failed_samples"]
 
 
-def test_where_nothing_can_be_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "truth", "labels", "says"),
+    [
+        ("none", None, None, "there is no file or folder"),
+        ("empty", None, None, "holds no samples"),
+        ("in", "gt", None, "no file in .* has its ground truth in .* a is not there; there is b"),
+        ("in/a.npy", "gt", None, "one file"),
+        ("in", None, "in", "no sample of .* has a label"),
+        ("in", None, "none.csv", "labels cannot be read from"),
+        ("in", None, "twice.csv", "two labels for a: 1 and 2"),
+        ("in", None, "short.csv", "row 1 has no label"),
+        ("in", None, "fox.csv", "the label 'fox' is none of the classes in"),
+    ],
+)
+def test_where_nothing_can_be_compared(
+    tmp_path: Path, inputs: str, truth: str | None, labels: str | None, says: str
+) -> None:
     (tmp_path / "empty").mkdir()
-    inputs, truth = write_rows(tmp_path / "in", {"a": [1]}), write_rows(tmp_path / "gt", {"b": [[1]]})
-    for arguments, says in (
-        ((tmp_path / "none",), "there is no file or folder"),
-        ((tmp_path / "empty",), "holds no samples"),
-        ((inputs, truth), "no file in .* has its ground truth in .* a is not there; there is b"),
-        ((inputs / "a.npy", truth), "one file"),
-        ((inputs, None, inputs), "no sample of .* has a label"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            find_samples(*arguments)
-
-
-def test_two_labels_of_one_sample_are_refused(tmp_path: Path) -> None:
-    inputs = write_rows(tmp_path / "in", {"a": [1]})
-    (tmp_path / "labels.csv").write_text("a,1\na,2\n")
-    with pytest.raises(UsageError, match="two labels for a: 1 and 2"):
-        find_samples(inputs, None, tmp_path / "labels.csv")
-    (tmp_path / "labels.csv").write_text("a\n")
-    with pytest.raises(UsageError, match="row 1 has no label"):
-        find_samples(inputs, None, tmp_path / "labels.csv")
+    write_rows(tmp_path / "in", {"a": [1]})
+    write_rows(tmp_path / "gt", {"b": [[1]]})
+    for name, text in {"twice": "a,1\na,2\n", "short": "a\n", "fox": "a,fox\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    maps, given = (None if name is None else tmp_path / name for name in (truth, labels))
+    with pytest.raises(UsageError, match=says):
+        find_samples(tmp_path / inputs, maps, given, class_names=tmp_path / "names.txt")
 
 
 # ---- own metrics ----
@@ -242,6 +242,7 @@ def own(tmp_path: Path) -> str:
         "import numpy as np\n\n\n"
         "def bias(outputs, reference, sample):\n    return float((outputs['y'] - reference['y']).mean())\n\n\n"
         "def parts(outputs, reference, sample):\n    return {'first': outputs['y'][0], 'none': None}\n\n\n"
+        "def share(outputs, reference, sample):\n    return float('nan') if sample == 'b' else 0.5\n\n\n"
         "def broken(outputs, reference, sample):\n    return outputs['z']\n\n\n"
         "def text(outputs, reference, sample):\n    return 'high'\n\n\n"
         "class Largest:\n    def __init__(self):\n        self.seen = []\n"
@@ -253,26 +254,17 @@ def own(tmp_path: Path) -> str:
 
 def test_own_metrics_of_a_case(tmp_path: Path, own: str) -> None:
     rows = {"a": [1, 2, 3, 4], "b": [3, 1, 1, 1]}
-    metrics = tuple(f"{own}:{name}" for name in ("bias", "parts", "broken", "text", "Largest"))
+    metrics = tuple(f"{own}:{name}" for name in ("bias", "parts", "share", "broken", "text", "Largest"))
     folder = write_rows(tmp_path / "in", rows)
     run(AccuracySettings(inputs=folder), store=tmp_path / "store")
     record = run(AccuracySettings(inputs=folder, metrics=metrics), scale=2.0, baseline=tmp_path / "store")
     assert record.metrics["bias"] == pytest.approx((2.5 + 1.5) / 2)
     assert [record.metrics[name] for name in ("first", "largest", "samples")] == [4, 8, 2]
-    assert (record.metrics["none"], bool(record.reasons["none"])) == (None, True)
+    assert [record.metrics[name] for name in ("none", "share")] == [None, None]
+    assert record.reasons["none"] == "it gave no number for 2 of 2 samples"
+    assert record.reasons["share"] == "it gave no number for 1 of 2 samples; of the others the mean is 0.5"
     assert record.reasons["broken"] == "it raised KeyError: 'z'"
     assert record.reasons["text"] == "it returned str, which is neither a number nor numbers by name"
-
-
-def test_an_own_metric_that_gave_nan_for_one_sample_has_no_mean(tmp_path: Path) -> None:
-    """The mean of the others would be 0.5."""
-    (tmp_path / "metric.py").write_text(
-        "def share(outputs, reference, sample):\n    return float('nan') if sample == 'b' else 0.5\n"
-    )
-    folder = write_rows(tmp_path / "in", {"a": [1, 2, 3, 4], "b": [3, 1, 1, 1]})
-    record = run(AccuracySettings(inputs=folder, metrics=(f"{tmp_path / 'metric.py'}:share",)))
-    assert record.metrics["share"] is None
-    assert record.reasons["share"]
 
 
 def test_an_own_metric_that_is_not_there(own: str) -> None:

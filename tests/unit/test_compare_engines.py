@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -27,6 +28,7 @@ from perfharness.bench.engines.compare import (
     spec_of,
 )
 from perfharness.bench.engines.model import (
+    PICTURES,
     WALL_NAME,
     CompareSettings,
     EngineCase,
@@ -59,12 +61,22 @@ Image = pytest.importorskip("PIL.Image")
 TENTH = 0.0999755859375
 """0.1 in fp16."""
 
-FAST = ["--warmup", "2", "--iterations", "20", "--threads", "1", "--device", "cpu"]
+
+def compare(folder: Path, engines: Sequence[Path], image: str, *arguments: Any) -> int:
+    """The verb, on the CPU, with few iterations; results in `out`."""
+    given = ["--engines", *engines, "--image", folder / image, "-o", folder / "out", *arguments]
+    fast = ["--warmup", "2", "--iterations", "20", "--threads", "1", "--device", "cpu"]
+    return run(["compare-engines", *map(str, given), *fast])
 
 
 def result_of(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "compare_engines.json").read_text())
     return found
+
+
+def write_image(folder: Path) -> str:
+    np.save(folder / "a.npy", np.ones((3, 8, 8), np.float32))
+    return "a.npy"
 
 
 def write_data(folder: Path) -> None:
@@ -92,12 +104,16 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
     differing by (10 * 0.1 - 10 * TENTH) / 7 in one of four pixels; `two` is constant and has no range.
     """
     write_data(tmp_path)
-    engines = [str(weighted_sum(tmp_path / f"{kind}.onnx", (1, 0.1, 0), kind)) for kind in ("fp32", "fp16")]
-    code = run(
-        ["compare-engines", "--engines", *engines, "--image", str(tmp_path / "in" / "one.npy"), "--gt",
-         str(tmp_path / "gt" / "one.npy"), "--metric-images-dir", str(tmp_path / "in"), "--metric-gt-dir",
-         str(tmp_path / "gt"), "--gt-scale", "256", "--scaling", "none", "--input-size", "2", *FAST, "--output-dir",
-         str(tmp_path / "out")]
+    engines = [weighted_sum(tmp_path / f"{kind}.onnx", (1, 0.1, 0), kind) for kind in ("fp32", "fp16")]
+    (tmp_path / "own.py").write_text(
+        "def bias(outputs, reference, sample):\n"
+        "    valid = reference['truth'] > 0\n"
+        "    return float((outputs['depth'][0] - reference['truth'])[valid].mean())\n"
+    )
+    code = compare(
+        tmp_path, engines, "in/one.npy", "--gt", tmp_path / "gt" / "one.npy", "--metric-images-dir", tmp_path / "in",
+        "--metric-gt-dir", tmp_path / "gt", "--gt-scale", 256, "--scaling", "none", "--input-size", 2, "--metric",
+        f"{tmp_path / 'own.py'}:bias",
     )  # fmt: skip
     shown = capsys.readouterr().out
     assert code == 0, shown
@@ -108,6 +124,7 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
         assert image["abs_rel"] == pytest.approx(error / 2 / 3, rel=1e-6)
         assert image["sq_rel"] == pytest.approx(error**2 / 2 / 3, rel=1e-6)
         assert image["rmse"] == pytest.approx(error / sqrt(3), rel=1e-6)
+        assert image["bias"] == pytest.approx(error / 3, rel=1e-6)
         assert [image[f"delta{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1, 1])
         assert engine["accuracy"]["samples"] == 2
         assert both["abs_rel"] == pytest.approx((error / 2 / 3 + 2 / 4 / 4) / 2, rel=1e-6)
@@ -121,14 +138,14 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
     assert (pair["mae"], pair["rmse"]) == pytest.approx((difference / 4, difference / 2), rel=1e-3)
     assert (pair["images"], pair["over"]) == (1, "data set")
     assert "1 of 2 images could not be compared: two: all values of the map are 2" in pair["reason"]
-    for name in ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"):
-        assert png_size(tmp_path / "out" / name)[0] > 500
+    *pictures, _ = PICTURES
+    assert all(png_size(tmp_path / "out" / name)[0] > 500 for name in pictures)
     assert "fp16" in (tmp_path / "out" / "compare_engines.html").read_text()
     whole = EngineComparison.model_validate(found)
     maps, errors, differences = map_tiles(whole, tmp_path / "out")
     assert [tile.title for tile in maps] == ["input", "fp32", "fp16"]
     assert errors[1].top == errors[2].top
-    assert errors[1].values is not None
+    assert not isinstance(errors[1].values, str)
     assert np.nan_to_num(errors[1].values, nan=9).tolist() == [[0, 0.5], [0, 9]]
     assert differences[2].top == pytest.approx(difference, rel=1e-3)
     assert "GPU: the engines ran on the CPU, as --device cpu says" in shown
@@ -137,74 +154,43 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
 
 def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
-    settings = CompareSettings(image=Path("a.npy"), input_size=(8, 8), warmup=1, iterations=10, threads=1)
+    settings = CompareSettings(image=Path(write_image(tmp_path)), input_size=(8, 8), warmup=1, iterations=10, threads=1)
     said: list[str] = []
-    drawn: list[Path] = []
     found, place = compare_engines(
         [str(random_net(tmp_path / "a.onnx"))] * 2, settings, tmp_path / "out", device="cpu", keep_maps=True,
-        say=said.append, draw=lambda _, folder: drawn.append(folder), command=["by hand"],
+        say=said.append, command=["by hand"],
     )  # fmt: skip
     assert [(one.name, one.status) for one in found.engines] == [("a", "ok"), ("a_2", "ok")]
-    assert (place, found.command, len(said), drawn) == (tmp_path / "out", ["by hand"], 2, [tmp_path / "out/.running"])
+    assert (place, found.command, len(said)) == (tmp_path / "out", ["by hand"], 2)
     assert EngineComparison.model_validate_json((place / "compare_engines.json").read_text()) == found
     assert found.settings.image == tmp_path / "a.npy"
     assert found.pairs[0].max == 0
 
 
-def test_one_engine_that_cannot_run_is_a_row_and_the_others_run(
+def test_engines_that_cannot_run_are_rows_and_nothing_without_a_number_replaces_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A damaged file, a file that no backend can run here, and a model whose size is fixed."""
-    good = random_net(tmp_path / "good.onnx")
-    (tmp_path / "torn.onnx").write_bytes(good.read_bytes()[:50])
+    """A damaged file beside a good one; then the damaged one alone; then both again, without what drew them."""
+    good, torn = random_net(tmp_path / "good.onnx"), tmp_path / "torn.onnx"
+    torn.write_bytes(good.read_bytes()[:50])
     Image.fromarray(np.zeros((12, 10, 3), np.uint8)).save(tmp_path / "a.png")
-    engines = [str(tmp_path / "torn.onnx"), str(good)]
-    code = run(
-        ["compare-engines", "--engines", *engines, "--image", str(tmp_path / "a.png"), "--input-size", "16x24", *FAST,
-         "-o", str(tmp_path / "out")]
-    )  # fmt: skip
-    shown = capsys.readouterr().out
-    assert code == 1, shown
-    torn, fine = result_of(tmp_path / "out")["engines"]
-    assert (torn["status"], fine["status"]) == ("failed", "ok")
-    assert "this is no ONNX model" in torn["reason"]
+    out = tmp_path / "out"
+    assert compare(tmp_path, [torn, good], "a.png", "--input-size", "16x24") == 1
+    failed, fine = result_of(out)["engines"]
+    assert (failed["status"], failed["latency"], fine["status"]) == ("failed", None, "ok")
+    assert "this is no ONNX model" in failed["reason"]
     assert fine["output"]["shape"] == [16, 24]
-    assert torn["latency"] is None
-    assert "torn is failed: this is no ONNX model" in shown
-    code = run(["compare-engines", "--engines", engines[0], "--image", str(tmp_path / "a.png"), *FAST, "-o",
-                str(tmp_path / "none")])  # fmt: skip
-    assert code == 1
+    assert "torn is failed: this is no ONNX model" in capsys.readouterr().out
 
-
-def test_a_comparison_without_a_number_does_not_replace_one_that_has(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
-    out, engine = tmp_path / "out", tmp_path / "a.onnx"
-    given = ["compare-engines", "--engines", str(random_net(engine)), "--image", str(tmp_path / "a.npy"), *FAST]
-    given += ["--input-size", "8", "-o", str(out)]
-    assert run(given) == 0
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    engine.write_bytes(b"torn")
-    assert run(given) == 1
+    assert compare(tmp_path, [torn], "a.png") == 1
     assert {path: path.read_bytes() for path in before} == before
     assert result_of(out / "failed")["engines"][0]["status"] == "failed"
     assert not (out / ".running").exists()
 
-
-def test_an_own_metric_beside_the_errors_of_depth(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    (tmp_path / "own.py").write_text(
-        "def bias(outputs, reference, sample):\n"
-        "    valid = reference['truth'] > 0\n"
-        "    return float((outputs['depth'][0] - reference['truth'])[valid].mean())\n"
-    )
-    code = run(
-        ["compare-engines", "--engines", str(weighted_sum(tmp_path / "a.onnx", (1, 0.1, 0))), "--image",
-         str(tmp_path / "in" / "one.npy"), "--gt", str(tmp_path / "gt" / "one.npy"), "--metric",
-         f"{tmp_path / 'own.py'}:bias", "--input-size", "2", *FAST, "-o", str(tmp_path / "out")]
-    )  # fmt: skip
-    assert code == 0
-    assert result_of(tmp_path / "out")["engines"][0]["image_accuracy"]["metrics"]["bias"] == pytest.approx(1 / 3)
+    settings = CompareSettings(image=tmp_path / "a.png", input_size=(16, 16), warmup=1, iterations=10, threads=1)
+    compare_engines([str(good)], settings, out, device="cpu")
+    assert not any((out / name).exists() for name in PICTURES), "pictures of an earlier comparison"
 
 
 # ---- what is found before anything runs ----
@@ -227,33 +213,25 @@ def test_an_own_metric_beside_the_errors_of_depth(tmp_path: Path) -> None:
 def test_a_wrong_command_line_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
-    image = tmp_path / "a.png"
-    image.write_bytes(b"")
-    engine = random_net(tmp_path / "a.onnx")
-    given = ["--image", str(image), "--device", "cpu", "-o", str(tmp_path / "out"), *arguments]
-    if "--engines" not in arguments:
-        given += ["--engines", str(engine)]
-    assert run(["compare-engines", *given]) == 2
+    (tmp_path / "a.png").write_bytes(b"")
+    assert compare(tmp_path, [random_net(tmp_path / "a.onnx")], "a.png", *arguments) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
 def test_ground_truth_that_cannot_be_read_starts_nothing(tmp_path: Path, content: bytes) -> None:
-    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
     (tmp_path / "gt.npy").write_bytes(content)
-    given = ["--engines", str(random_net(tmp_path / "a.onnx")), "--image", str(tmp_path / "a.npy")]
-    assert run(["compare-engines", *given, "--gt", str(tmp_path / "gt.npy"), "-o", str(tmp_path / "out")]) == 3
+    engine = random_net(tmp_path / "a.onnx")
+    assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy") == 3
     assert not (tmp_path / "out").exists()
 
 
 def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_path: Path) -> None:
     """All of it is invalid: the engine is timed, and the exit code says that there are no errors."""
-    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
     np.save(tmp_path / "gt.npy", np.zeros((8, 8), np.float32))
-    given = ["--engines", str(random_net(tmp_path / "a.onnx")), "--image", str(tmp_path / "a.npy"), *FAST]
-    given += ["--input-size", "8", "--gt", str(tmp_path / "gt.npy"), "-o", str(tmp_path / "out")]
-    assert run(["compare-engines", *given]) == 3
+    engine = random_net(tmp_path / "a.onnx")
+    assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy", "--input-size", 8) == 3
     assert result_of(tmp_path / "out")["engines"][0]["status"] == "ok"
 
 
@@ -410,9 +388,7 @@ def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
     found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
     written = draw(engine_pictures(found, tmp_path), tmp_path, ENGINES_PAGE)
-    assert [path.name for path in written] == [
-        "depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png", "compare_engines.html",
-    ]  # fmt: skip
+    assert [path.name for path in written] == list(PICTURES)
     gpu = gpu_picture(found, tmp_path)
     assert gpu.chart["title"]["text"] == ["no GPU was sampled"]
     assert [one["mark"]["text"] for one in units(gpu.chart)] == [["there is no GPU"]]
@@ -423,9 +399,8 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     for name, value in replay_environment(Path(__file__).parents[1] / "nvml" / "h200.json.gz").items():
         monkeypatch.setenv(name, value)
     (gpu,) = find_gpus().gpus
-    np.save(tmp_path / "a.npy", np.ones((3, 8, 8), np.float32))
-    settings = CompareSettings(image=tmp_path / "a.npy", input_size=(8, 8), warmup=1, iterations=10, threads=1,
-                               sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
+    settings = CompareSettings(image=tmp_path / write_image(tmp_path), input_size=(8, 8), warmup=1, iterations=10,
+                               threads=1, sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
     engines = engines_of([str(random_net(tmp_path / "a.onnx"))])
     chosen = GpuChoice("cpu", gpu.index, gpu.uuid)
     found = measure_engines(engines, settings, chosen, tmp_path / "out", MachineRecord(hostname="h"))

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, figure, nothing
+from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, figure, nothing, withheld
 
 BLOCK = 1 << 20
 """Values per block of the computation, in float64."""
 
-SUMS = (
-    "samples", "count", "compared", "unlike", "nan", "inf", "baseline_nan", "baseline_inf", "zero_baseline",
-    "relative_count", "without_cosine", "dot", "square", "baseline_square", "error_square",
-)  # fmt: skip
+COUNTS = ("nan", "inf", "baseline_nan", "baseline_inf", "zero_baseline")
 ON_VALUES = ("cosine", "cosine_min", "mse", "max_absolute", "max_relative")
 
 
 @dataclass
-class DifferenceAccumulator:
-    """Cosine, mean squared error, largest differences, NaN and infinite values.
+class _Sums:
+    """Over values: `unlike` are NaN or infinite on one side only, `compared` finite on both."""
 
-    - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample, None where a
-      sample has none.
-    - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` counts those excluded
-      although x is not 0.
-    - Values that are NaN, or infinite with one sign, on both sides are equal and excluded. Where they are on one side
-      only, the figures are None, and the reason has those of the remaining values.
-    """
-
-    samples: int = 0
     count: int = 0
     compared: int = 0
     unlike: int = 0
@@ -48,15 +36,40 @@ class DifferenceAccumulator:
     error_square: float = 0.0
     max_absolute: float = 0.0
     max_relative: float = 0.0
-    cosine_min: float | None = None
-    without_cosine: int = 0
-    no_cosine_because: str | None = None
-    """Reason of the first sample without a cosine."""
 
-    worst_sample: str | None = None
-    """Of the largest absolute difference."""
+    def add(self, other: _Sums) -> None:
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            setattr(self, name, max(mine, value) if name.startswith("max_") else mine + value)
 
-    _worst: float = field(default=-1.0, repr=False)
+    def cosine(self) -> Figure:
+        if not self.square or not self.baseline_square:
+            whose = "the baseline" if self.square else "the output"
+            zero = f"of {whose} are 0" if self.square or self.baseline_square else "are 0 on both sides"
+            return Figure(None, f"all values {zero}, and a vector of zeros has no direction")
+        with np.errstate(over="ignore", invalid="ignore"):
+            value = float(np.float64(self.dot) / (np.sqrt(self.square) * np.sqrt(self.baseline_square)))
+        return figure(min(1.0, max(-1.0, value)) if np.isfinite(value) else value)
+
+
+class DifferenceAccumulator(_Sums):
+    """Cosine, mean squared error, largest differences, NaN and infinite values.
+
+    - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample, None where a
+      sample has none.
+    - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` counts those excluded
+      although x is not 0.
+    - Values that are NaN, or infinite with one sign, on both sides are equal and excluded. Where they are on one side
+      only, the figures are None, and the reason has those of the remaining values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = 0
+        self.worst_sample: str | None = None  # of the largest absolute difference
+        self._worst = -1.0
+        self._cosines: list[float] = []
+        self._without_cosine: list[str] = []
 
     def update(self, values: npt.NDArray[Any], baseline: npt.NDArray[Any], sample: str = "") -> None:
         """Add one sample's output. Raises `OutputError` where shapes differ or the values are no real numbers."""
@@ -65,102 +78,70 @@ class DifferenceAccumulator:
             raise OutputError(f"the output is {values.shape}, the baseline's {baseline.shape}")
         if values.dtype.kind not in "fiub" or baseline.dtype.kind not in "fiub":
             raise OutputError(f"values of {values.dtype} and {baseline.dtype} are no real numbers")
-        one = DifferenceAccumulator(samples=1)
+        own = _Sums()
         flat, other = values.reshape(-1), baseline.reshape(-1)
         for begin in range(0, flat.size, BLOCK):
-            one._block(flat[begin : begin + BLOCK].astype(np.float64), other[begin : begin + BLOCK].astype(np.float64))
-        own = _cosine(one.dot, one.square, one.baseline_square) if one.compared else Figure(None, "no values")
-        one.cosine_min = own.value
-        if own.value is None:
-            one.without_cosine, one.no_cosine_because = 1, f"{sample}: {own.reason}" if sample else own.reason
-        if one.compared:
-            one._worst, one.worst_sample = one.max_absolute, sample
-        self.merge(one)
-
-    def _block(self, x: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> None:
-        self.count += x.size
-        self.nan += int(np.isnan(x).sum())
-        self.inf += int(np.isinf(x).sum())
-        self.baseline_nan += int(np.isnan(b).sum())
-        self.baseline_inf += int(np.isinf(b).sum())
-        finite = np.isfinite(x) & np.isfinite(b)
-        equal = (x == b) | (np.isnan(x) & np.isnan(b))
-        self.unlike += int((~finite & ~equal).sum())
-        x, b = x[finite], b[finite]
-        if not x.size:
-            return
-        self.compared += x.size
-        with np.errstate(over="ignore", invalid="ignore"):
-            error = np.abs(x - b)
-            self.dot += float(x @ b)
-            self.square += float(x @ x)
-            self.baseline_square += float(b @ b)
-            self.error_square += float(error @ error)
-            self.max_absolute = max(self.max_absolute, float(error.max()))
-            has_size = b != 0
-            self.zero_baseline += int((~has_size & (x != 0)).sum())
-            self.relative_count += int(has_size.sum())
-            if has_size.any():
-                self.max_relative = max(self.max_relative, float((error[has_size] / np.abs(b[has_size])).max()))
-
-    def merge(self, other: DifferenceAccumulator) -> None:
-        """Add the samples of another accumulator, after those of this one."""
-        for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.max_absolute = max(self.max_absolute, other.max_absolute)
-        self.max_relative = max(self.max_relative, other.max_relative)
-        known = [value for value in (self.cosine_min, other.cosine_min) if value is not None]
-        self.cosine_min = min(known, default=None)
-        self.no_cosine_because = self.no_cosine_because or other.no_cosine_because
-        if other._worst > self._worst:
-            self._worst, self.worst_sample = other._worst, other.worst_sample
+            block = slice(begin, begin + BLOCK)
+            own.add(_block_sums(flat[block].astype(np.float64), other[block].astype(np.float64)))
+        self.add(own)
+        self.samples += 1
+        cosine = own.cosine() if own.compared else Figure(None, "no values")
+        if cosine.value is None:
+            self._without_cosine.append(f"{sample}: {cosine.reason}" if sample else str(cosine.reason))
+        else:
+            self._cosines.append(cosine.value)
+        if own.compared and own.max_absolute > self._worst:
+            self._worst, self.worst_sample = own.max_absolute, sample
 
     def figures(self) -> Figures:
         """All metrics by name; counts are never None."""
-        counts = {
-            "nan_count": self.nan,
-            "inf_count": self.inf,
-            "baseline_nan_count": self.baseline_nan,
-            "baseline_inf_count": self.baseline_inf,
-            "zero_baseline_count": self.zero_baseline,
-        }
-        return {**self._on_values(), **{name: Figure(float(count)) for name, count in counts.items()}}
+        return {**self._on_values(), **{f"{name}_count": Figure(float(getattr(self, name))) for name in COUNTS}}
 
     def _on_values(self) -> Figures:
         if not self.count:
             return nothing(ON_VALUES, "there are no values")
         if not self.compared:
             return nothing(ON_VALUES, f"none of {self.count} values is finite on both sides")
+        relative, all_zero = figure(self.max_relative), Figure(None, "all values of the baseline are 0")
         found = {
-            "cosine": _cosine(self.dot, self.square, self.baseline_square),
+            "cosine": self.cosine(),
             "cosine_min": self._cosine_min(),
             "mse": figure(self.error_square / self.compared),
             "max_absolute": figure(self.max_absolute),
-            "max_relative": figure(self.max_relative)
-            if self.relative_count
-            else Figure(None, "all values of the baseline are 0"),
+            "max_relative": relative if self.relative_count else all_zero,
         }
         if not self.unlike:
             return found
-        text = f"{self.unlike} of {self.count} values are NaN or infinite on one side only"
-        return {
-            name: Figure(None, f"{text}; of the others it is {one.value:.6g}" if one.value is not None else text)
-            for name, one in found.items()
-        }
+        return withheld(found, f"{self.unlike} of {self.count} values are NaN or infinite on one side only")
 
     def _cosine_min(self) -> Figure:
-        if not self.without_cosine:
-            return Figure(self.cosine_min)
-        text = f"{self.without_cosine} of {self.samples} samples have no cosine ({self.no_cosine_because})"
-        return Figure(None, text if self.cosine_min is None else f"{text}; of the others it is {self.cosine_min:.6g}")
+        least = Figure(min(self._cosines, default=None))
+        if not (without := self._without_cosine):
+            return least
+        why = f"{len(without)} of {self.samples} samples have no cosine ({without[0]})"
+        return withheld({"cosine_min": least}, why)["cosine_min"]
 
 
-def _cosine(dot: float, square: float, other: float) -> Figure:
-    if square == 0 and other == 0:
-        return Figure(None, "all values are 0 on both sides, and a vector of zeros has no direction")
-    if square == 0 or other == 0:
-        whose = "the output" if square == 0 else "the baseline"
-        return Figure(None, f"all values of {whose} are 0, and a vector of zeros has no direction")
+def _block_sums(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> _Sums:
+    finite = np.isfinite(x) & np.isfinite(b)
+    equal = (x == b) | (np.isnan(x) & np.isnan(b))
+    found = _Sums(
+        count=x.size,
+        compared=int(finite.sum()),
+        unlike=int((~finite & ~equal).sum()),
+        nan=int(np.isnan(x).sum()),
+        inf=int(np.isinf(x).sum()),
+        baseline_nan=int(np.isnan(b).sum()),
+        baseline_inf=int(np.isinf(b).sum()),
+    )
+    x, b = x[finite], b[finite]
+    has_size = b != 0
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(np.float64(dot) / (np.sqrt(np.float64(square)) * np.sqrt(np.float64(other))))
-    return figure(min(1.0, max(-1.0, value)) if np.isfinite(value) else value)
+        error = np.abs(x - b)
+        found.zero_baseline = int((~has_size & (x != 0)).sum())
+        found.relative_count = int(has_size.sum())
+        found.dot, found.square, found.baseline_square = float(x @ b), float(x @ x), float(b @ b)
+        found.error_square = float(error @ error)
+        found.max_absolute = float(error.max(initial=0))
+        found.max_relative = float((error[has_size] / np.abs(b[has_size])).max(initial=0))
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -33,12 +33,14 @@ def figure(value: float) -> Figure:
     return Figure(value) if isfinite(value) else Figure(None, "the sums are beyond the range of float64")
 
 
-def nothing(names: tuple[str, ...], reason: str) -> Figures:
+def nothing(names: Iterable[str], reason: str) -> Figures:
     """Figures without a value, for one reason."""
-    return {name: Figure(None, reason) for name in names}
+    return dict.fromkeys(names, Figure(None, reason))
 
 
-def split(figures: Mapping[str, Figure]) -> tuple[dict[str, float | None], dict[str, str]]:
-    """The values, and the reasons of those that are None."""
-    values = {name: one.value for name, one in figures.items()}
-    return values, {name: one.reason for name, one in figures.items() if one.value is None and one.reason}
+def withheld(figures: Mapping[str, Figure], why: str) -> Figures:
+    """The same without values, which cover only a part of the data; the reasons name them."""
+    return {
+        name: Figure(None, why if one.value is None else f"{why}; of the others it is {one.value:.6g}")
+        for name, one in figures.items()
+    }

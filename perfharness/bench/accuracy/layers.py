@@ -7,6 +7,7 @@ bounded; graph optimisation is off, since fused operators have no intermediate t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -20,7 +21,6 @@ from perfharness.bench.accuracy.difference import DifferenceAccumulator
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.onnx_graph import (
     INSTALL,
-    Alignment,
     GraphTensor,
     align,
     graph_inputs,
@@ -113,18 +113,11 @@ def compare_layers(
     if not alignment.pairs:
         raise UsageError(f"{first} and {second} have no tensor in common, neither by name nor by position and shape")
     rows: list[LayerRow] = []
-    parts = 0
-    for part in split_parts(alignment.pairs, memory_bytes):
-        parts += 1
+    parts = list(split_parts(alignment.pairs, memory_bytes))
+    for part in parts:
         ours = _run(models[0], [one.name for one, _ in part], feeds[0], first)
         theirs = _run(models[1], [two.name for _, two in part], feeds[1], second)
         rows += [compare_tensor(pair, ours[pair[0].name], theirs[pair[1].name], tolerance) for pair in part]
-    return _comparison(first, second, tolerance, alignment, rows, parts)
-
-
-def _comparison(
-    first: Path, second: Path, tolerance: float, alignment: Alignment, rows: list[LayerRow], parts: int
-) -> LayerComparison:
     return LayerComparison(
         first=str(first),
         second=str(second),
@@ -133,9 +126,9 @@ def _comparison(
         rows=rows,
         first_beyond=next((place for place, row in enumerate(rows) if row.beyond), None),
         compared=sum(row.relative_error is not None for row in rows),
-        only_first=list(alignment.only_first),
-        only_second=list(alignment.only_second),
-        parts=parts,
+        only_first=alignment.only_first,
+        only_second=alignment.only_second,
+        parts=len(parts),
     )
 
 
@@ -158,44 +151,36 @@ def split_parts(pairs: Sequence[Pair], memory_bytes: int) -> Iterator[list[Pair]
 def compare_tensor(pair: Pair, ours: Any, theirs: Any, tolerance: float) -> LayerRow:
     """Compare one tensor; one without figures has a reason, and exceeds the tolerance only where values are missing."""
     one, two = pair
-    row = LayerRow(
-        position=one.position,
-        op_type=one.op_type,
-        first=one.name,
-        second=two.name,
-        shape=one.shape,
+    no_array = next((why for why in (ours, theirs) if isinstance(why, str)), None)
+    shape = np.shape(ours) if no_array is None else one.shape
+    row = partial(
+        LayerRow, position=one.position, op_type=one.op_type, first=one.name, second=two.name, shape=shape,
         relative_error=None,
-    )
-    if isinstance(ours, str) or isinstance(theirs, str):
-        return row.model_copy(update={"reason": ours if isinstance(ours, str) else theirs})
+    )  # fmt: skip
+    if no_array is not None:
+        return row(reason=no_array)
     a, b = np.asarray(ours), np.asarray(theirs)
-    row = row.model_copy(update={"shape": a.shape})
     if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
-        return row.model_copy(update={"reason": f"{a.dtype} in one model and {b.dtype} in the other"})
+        return row(reason=f"{a.dtype} in one model and {b.dtype} in the other")
     seen = DifferenceAccumulator()
     try:
         seen.update(b, a)
     except SampleError as error:
-        return row.model_copy(update={"reason": str(error), "beyond": a.shape != b.shape})
+        return row(reason=str(error), beyond=a.shape != b.shape)
     figures = seen.figures()
-    counts = {"nan_count": seen.nan, "inf_count": seen.inf}
+    row = partial(row, nan_count=seen.nan, inf_count=seen.inf)
     if seen.unlike or not seen.compared:
-        return row.model_copy(update={**counts, "beyond": bool(seen.unlike), "reason": figures["mse"].reason})
-    finite = a[np.isfinite(a)] if a.dtype.kind == "f" else a
-    found = {
-        **counts,
-        "cosine": figures["cosine"].value,
-        "max_absolute": figures["max_absolute"].value,
-        "max_value": float(np.abs(finite.astype(np.float64)).max()) if finite.size else None,
-    }
-    if seen.baseline_square == 0:
-        reason = "all values of the first model are 0" if seen.error_square else None
-        error_free = None if seen.error_square else 0.0
-        return row.model_copy(
-            update={**found, "relative_error": error_free, "reason": reason, "beyond": error_free is None}
-        )
-    relative = sqrt(seen.error_square / seen.baseline_square)
-    return row.model_copy(update={**found, "relative_error": relative, "beyond": relative > tolerance})
+        return row(beyond=bool(seen.unlike), reason=figures["mse"].reason)
+    is_relative = bool(seen.baseline_square or not seen.error_square)
+    relative = sqrt(seen.error_square / (seen.baseline_square or 1.0)) if is_relative else None
+    return row(
+        relative_error=relative,
+        reason=None if is_relative else "all values of the first model are 0",
+        beyond=relative is None or relative > tolerance,
+        cosine=figures["cosine"].value,
+        max_absolute=figures["max_absolute"].value,
+        max_value=float(np.abs(a[np.isfinite(a)].astype(np.float64)).max()),
+    )
 
 
 def _feeds(model: Any, inputs: Arrays, path: Path) -> Arrays:
@@ -251,14 +236,13 @@ def layer_inputs(path: Path, given: Mapping[str, tuple[int, ...]], seed: int = 0
     if unknown := sorted(set(given) - set(wanted)):
         raise UsageError(f"{path} has no input {unknown[0]!r}; it has: {', '.join(wanted)}")
     for name, (shape, kind) in wanted.items():
-        first = [1 if shape and not isinstance(shape[0], int) else size for size in shape[:1]]
-        sizes: tuple[int | str | None, ...] = given.get(name) or (*first, *shape[1:])
-        if open_sizes := [size for size in sizes if not isinstance(size, int)]:
+        batch = [1 if isinstance(size, str | None) else size for size in shape[:1]]
+        sizes = given.get(name, (*batch, *shape[1:]))
+        whole = [size for size in sizes if isinstance(size, int)]
+        if len(whole) < len(sizes):
+            left = next(size for size in sizes if not isinstance(size, int)) or "a dimension"
             example = ",".join(str(size) if isinstance(size, int) else "?" for size in sizes)
-            raise UsageError(
-                f"input {name!r} of {path} leaves {open_sizes[0] or 'a dimension'} open; say --shape {name}={example}"
-            )
-        whole = tuple(int(size) for size in sizes if isinstance(size, int))
+            raise UsageError(f"input {name!r} of {path} leaves {left} open; say --shape {name}={example}")
         is_float = np.dtype(kind).kind == "f"
         values = random.standard_normal(whole) if is_float else random.integers(0, 2, whole)
         found[name] = values.astype(np.dtype(kind))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from perfharness.backends.base import Session
 from perfharness.bench.accuracy.classes import ClassAccumulator
-from perfharness.bench.accuracy.depth import DepthAccumulator
+from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
 from perfharness.bench.accuracy.difference import DifferenceAccumulator
-from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, SampleError, split
-from perfharness.bench.accuracy.own_metric import OwnMetric
+from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, withheld
+from perfharness.bench.accuracy.functions import OwnMetric
 from perfharness.bench.accuracy.preprocess import Preprocessor
 from perfharness.bench.accuracy.samples import Sample, as_map, read_arrays, read_map, resized_map
 from perfharness.bench.accuracy.settings import AccuracySettings
@@ -45,99 +45,34 @@ MAX_LISTED = 20
 """Failed samples that are listed one by one."""
 
 
-@dataclass
 class Comparison:
-    """Sums over the samples of a case. Each failed sample is a line in `failed`."""
+    """Sums over the samples of a case.
 
-    settings: AccuracySettings
-    class_names: Sequence[str] = ()
-    failed: list[str] = field(default_factory=list)
-    failures: int = 0
-    seen: int = 0
-    samples: int = 0
-    """Samples with something to compare, of those seen."""
+    Attributes:
+        failed: a line for each sample that failed, the first `MAX_LISTED`.
+        samples: with something to compare, of those `seen`.
+        not_computed: kind of figure -> samples whose outputs prevented its computation.
+    """
 
-    not_computed: Counter[str] = field(default_factory=Counter)
-    """Kind of figure -> samples whose outputs prevented its computation."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: AccuracySettings, class_names: Sequence[str] = ()) -> None:
+        self.settings, self.class_names = settings, class_names
+        self.failed: list[str] = []
+        self.failures = self.seen = self.samples = 0
+        self.not_computed: Counter[str] = Counter()
         self.differences: dict[str, DifferenceAccumulator] = {}
-        self.classes = ClassAccumulator(self.settings.top_k, self.class_names)
+        self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
-        self.depth = DepthAccumulator(self.settings.depth)
-        self.own = [OwnMetric(text) for text in self.settings.metrics]
+        self.depth = ImageMeans(DEPTH_METRICS, "image could be compared with its ground truth")
+        self.own = [OwnMetric(text) for text in settings.metrics]
 
-    def update(self, sample: Sample, outputs: Outputs, baseline: Outputs | None) -> None:
-        """Add one sample to each kind of figure that it allows; then raise `SampleError` for those that it does not."""
-        self.seen += 1
-        name = self.settings.output_name or next(iter(outputs))
-        if name not in outputs:
-            raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
+    def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
+        """Add one sample to each kind of figure that it allows; what it does not allow is recorded in `failed`.
+
+        Args:
+            baseline: the folder of the baseline's outputs.
+        """
         try:
-            before = None if baseline is None else _same_outputs(outputs, baseline)
-        except OutputError:
-            self.not_computed.update((DIFFERENCES, CLASSES))
-            raise
-        truth = None if sample.truth is None else read_map(sample.truth, self.settings.truth_scale)
-        parts = {DIFFERENCES: self._differences, CLASSES: self._classes, DEPTH: self._depth, OWN: self._own}
-        came = [self._try_part(kind, part, sample, outputs, before, truth, name) for kind, part in parts.items()]
-        self.samples += True in came
-        errors = [one for one in came if isinstance(one, str)]
-        if errors:
-            raise SampleError("; ".join(errors))
-
-    def _try_part(self, kind: str, part: Callable[..., bool], *arguments: Any) -> bool | str:
-        """Whether there was something to compare, or why the comparison failed."""
-        try:
-            return part(*arguments)
-        except SampleError as error:
-            self.not_computed[kind] += isinstance(error, OutputError)
-            return str(error)
-
-    def _differences(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
-        del truth, name
-        for key, values in outputs.items() if before is not None else ():
-            self.differences.setdefault(key, DifferenceAccumulator()).update(values, (before or {})[key], sample.name)
-        return before is not None
-
-    def _classes(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
-        scores = outputs[name]
-        other = None if before is None else before[name]
-        if sample.label is not None:
-            self.classes.update(scores.reshape(1, -1), [sample.label], None if other is None else other.reshape(1, -1))
-        elif other is not None and self.class_names:
-            self._agreement(scores, other)
-        return sample.label is not None
-
-    def _agreement(self, scores: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
-        """Agreement of the top classes, where the suite names classes and so declares the output to be scores."""
-        if scores.size != len(self.class_names):
-            raise OutputError(f"the output has {scores.size} values, and {len(self.class_names)} classes are named")
-        if np.isnan(other).any():
-            raise SampleError("the baseline's scores have NaN, and so no first class")
-        self.agreement.update(scores.reshape(1, -1), [int(np.argmax(other))])
-
-    def _depth(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
-        del sample, before
-        if truth is not None:
-            self.depth.update(resized_map(as_map(outputs[name]), truth.shape), truth)
-        return truth is not None
-
-    def _own(self, sample: Sample, outputs: Outputs, before: Outputs | None, truth: Any, name: str) -> bool:
-        del name
-        reference = dict(before or {})
-        if truth is not None:
-            reference["truth"] = truth
-        if sample.label is not None:
-            reference["label"] = np.asarray(sample.label)
-        for metric in self.own:
-            metric.update(outputs, reference, sample.name)
-        return bool(self.own)
-
-    def try_update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
-        """Like `update`, with the baseline's folder; an error is recorded in `failed`."""
-        try:
-            self.update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
+            self._update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
         except SampleError as error:
             self.fail(sample, error)
 
@@ -146,6 +81,69 @@ class Comparison:
         self.failures += 1
         if len(self.failed) < MAX_LISTED:
             self.failed.append(f"{sample.name}: {error}")
+
+    def _update(self, sample: Sample, outputs: Outputs, baseline: Outputs | None) -> None:
+        self.seen += 1
+        name = self.settings.output_name or next(iter(outputs))
+        if name not in outputs:
+            raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
+        try:
+            before = {} if baseline is None else _same_outputs(outputs, baseline)
+        except OutputError:
+            self.not_computed.update((DIFFERENCES, CLASSES))
+            raise
+        truth = None if sample.truth is None else read_map(sample.truth, self.settings.truth_scale)
+        results = [
+            self._try(DIFFERENCES, lambda: self._differences(sample, outputs, before)),
+            self._try(CLASSES, lambda: self._classes(sample, outputs[name], before.get(name))),
+            self._try(DEPTH, lambda: self._depth(outputs[name], truth)),
+            self._try(OWN, lambda: self._own(sample, outputs, before, truth)),
+        ]
+        self.samples += True in results
+        if errors := [one for one in results if isinstance(one, str)]:
+            raise SampleError("; ".join(errors))
+
+    def _try(self, kind: str, part: Callable[[], bool]) -> bool | str:
+        """Whether there was something to compare, or why the comparison failed."""
+        try:
+            return part()
+        except SampleError as error:
+            self.not_computed[kind] += isinstance(error, OutputError)
+            return str(error)
+
+    def _differences(self, sample: Sample, outputs: Outputs, before: Outputs) -> bool:
+        for key, values in before.items():
+            self.differences.setdefault(key, DifferenceAccumulator()).update(outputs[key], values, sample.name)
+        return bool(before)
+
+    def _classes(self, sample: Sample, scores: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
+        """Where the suite names classes, and so declares the output to be scores, the top classes need no labels."""
+        row, base = scores.reshape(1, -1), None if other is None else other.reshape(1, -1)
+        if sample.label is not None:
+            self.classes.update(row, [sample.label], base)
+        elif base is not None and self.class_names:
+            if scores.size != len(self.class_names):
+                raise OutputError(f"the output has {scores.size} values, and {len(self.class_names)} classes are named")
+            if np.isnan(base).any():
+                raise SampleError("the baseline's scores have NaN, and so no first class")
+            self.agreement.update(row, [int(np.argmax(base))])
+        return sample.label is not None
+
+    def _depth(self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any] | None) -> bool:
+        if truth is not None:
+            own = resized_map(as_map(prediction), truth.shape)
+            self.depth.add(depth_errors(own, truth, self.settings.depth))
+        return truth is not None
+
+    def _own(self, sample: Sample, outputs: Outputs, before: Outputs, truth: npt.NDArray[Any] | None) -> bool:
+        reference = dict(before)
+        if truth is not None:
+            reference["truth"] = truth
+        if sample.label is not None:
+            reference["label"] = np.asarray(sample.label)
+        for metric in self.own:
+            metric.update(outputs, reference, sample.name)
+        return bool(self.own)
 
     def figures(self) -> Figures:
         """Figures by metric; `output.metric` where there are several outputs."""
@@ -169,35 +167,30 @@ class Comparison:
         """None where an output could not be compared: the other outputs alone would overstate the accuracy."""
         if not (count := self.not_computed[kind]):
             return figures
-        text = f"the outputs of {count} of {self.seen} samples could not be compared"
-        return {
-            name: Figure(None, f"{text}; of the others it is {one.value:.6g}" if one.value is not None else text)
-            for name, one in figures.items()
-        }
+        return withheld(figures, f"the outputs of {count} of {self.seen} samples could not be compared")
 
     def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
         """The record for `bench.json`."""
-        metrics, reasons = split(self.figures())
+        figures = self.figures()
+        reasons = {name: one.reason for name, one in figures.items() if one.value is None and one.reason}
         if self.failures:
             more = "" if self.failures <= 3 else f"; and {self.failures - 3} more"
-            reasons["failed_samples"] = (
-                f"{self.failures} of {self.failures + self.samples} samples could not be compared: "
-                + "; ".join(self.failed[:3]) + more
-            )  # fmt: skip
+            count = f"{self.failures} of {self.failures + self.samples} samples could not be compared"
+            reasons["failed_samples"] = f"{count}: {'; '.join(self.failed[:3])}{more}"
         if remarks:
             reasons["unmatched_files"] = "; ".join(remarks)
         if not self.samples:
             reasons["samples"] = "no sample could be compared"
-        changes = self.classes.changes()
-        lost = self.classes.lost()
-        by_chance = [change.name for change in changes if change.name in lost and change.by_chance]
-        if by_chance:
-            reasons["lost_classes"] = (
-                f"{len(by_chance)} of {len(lost)} classes may have lost by chance (McNemar, Holm, 5 %): "
-                + ", ".join(by_chance[:MAX_LISTED])
-            )
+        changes = [change for change in self.classes.changes() if change.difference < 0]
+        if by_chance := [change.name for change in changes if change.by_chance]:
+            count = f"{len(by_chance)} of {len(changes)} classes may have lost by chance (McNemar, Holm, 5 %)"
+            reasons["lost_classes"] = f"{count}: {', '.join(by_chance[:MAX_LISTED])}"
         return AccuracyRecord(
-            against=against, samples=self.samples, metrics=metrics, lost_classes=lost, reasons=reasons
+            against=against,
+            samples=self.samples,
+            metrics={name: one.value for name, one in figures.items()},
+            lost_classes={change.name: -change.difference for change in changes},
+            reasons=reasons,
         )
 
 
@@ -210,7 +203,7 @@ def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
     for key, values in outputs.items():
         if values.shape != baseline[key].shape:
             raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
-    return baseline
+    return {key: baseline[key] for key in outputs}
 
 
 def measure_accuracy(
@@ -242,7 +235,7 @@ def measure_accuracy(
     for sample, outputs in run_samples(session, dict(shapes), settings, found.samples, comparison.fail):
         if store is not None:
             write_outputs(store, sample.name, outputs)
-        comparison.try_update(sample, outputs, baseline)
+        comparison.update(sample, outputs, baseline)
     record = comparison.record(against, found.remarks)
     if details is not None:
         whole = {
@@ -275,7 +268,7 @@ def run_samples(
     shapes: dict[str, tuple[int, ...]],
     settings: AccuracySettings,
     samples: Sequence[Sample],
-    fail: Any,
+    fail: Callable[[Sample, SampleError], None],
 ) -> Iterator[tuple[Sample, Outputs]]:
     """Outputs of each sample, without the batch dimension; a partial batch is padded with its last item.
 
@@ -287,7 +280,7 @@ def run_samples(
     if len(sizes) != 1:
         raise UsageError(f"the inputs have the first dimensions {sorted(sizes)}, so it is not known which is the batch")
     batch = sizes.pop()
-    waiting: list[tuple[Sample, dict[str, npt.NDArray[Any]]]] = []
+    waiting: list[tuple[Sample, Outputs]] = []
     for place, sample in enumerate(samples):
         try:
             waiting.append((sample, prepare(sample.path)))
@@ -299,20 +292,17 @@ def run_samples(
 
 
 def _run_batch(
-    session: Session, items: Sequence[tuple[Sample, dict[str, npt.NDArray[Any]]]], batch: int
+    session: Session, items: Sequence[tuple[Sample, Outputs]], batch: int
 ) -> Iterator[tuple[Sample, Outputs]]:
     filled = [arrays for _, arrays in items] + [items[-1][1]] * (batch - len(items))
     session.write_inputs({name: np.stack([arrays[name] for arrays in filled]) for name in filled[0]})
     session.run_round()
     outputs = session.read_outputs()
     for name, values in outputs.items():
-        if batch > 1 and (not values.shape or values.shape[0] != batch):
+        if batch > 1 and values.shape[:1] != (batch,):
             raise UsageError(
                 f"output {name!r} is {values.shape} for a batch of {batch}, so it is not known which part is whose; "
                 "compare with a batch of 1"
             )
     for place, (sample, _) in enumerate(items):
-        yield (
-            sample,
-            {name: values[place] if values.shape[:1] == (batch,) else values for name, values in outputs.items()},
-        )
+        yield sample, {name: one[place] if one.shape[:1] == (batch,) else one for name, one in outputs.items()}

@@ -9,6 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
@@ -44,8 +46,7 @@ class GraphTensor:
         """Its size, where shape and type are known."""
         if self.shape is None or self.kind is None:
             return None
-        sizes = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
-        return prod(self.shape) * sizes.get(self.kind, 4)
+        return prod(self.shape) * (2 if self.kind == "bfloat16" else np.dtype(self.kind).itemsize)
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Alignment:
     """Pairs of tensors in the first graph's order, and those that are in one graph only."""
 
     by: Literal["name", "position"]
-    pairs: tuple[tuple[GraphTensor, GraphTensor], ...]
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
+    pairs: list[tuple[GraphTensor, GraphTensor]]
+    only_first: list[str]
+    only_second: list[str]
 
 
 def load_graph(path: Path) -> Any:
@@ -79,10 +80,8 @@ def graph_inputs(model: Any) -> dict[str, tuple[tuple[int | str | None, ...], st
     for value in model.graph.input:
         if value.name not in weights:
             kind = value.type.tensor_type
-            shape = tuple(
-                one.dim_value if one.HasField("dim_value") else (one.dim_param or None) for one in kind.shape.dim
-            )
-            found[value.name] = (shape, str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+            sizes = [one.dim_value if one.HasField("dim_value") else one.dim_param or None for one in kind.shape.dim]
+            found[value.name] = (tuple(sizes), str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
     return found
 
 
@@ -114,12 +113,12 @@ def graph_tensors(model: Any, shapes: Mapping[str, Shape]) -> list[GraphTensor]:
     except Exception:  # operators that onnx does not know
         inferred = sized
     known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.output)}
-    found = []
-    for position, node in enumerate(model.graph.node):
-        found += [
-            GraphTensor(name, position, node.op_type, *_described(known.get(name))) for name in node.output if name
-        ]
-    return found
+    return [
+        GraphTensor(name, position, node.op_type, *_described(known.get(name)))
+        for position, node in enumerate(model.graph.node)
+        for name in node.output
+        if name
+    ]
 
 
 def _described(value: Any) -> tuple[Shape | None, str | None]:
@@ -143,33 +142,24 @@ def _described(value: Any) -> tuple[Shape | None, str | None]:
 def align(first: Sequence[GraphTensor], second: Sequence[GraphTensor]) -> Alignment:
     """Pair tensors by name where at least half match, else by position, operator and shape."""
     own = {tensor.name: tensor for tensor in second}
-    real = [[tensor for tensor in graph if tensor.op_type not in PLUMBING] for graph in (first, second)]
-    common = [tensor for tensor in real[0] if tensor.name in own]
-    if len(common) >= ENOUGH_NAMES * max(1, min(map(len, real))):
+    ours, theirs = ([tensor for tensor in graph if tensor.op_type not in PLUMBING] for graph in (first, second))
+    by: Literal["name", "position"] = "name"
+    if sum(tensor.name in own for tensor in ours) >= ENOUGH_NAMES * max(1, min(len(ours), len(theirs))):
         pairs = [(tensor, own[tensor.name]) for tensor in first if tensor.name in own and tensor.op_type != "Constant"]
-        return _alignment("name", pairs, *real)
-    matcher = SequenceMatcher(None, [_key(one) for one in real[0]], [_key(one) for one in real[1]], autojunk=False)
-    pairs = [
-        (real[0][block.a + place], real[1][block.b + place])
-        for block in matcher.get_matching_blocks()
-        for place in range(block.size)
+    else:
+        by = "position"
+        matcher = SequenceMatcher(None, [_key(one) for one in ours], [_key(one) for one in theirs], autojunk=False)
+        pairs = [
+            pair
+            for at, other, size in matcher.get_matching_blocks()
+            for pair in zip(ours[at : at + size], theirs[other : other + size], strict=True)
+        ]
+    paired = {one.name for one, _ in pairs}, {two.name for _, two in pairs}
+    only = [
+        [one.name for one in graph if one.name not in names]
+        for graph, names in zip((ours, theirs), paired, strict=True)
     ]
-    return _alignment("position", pairs, *real)
-
-
-def _alignment(
-    by: Literal["name", "position"],
-    pairs: Sequence[tuple[GraphTensor, GraphTensor]],
-    first: Sequence[GraphTensor],
-    second: Sequence[GraphTensor],
-) -> Alignment:
-    ours, theirs = {one.name for one, _ in pairs}, {two.name for _, two in pairs}
-    return Alignment(
-        by,
-        tuple(pairs),
-        tuple(one.name for one in first if one.name not in ours),
-        tuple(two.name for two in second if two.name not in theirs),
-    )
+    return Alignment(by, pairs, *only)
 
 
 def _key(tensor: GraphTensor) -> tuple[str, Shape | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.functions import user_function
@@ -16,7 +16,6 @@ from perfharness.bench.accuracy.samples import ARRAY_SUFFIXES, open_image, read_
 from perfharness.errors import UsageError
 from perfharness.model.bench import TensorSpec
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CHANNELS = (1, 3)
 
 Shape = tuple[int, ...]
@@ -36,8 +35,8 @@ class PreprocessSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     function: str | None = None
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = Field(default=IMAGENET_STD)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     input_name: str | None = None
 
 
@@ -64,8 +63,7 @@ class Preprocessor:
         elif path.suffix.lower() in ARRAY_SUFFIXES:
             made = read_arrays(path)
         else:
-            name = self._only_name(path)
-            made = {name: self._image(path, name)}
+            made = {"": self._image(path)}
         if len(made) == 1 and (only := next(iter(made))) not in self._specs:
             made = {self._only_name(path): made[only]}
         return {name: self._fitted(path, name, made) for name in self._specs}
@@ -74,12 +72,10 @@ class Preprocessor:
         try:
             made = self._function(path)
         except Exception as error:
-            raise SampleError(
-                f"{self._settings.function} failed for {path}: {type(error).__name__}: {error}"
-            ) from error
-        if isinstance(made, dict):
-            return {str(name): np.asarray(array) for name, array in made.items()}
-        return {"": np.asarray(made)}
+            text = f"{self._settings.function} failed for {path}: {type(error).__name__}: {error}"
+            raise SampleError(text) from error
+        arrays = made if isinstance(made, dict) else {"": made}
+        return {str(name): np.asarray(array) for name, array in arrays.items()}
 
     def _only_name(self, path: Path) -> str:
         if self._settings.input_name is not None:
@@ -98,24 +94,18 @@ class Preprocessor:
             raise SampleError(f"{path} is {array.shape} for the input {name!r}, and {wanted} is wanted")
         return np.ascontiguousarray(array, dtype=np.dtype(self._specs[name].dtype))
 
-    def _image(self, path: Path, name: str) -> npt.NDArray[Any]:
-        height, width, channels, first = image_layout(name, self._shapes[name])
+    def _image(self, path: Path) -> npt.NDArray[Any]:
+        name = self._only_name(path)
+        shape = self._shapes[name]
+        is_first = len(shape) == 4 and shape[1] in CHANNELS
+        if not is_first and (len(shape) != 4 or shape[3] not in CHANNELS):
+            raise UsageError(
+                f"input {name!r} is {shape}, which is no batch of images; give the data as .npy, or name a function"
+            )
+        channels, height, width = shape[1:] if is_first else (shape[3], *shape[1:3])
         image = open_image(path).convert("RGB" if channels == 3 else "L").resize((width, height), resample=2)
         pixels: npt.NDArray[Any] = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
         if np.dtype(self._specs[name].dtype).kind == "f":
-            mean, std = (
-                np.asarray(given[:channels], np.float32) for given in (self._settings.mean, self._settings.std)
-            )
+            mean, std = (np.asarray(one[:channels], np.float32) for one in (self._settings.mean, self._settings.std))
             pixels = (pixels / 255 - mean) / std
-        return pixels.transpose(2, 0, 1) if first else pixels
-
-
-def image_layout(name: str, shape: Shape) -> tuple[int, int, int, bool]:
-    """Height, width, channels, and whether channels are first. Raises `UsageError` where it is no image."""
-    if len(shape) == 4 and shape[1] in CHANNELS:
-        return shape[2], shape[3], shape[1], True
-    if len(shape) == 4 and shape[3] in CHANNELS:
-        return shape[1], shape[2], shape[3], False
-    raise UsageError(
-        f"input {name!r} is {shape}, which is no batch of images; give the data as .npy, or name a function"
-    )
+        return pixels.transpose(2, 0, 1) if is_first else pixels

@@ -6,8 +6,8 @@ A file that cannot be read raises `SampleError` when it is read, so only that sa
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,15 @@ class SampleSet:
 
     samples: tuple[Sample, ...]
     class_names: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
 
 
 def find_samples(
-    inputs: Path, truth: Path | None = None, labels: Path | None = None, limit: int | None = None
+    inputs: Path,
+    truth: Path | None = None,
+    labels: Path | None = None,
+    limit: int | None = None,
+    class_names: Path | None = None,
 ) -> SampleSet:
     """The samples in a folder, or one file.
 
@@ -59,22 +63,23 @@ def find_samples(
         labels: `folders` are meant by naming the input folder itself: the first folder below it is the class, classes
             in order of their names; else a CSV of `name,label`, labels being numbers or names.
         limit: at most so many, the first by name.
+        class_names: a text file with a name per line, in the order of the model's classes.
 
     Raises `UsageError` where nothing can be compared at all.
     """
     found, remarks = _by_name(inputs)
-    class_names: tuple[str, ...] = ()
+    names = () if class_names is None else _names_in(class_names)
     samples = [Sample(name, path) for name, path in found.items()]
     if truth is not None:
         samples, more = _with_truth(samples, truth, inputs)
         remarks += more
     if labels is not None:
-        samples, class_names, more = _with_labels(samples, labels, inputs)
+        samples, names, more = _with_labels(samples, labels, inputs, class_names, names)
         remarks += more
     if limit is not None and limit < len(samples):
         remarks.append(f"the first {limit} of {len(samples)} samples were taken, by name")
         samples = samples[:limit]
-    return SampleSet(tuple(samples), class_names, tuple(remarks))
+    return SampleSet(tuple(samples), names, tuple(remarks))
 
 
 def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
@@ -92,53 +97,68 @@ def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
             files.setdefault(str(path.relative_to(location).with_suffix("")), []).append(path)
         elif path.suffix.lower() != ".csv":
             others.append(path.name)
-    remarks = []
-    if twice := [name for name, paths in files.items() if len(paths) > 1]:
-        remarks.append(f"{_some(twice)} in {location}: several files of one name, so none of them is used")
-    if others:
-        remarks.append(f"{_some(others)} in {location}: neither array nor image")
     one = {name: paths[0] for name, paths in files.items() if len(paths) == 1}
     if not one:
         kinds = ", ".join((*ARRAY_SUFFIXES, *IMAGE_SUFFIXES))
         raise UsageError(f"{location} holds no samples; it must hold files of these kinds: {kinds}")
-    return one, remarks
+    return one, [
+        *_remark(
+            [name for name in files if name not in one], location, "several files of one name, so none of them is used"
+        ),
+        *_remark(others, location, "neither array nor image"),
+    ]
+
+
+def _remark(names: Sequence[str], location: Path, why: str) -> list[str]:
+    """One sentence on files that are not used, if there are any."""
+    if not names:
+        return []
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return [f"{len(names)} file{'s' * (len(names) > 1)} ({', '.join(names[:NAMED])}{more}) in {location}: {why}"]
 
 
 def _with_truth(samples: list[Sample], truth: Path, inputs: Path) -> tuple[list[Sample], list[str]]:
     if inputs.is_file():
         if not truth.is_file():
             raise UsageError(f"{inputs} is one file, so its ground truth must be one file too, which {truth} is not")
-        return [Sample(samples[0].name, samples[0].path, truth)], []
+        return [replace(samples[0], truth=truth)], []
     maps, remarks = _by_name(truth)
-    both = [Sample(one.name, one.path, maps[one.name]) for one in samples if one.name in maps]
+    both = [replace(one, truth=maps[one.name]) for one in samples if one.name in maps]
     if not both:
         raise UsageError(
             f"no file in {inputs} has its ground truth in {truth}: they are matched by name, and {samples[0].name} is "
             f"not there; there is {next(iter(maps))}"
         )
-    if without := [one.name for one in samples if one.name not in maps]:
-        remarks.append(f"{_some(without)} in {inputs}: no ground truth of that name in {truth}")
-    if unused := sorted(set(maps) - {one.name for one in samples}):
-        remarks.append(f"{_some(unused)} in {truth}: no input of that name in {inputs}")
-    return both, remarks
+    names = [one.name for one in samples]
+    without = _remark([name for name in names if name not in maps], inputs, f"no ground truth of that name in {truth}")
+    unused = _remark(sorted(set(maps) - set(names)), truth, f"no input of that name in {inputs}")
+    return both, [*remarks, *without, *unused]
 
 
-def _with_labels(samples: list[Sample], labels: Path, inputs: Path) -> tuple[list[Sample], tuple[str, ...], list[str]]:
-    given = _folder_labels(samples) if labels == inputs else _csv_labels(labels, samples)
+def _with_labels(
+    samples: list[Sample], labels: Path, inputs: Path, names_file: Path | None, classes: tuple[str, ...]
+) -> tuple[list[Sample], tuple[str, ...], list[str]]:
+    """Samples that have a label, all class names, remarks; labels that are names are numbered by the class names."""
+    if labels == inputs:
+        given = {one.name: one.name.split("/", 1)[0] for one in samples if "/" in one.name}
+    else:
+        given = _csv_labels(labels, samples)
     if not given:
         raise UsageError(f"no sample of {inputs} has a label in {labels}")
-    names: tuple[str, ...] = ()
-    if not all(text.isdigit() for text in given.values()):
-        names = tuple(sorted(set(given.values())))
-    numbers = {name: names.index(text) if names else int(text) for name, text in given.items()}
-    labelled = [Sample(one.name, one.path, one.truth, numbers[one.name]) for one in samples if one.name in numbers]
-    without = [one.name for one in samples if one.name not in numbers]
-    remarks = [f"{_some(without)} in {inputs}: no label in {labels}"] if without else []
-    return labelled, names, remarks
+    if are_names := not all(text.isdigit() for text in given.values()):
+        classes = classes or tuple(sorted(set(given.values())))
+        if unknown := sorted(set(given.values()) - set(classes)):
+            raise UsageError(f"the label {unknown[0]!r} is none of the classes in {names_file}")
+    numbers = {name: classes.index(text) if are_names else int(text) for name, text in given.items()}
+    without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no label in {labels}")
+    return [replace(one, label=numbers[one.name]) for one in samples if one.name in numbers], classes, without
 
 
-def _folder_labels(samples: Iterable[Sample]) -> dict[str, str]:
-    return {one.name: one.name.split("/", 1)[0] for one in samples if "/" in one.name}
+def _names_in(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"class names cannot be read from {file}: {error}") from error
 
 
 def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
@@ -148,25 +168,17 @@ def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"labels cannot be read from {path}: {error}") from error
-    if short := next((number for number, row in enumerate(rows, 1) if len(row) < 2), None):
-        raise UsageError(f"{path}: row {short} has no label; each row must be name,label")
     labels: dict[str, str] = {}
-    for name, label, *_ in rows:
-        if labels.get(name, label) != label:
-            raise UsageError(f"{path} has two labels for {name}: {labels[name]} and {label}")
-        labels[name] = label
+    for number, row in enumerate(rows, 1):
+        if len(row) < 2:
+            raise UsageError(f"{path}: row {number} has no label; each row must be name,label")
+        if labels.setdefault(row[0], row[1]) != row[1]:
+            raise UsageError(f"{path} has two labels for {row[0]}: {labels[row[0]]} and {row[1]}")
     found = {}
     for one in samples:
-        for name in (
-            one.name + one.path.suffix,
-            one.path.name,
-            one.name,
-            Path(one.name).name,
-        ):
-            if name in labels:
-                found[one.name] = labels[name]
-                break
-    return found
+        spellings = (one.name + one.path.suffix, one.path.name, one.name, Path(one.name).name)
+        found[one.name] = next((labels[name] for name in spellings if name in labels), "")
+    return {name: label for name, label in found.items() if label}
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -178,17 +190,9 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
                 return {"": loaded}
             with loaded as archive:
                 return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        problem = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error)
-        raise SampleError(f"{path} cannot be read: {problem}") from error
     except Exception as error:  # a damaged archive raises errors of zipfile and zlib
-        raise SampleError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """An image as (height, width, 3), uint8. Raises `SampleError`."""
-    image = open_image(path)
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+        problem = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
+        raise SampleError(f"{path} cannot be read: {problem}") from error
 
 
 def open_image(path: Path) -> Any:
@@ -215,28 +219,25 @@ def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
     Raises `SampleError`.
     """
     if path.suffix.lower() in ARRAY_SUFFIXES:
-        arrays = read_arrays(path)
-        if len(arrays) > 1 and "depth" not in arrays:
-            raise SampleError(f"{path} has several arrays ({', '.join(arrays)}), none of them called depth")
-        if not arrays:
-            raise SampleError(f"{path} has no array in it")
+        arrays, scale = read_arrays(path), 1.0
+        if len(arrays) != 1 and "depth" not in arrays:
+            several = f"has several arrays ({', '.join(arrays)}), none of them called depth"
+            raise SampleError(f"{path} {several if arrays else 'has no array in it'}")
         values = arrays.get("depth", next(iter(arrays.values())))
-        divided = 1.0
     else:
-        values, divided = np.asarray(open_image(path)), scale
+        values = np.asarray(open_image(path))
         if values.ndim == 3:
             raise SampleError(f"{path} is a colour image; ground truth has one channel, for depth 16-bit PNG")
-    flat = as_map(values)
-    if flat.dtype.kind not in "fiub":
-        raise SampleError(f"{path} has values of {flat.dtype}, which are no real numbers")
-    return np.asarray(flat, dtype=np.float64) / divided
+    if values.dtype.kind not in "fiub":
+        raise SampleError(f"{path} has values of {values.dtype}, which are no real numbers")
+    return as_map(values).astype(np.float64) / scale
 
 
 def as_map(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(height, width) of an array whose other dimensions are 1. Raises `SampleError`."""
     shape = [size for size in values.shape if size != 1]
-    if len(shape) != 2:
-        shape = list(values.shape[-2:]) if values.ndim >= 2 and values.size == np.prod(values.shape[-2:]) else shape
+    if values.ndim >= 2 and values.size == np.prod(values.shape[-2:]) and len(shape) != 2:
+        shape = list(values.shape[-2:])
     if len(shape) != 2:
         raise SampleError(
             f"an array of {values.shape} is no map: it must have a height and a width, and one value a pixel"
@@ -244,30 +245,12 @@ def as_map(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values.reshape(shape)
 
 
-def resized_map(values: npt.NDArray[Any], shape: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """A map at another size, bilinear, pixel centres aligned."""
-    if values.shape == shape:
-        return np.asarray(values, dtype=np.float64)
-    rows, row_weight = _places(values.shape[0], shape[0])
-    columns, weight = _places(values.shape[1], shape[1])
-    source = np.asarray(values, dtype=np.float64)
-    next_row = np.minimum(rows + 1, values.shape[0] - 1)
-    next_column = np.minimum(columns + 1, values.shape[1] - 1)
-    row_weight = row_weight[:, np.newaxis]
-    with np.errstate(invalid="ignore"):
-        upper = source[rows][:, columns] * (1 - weight) + source[rows][:, next_column] * weight
-        lower = source[next_row][:, columns] * (1 - weight) + source[next_row][:, next_column] * weight
-        return np.asarray(upper * (1 - row_weight) + lower * row_weight, dtype=np.float64)
+def resized_map(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """A map (height, width) at another size, bilinear, pixel centres aligned."""
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape == shape:
+        return found
+    from scipy.ndimage import zoom
 
-
-def _places(size: int, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """For each pixel: the preceding source pixel, and the fraction of the way to the next."""
-    at = np.clip((np.arange(wanted) + 0.5) * size / wanted - 0.5, 0, size - 1)
-    first = np.floor(at).astype(np.int64)
-    return first, at - first
-
-
-def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
-    shown = ", ".join(list(names)[:NAMED])
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{len(names)} file{'s' if len(names) != 1 else ''} ({shown}{more})"
+    factors = [wanted / size for wanted, size in zip(shape, found.shape, strict=True)]
+    return np.asarray(zoom(found, factors, order=1, mode="nearest", grid_mode=True), dtype=np.float64)

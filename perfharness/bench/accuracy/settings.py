@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.preprocess import PreprocessSettings
-from perfharness.bench.accuracy.samples import Sample, SampleSet, find_samples
-from perfharness.errors import UsageError
+from perfharness.bench.accuracy.samples import SampleSet, find_samples
 
 
 class AccuracySettings(BaseModel):
@@ -43,26 +42,7 @@ class AccuracySettings(BaseModel):
 
     def samples(self) -> SampleSet:
         """The samples. Raises `UsageError` where there are none."""
-        found = find_samples(self.inputs, self.truth, self.labels, self.limit)
-        return found if self.class_names is None else with_class_numbers(found, self.class_names)
-
-
-def with_class_numbers(found: SampleSet, names_file: Path) -> SampleSet:
-    """Convert labels that are names to class numbers, by a file with the class names in order. Raises `UsageError`."""
-    try:
-        names = tuple(line.strip() for line in names_file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"class names cannot be read from {names_file}: {error}") from error
-    if not found.class_names:
-        return SampleSet(found.samples, names, found.remarks)
-    if unknown := [name for name in found.class_names if name not in names]:
-        raise UsageError(f"the label {unknown[0]!r} is none of the classes in {names_file}")
-    numbers = [names.index(name) for name in found.class_names]
-    samples = tuple(
-        Sample(one.name, one.path, one.truth, None if one.label is None else numbers[one.label])
-        for one in found.samples
-    )
-    return SampleSet(samples, names, found.remarks)
+        return find_samples(self.inputs, self.truth, self.labels, self.limit, self.class_names)
 
 
 class AccuracyPass(BaseModel):

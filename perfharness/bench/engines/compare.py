@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
-from perfharness.bench.accuracy.depth import MapAccumulator
+from perfharness.bench.accuracy.depth import MAP_METRICS, ImageMeans, map_difference
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.of_case import read_outputs
@@ -25,6 +26,7 @@ from perfharness.bench.engines.model import (
     ENGINE_ENTRY,
     IMAGE_FOLDER,
     MAPS_FOLDER,
+    PICTURES,
     WALL_NAME,
     CompareSettings,
     Device,
@@ -109,27 +111,20 @@ def engines_of(texts: Sequence[str], backends: Sequence[str] = ()) -> list[Engin
         source = model_source(text)
         named = backends[index % len(backends)] if backends else _backend_of(source.suffix, text)
         chosen, mode = backend_and_mode(named)
-        found.append(Engine(_unique(source.name, [one.name for one in found]), text, chosen, mode))
+        plain = re.sub(r"[^\w.-]+", "_", source.name) or "engine"
+        taken = {one.name for one in found}
+        names = (plain, *(f"{plain}_{number}" for number in range(2, len(texts) + 1)))
+        found.append(Engine(next(name for name in names if name not in taken), text, chosen, mode))
     return found
 
 
 def _backend_of(suffix: str, text: str) -> str:
     if not suffix:
         raise UsageError(f"{text} is a function, so its backend must be named: --backends NAME")
-    for name in BACKENDS:
-        if suffix in backend(name).suffixes:
-            return name
-    raise UsageError(f"no backend takes {text}; name one by --backends")
-
-
-def _unique(name: str, taken: Sequence[str]) -> str:
-    """A file name of its own for each engine."""
-    plain = re.sub(r"[^\w.-]+", "_", name) or "engine"
-    number, found = 1, plain
-    while found in taken:
-        number += 1
-        found = f"{plain}_{number}"
-    return found
+    name = next((name for name in BACKENDS if suffix in backend(name).suffixes), None)
+    if name is None:
+        raise UsageError(f"no backend takes {text}; name one by --backends")
+    return name
 
 
 def compare_engines(
@@ -144,7 +139,6 @@ def compare_engines(
     timeout_s: float | None = None,
     keep_maps: bool = False,
     say: Callable[[str], None] = lambda _: None,
-    draw: Callable[[EngineComparison, Path], object] = lambda *_: None,
     command: Sequence[str] = (),
 ) -> tuple[EngineComparison, Path]:
     """Run all engines on the image and the data, each in a process of its own, and compare their maps and speeds.
@@ -158,7 +152,6 @@ def compare_engines(
         timeout_s: of each engine's process.
         keep_maps: of the data set.
         say: called with a progress line.
-        draw: called with the comparison and its folder before the folder is moved to `output_dir`.
         command: the command line, for the results.
 
     Returns the comparison, and the folder with `compare_engines.json`: one without any number does not
@@ -179,7 +172,6 @@ def compare_engines(
             asked, settings, gpu, running, machine_of(facts, gpu.uuid), precision=precision, timeout_s=timeout_s,
             keep_maps=keep_maps, say=say, interrupts=interrupts, command=command,
         )  # fmt: skip
-        draw(comparison, running)
         return comparison, put_in_place(running, output_dir, comparison)
 
 
@@ -235,7 +227,7 @@ def measure_engines(
         gpu_uuid=gpu.uuid,
         gpu_reason=gpu.reason,
         settings=settings,
-        engines=_with_speedups(results),
+        engines=[_with_speedup(one, results[0]) for one in results],
         pairs=compare_maps(results, settings, folder),
         remarks=remarks_of(results),
     )
@@ -295,28 +287,20 @@ def engine_result(engine: Engine, found: EngineCase) -> EngineResult:
     if found.latency is not None and found.execute_latency is None:
         reasons["device_latency"] = "there is no device timer where the engine runs"
     start = found.startup
+    same = {name: getattr(found, name) for name in EngineResult.model_fields.keys() & EngineCase.model_fields.keys()}
     return EngineResult(
-        name=engine.name,
-        engine=engine.engine,
-        backend=engine.backend,
-        device=found.case.device,
-        mode=found.mode or engine.mode,
-        precision=found.precision,
-        status=found.status,
-        reason=found.reason,
-        versions=found.versions,
-        settings=found.settings,
-        input=found.input,
-        output=found.output,
-        load_ms=None if start.load_ms is None else start.load_ms + (start.build_ms or 0.0),
-        latency=found.latency,
-        device_latency=found.execute_latency,
-        images_per_second=None if found.items_per_second is None else found.items_per_second.value,
-        gpu=found.gpu,
-        image_accuracy=found.image_accuracy,
-        accuracy=found.accuracy,
-        reasons=reasons,
-        remarks=found.remarks,
+        **same
+        | {
+            "name": engine.name,
+            "engine": engine.engine,
+            "backend": engine.backend,
+            "device": found.case.device,
+            "mode": found.mode or engine.mode,
+            "load_ms": None if start.load_ms is None else start.load_ms + (start.build_ms or 0.0),
+            "device_latency": found.execute_latency,
+            "images_per_second": None if found.items_per_second is None else found.items_per_second.value,
+            "reasons": reasons,
+        }
     )
 
 
@@ -329,6 +313,8 @@ def put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) 
         failed = output_dir / FAILED
         shutil.rmtree(failed, ignore_errors=True)
         return running.rename(failed)
+    for name in PICTURES:  # of an earlier comparison
+        (output_dir / name).unlink(missing_ok=True)
     for new in sorted(running.iterdir(), key=lambda path: path.name == COMPARISON_NAME):
         old = output_dir / new.name
         if old.is_dir() and not old.is_symlink():
@@ -346,12 +332,10 @@ def _has_numbers(file: Path) -> bool:
     return any(one.latency is not None for one in before.engines)
 
 
-def _with_speedups(results: Sequence[EngineResult]) -> list[EngineResult]:
-    first = results[0].latency
-    return [
-        one.model_copy(update={"speedup": first.mean.value / one.latency.mean.value}) if first and one.latency else one
-        for one in results
-    ]
+def _with_speedup(one: EngineResult, first: EngineResult) -> EngineResult:
+    if one.latency is None or first.latency is None:
+        return one
+    return one.model_copy(update={"speedup": first.latency.mean.value / one.latency.mean.value})
 
 
 def remarks_of(results: Sequence[EngineResult]) -> list[str]:
@@ -391,46 +375,40 @@ def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
 
 def compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
     """Compare each pair of engines that have maps, over the data set where there is one, else over the one image."""
-    is_set = settings.metric_images is not None
-    folder_name = MAPS_FOLDER if is_set else IMAGE_FOLDER
-    made = [one for one in results if one.output is not None and (folder / one.name / folder_name).is_dir()]
-    return [_pair(first, second, folder, folder_name, is_set) for first, second in combinations(made, 2)]
+    over: Literal["image", "data set"] = "image" if settings.metric_images is None else "data set"
+    maps = {one.name: folder / one.name / (IMAGE_FOLDER if over == "image" else MAPS_FOLDER) for one in results}
+    made = [one for one in results if one.output is not None and maps[one.name].is_dir()]
+    return [_pair(one, maps[one.name], two, maps[two.name], over) for one, two in combinations(made, 2)]
 
 
-def _pair(first: EngineResult, second: EngineResult, folder: Path, folder_name: str, is_set: bool) -> PairResult:
-    seen, failed = MapAccumulator(), list[str]()
-    one, two = folder / first.name / folder_name, folder / second.name / folder_name
+def _pair(
+    first: EngineResult, one: Path, second: EngineResult, two: Path, over: Literal["image", "data set"]
+) -> PairResult:
+    def difference(name: str) -> dict[str, float] | str:
+        try:
+            own, other = engine_map(one, name, first), engine_map(two, name, second)
+            return map_difference(own, resized_map(other, own.shape))
+        except SampleError as error:
+            return f"{name}: {error}"
+
     names = [str(path.relative_to(one).with_suffix("")) for path in sorted(one.rglob("*.npz"))]
-    for name in names:
-        _try_pair(seen, failed, name, (one, first), (two, second))
+    differences = [difference(name) for name in names]
+    seen, failed = ImageMeans(MAP_METRICS, "pair of maps could be compared"), list[str]()
+    for found in differences:
+        if isinstance(found, str):
+            failed.append(found)
+        else:
+            seen.add(found)
     figures = seen.figures()
-    reason = figures["mae"].reason
-    if failed:
-        reason = f"{len(failed)} of {len(names)} images could not be compared: {failed[0]}"
+    reason = f"{len(failed)} of {len(names)} images could not be compared: {failed[0]}" if failed else None
     return PairResult(
         first=first.name,
         second=second.name,
         images=seen.samples,
-        over="data set" if is_set else "image",
-        mae=figures["mae"].value,
-        rmse=figures["rmse"].value,
-        max=figures["max"].value,
-        reason=reason,
+        over=over,
+        **{name: one.value for name, one in figures.items()},
+        reason=reason or figures["mae"].reason,
     )
-
-
-def _try_pair(
-    seen: MapAccumulator,
-    failed: list[str],
-    name: str,
-    first: tuple[Path, EngineResult],
-    second: tuple[Path, EngineResult],
-) -> None:
-    try:
-        one, two = engine_map(first[0], name, first[1]), engine_map(second[0], name, second[1])
-        seen.update(one, resized_map(two, (one.shape[0], one.shape[1])))
-    except SampleError as error:
-        failed.append(f"{name}: {error}")
 
 
 def engine_map(folder: Path, name: str, result: EngineResult) -> Map:

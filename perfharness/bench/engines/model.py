@@ -28,6 +28,9 @@ ENGINE_ENTRY = "perfharness.bench.engines.engine"
 IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
 """Outputs of the one image, and of the data set, as written by `bench.accuracy.of_case`."""
 
+PICTURES = ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png", "compare_engines.html")
+"""Drawn of a comparison, in its folder."""
+
 Device = Literal["cpu", "cuda"]
 
 

@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from perfharness.analysis.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
-from perfharness.bench.engines.views import Tile, gpu_lines, latency_boxes, map_tiles
+from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,
     Picture,
+    Row,
     Sheet,
     Specification,
     grid,
@@ -68,7 +69,7 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """The image, the ground truth, and for each engine: map, error, difference to the first engine's."""
     rows = map_tiles(comparison, folder)
-    shapes = [tile.values.shape for row in rows for tile in row if tile.values is not None]
+    shapes = [tile.values.shape for row in rows for tile in row if not isinstance(tile.values, str)]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
     tiles = [_tile(tile, height) for row in rows for tile in row]
     title = f"{comparison.settings.image.name}: maps, each normalised by itself"
@@ -76,10 +77,11 @@ def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def _tile(tile: Tile, height: int) -> Specification:
-    title = {"text": wrapped(tile.title, 38).split("\n"), "subtitle": wrapped(tile.caption, 44).split("\n"),
+    caption = "" if isinstance(tile.values, str) else tile.caption
+    title = {"text": wrapped(tile.title, 38).split("\n"), "subtitle": wrapped(caption, 44).split("\n"),
              "fontSize": 11, "subtitleFontSize": 10, "subtitleColor": "#555555"}  # fmt: skip
-    if tile.values is None:
-        return {**message(tile.reason, TILE, height), "title": title}
+    if isinstance(tile.values, str):
+        return {**message(tile.values, TILE, height), "title": title}
     top = tile.top
     shown = bitmap(tile.values, "viridis" if top is None else "magma", top)
     place = {"x": {"value": TILE / 2}, "y": {"value": height / 2}}
@@ -129,7 +131,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     import altair as alt
 
     engines = comparison.engines
-    boxes = {box.engine: box for box in latency_boxes(comparison, folder)}
+    boxes = latency_boxes(comparison, folder)
     device = "GPU" if comparison.gpu_uuid else "CPU"
     size = " x ".join(map(str, comparison.settings.input_size))
     title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronised"
@@ -141,7 +143,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     named = list(zip(engines, names, strict=True))
     sheet = Sheet("speed_benchmark")
     shown = [
-        {**boxes[one.name].percentiles, "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
+        {**boxes[one.name], "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
         for place, (one, name) in enumerate(named)
         if one.name in boxes
     ]
@@ -215,21 +217,22 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
     charts: list[Specification] = []
     missing: list[tuple[str, str]] = []
     for metrics, label, scale in GPU_PANELS:
-        lines = gpu_lines(comparison, folder, metrics, scale)
-        missing += [(line.reason, f"{line.engine}, {label}") for line in lines if line.reason]
-        rows = [
-            {"engine": shown, "seconds": time, "value": value}
-            for line, shown in zip(lines, labels, strict=True)
-            for time, value in zip(line.seconds.tolist(), line.values.tolist(), strict=True)
-        ]
+        rows: list[Row] = []
+        for one, shown in zip(comparison.engines, labels, strict=True):
+            line = gpu_line(comparison, one, folder, metrics, scale)
+            if isinstance(line, str):
+                missing.append((line, f"{one.name}, {label}"))
+            else:
+                points = zip(*(part.tolist() for part in line), strict=True)
+                rows += [{"engine": shown, "seconds": time, "value": value} for time, value in points]
         if not rows:
             continue
         top = alt.Scale(zero=True, domainMax=100 if label.endswith("(%)") else alt.Undefined)
         y = alt.Y("value:Q", title=label, axis=alt.Axis(format=NUMBERS), scale=top)
         chart = sheet.chart(f"panel_{len(charts)}", rows, width=400, height=220)
-        line = chart.mark_line(interpolate="step-after", strokeWidth=1.5)
+        steps = chart.mark_line(interpolate="step-after", strokeWidth=1.5)
         tooltip = ["engine:N", "seconds:Q", "value:Q"]
-        charts.append(unit(line.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)))
+        charts.append(unit(steps.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)))
     notes = [f"not drawn: {'; '.join(what)}: {reason}" for reason, what in in_groups(missing)]
     if not charts:
         return sheet.made(message(comparison.gpu_reason or "; ".join(notes), 820, 120), title)
