@@ -42,9 +42,9 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "perfharness.backends.openvino:OpenVinoBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
-    "tensorrt": "perfharness.backends.tensorrt:TensorRTBackend",
-    "tensorrt-lean": "perfharness.backends.tensorrt:TensorRTLeanBackend",
-    "tensorrt-rtx": "perfharness.backends.tensorrt:TensorRTRTXBackend",
+    "tensorrt": "perfharness.backends.tensorrt.backend:TensorRTBackend",
+    "tensorrt-lean": "perfharness.backends.tensorrt.backend:TensorRTLeanBackend",
+    "tensorrt-rtx": "perfharness.backends.tensorrt.backend:TensorRTRTXBackend",
     "torch": "perfharness.backends.torch:TorchBackend",
 }
 """Name on the command line -> `module:class`, imported on first use."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from perfharness.errors import BackendError, BackendUnavailableError
@@ -25,6 +25,7 @@ SAVED_MODEL = "savedmodel"
 """In place of a suffix: a TensorFlow SavedModel, which is a folder."""
 
 Device = Literal["cpu", "cuda"]
+Shape = tuple[int, ...]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
@@ -129,7 +130,7 @@ class Session(ABC):
     """Which parts of the build came from a cache, where the framework reports it; None: nothing known."""
 
     @abstractmethod
-    def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def allocate(self, shapes: Mapping[str, Shape]) -> None:
         """Make host (pinned, where there is a GPU) and device buffers for these input shapes, by input name.
 
         Raises `OutOfMemoryError` where they do not fit, `BackendError` where the model does not take the shapes.
@@ -234,6 +235,7 @@ class Backend(ABC):
         precisions: that it supports on some device.
         suffixes: of the model files that it accepts, e.g. `.onnx`; `SAVED_MODEL` for such a folder.
         install: command that installs it.
+        extra: its own options, each with the possible values (the default first), none: any.
     """
 
     name: str
@@ -241,20 +243,22 @@ class Backend(ABC):
     precisions: tuple[Precision, ...]
     suffixes: tuple[str, ...]
     install: str
+    extra: Mapping[str, tuple[str, ...]] = {}
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
         """Versions of the libraries in use, by name. Raises `BackendUnavailableError` where it is not installed."""
 
     @abstractmethod
-    def problem(self, options: BackendOptions) -> str | None:
-        """Why it cannot run here with these options (not installed, no GPU, no such mode or precision), or None."""
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """Why it cannot run here with valid options (not installed, no GPU), or None; may raise `BackendError`."""
 
     @abstractmethod
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Load a model; whatever is built (an engine, say) is built here or in `allocate`, never in a round.
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
+        """A session of a model that it takes, with options that it can run.
 
-        Raises `BackendUnavailableError` where `problem` gives a reason, `BackendError` where it cannot be loaded.
+        Whatever is built (an engine, say) is built here or in `allocate`, never in a round. Raises `BackendError` where
+        the model cannot be loaded.
         """
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
@@ -262,10 +266,33 @@ class Backend(ABC):
         del device
         return self.modes
 
-    def check(self, options: BackendOptions) -> None:
-        """Raise `BackendUnavailableError` where the options cannot be run here."""
+    def problem(self, options: BackendOptions) -> str | None:
+        """Why it cannot run here with these options (not installed, no GPU, no such mode or precision), or None."""
+        if options.mode and options.mode not in self.modes:
+            return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
+        if options.precision not in self.precisions:
+            return f"it does not compute in {options.precision}; it does in: {', '.join(self.precisions)}"
+        for name, value in options.extra.items():
+            if name not in self.extra:
+                return f"there is no option {name!r}; there are: {', '.join(sorted(self.extra)) or 'none'}"
+            if (values := self.extra[name]) and value not in values:
+                return f"{name} cannot be {value!r}; it can be: {', '.join(values)}"
+        if options.precision == "tf32" and options.device == "cpu":
+            return "a CPU has no tf32"
+        try:
+            return self.unsupported(options)
+        except BackendError as error:
+            return str(error)
+
+    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+        """A session of a model.
+
+        Raises `BackendUnavailableError` where `problem` gives a reason, `BackendError` where it cannot be loaded.
+        """
         if (problem := self.problem(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
+        self.check_model(model)
+        return self.open(model, options)
 
     def check_model(self, model: ModelSource) -> None:
         """Raise `BackendError` where it does not take files of this kind. A factory is taken by every backend."""
@@ -273,61 +300,12 @@ class Backend(ABC):
             taken = ", ".join([*self.suffixes, "module:function"])
             raise BackendError(f"{self.name} does not take {model.path}; it takes {taken}")
 
-    def option_problem(self, options: BackendOptions, extra: Collection[str] = ()) -> str | None:
-        """Why backend and device do not support a mode, precision or extra option, or None. For `problem`."""
-        if options.mode and options.mode not in self.modes:
-            return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
-        if options.precision not in self.precisions:
-            return f"it does not compute in {options.precision}; it does in: {', '.join(self.precisions)}"
-        if unknown := sorted(set(options.extra) - set(extra)):
-            return f"there is no option {unknown[0]!r}; there are: {', '.join(sorted(extra)) or 'none'}"
-        if options.precision == "tf32" and options.device == "cpu":
-            return "a CPU has no tf32"
-        return None
 
-
-def checked_shapes(session: Session, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of all inputs; raises `BackendError` where the model does not take them. For `allocate`."""
-    _no_others(session, shapes)
-    whole = {}
-    for spec in session.inputs:
-        shape = shapes.get(spec.name)
-        if shape is None:
-            raise BackendError(f"input {spec.name!r} has no shape; the model takes {_described(session)}")
-        fits = len(shape) == len(spec.shape) and all(
-            size > 0 and wanted in (None, size) for size, wanted in zip(shape, spec.shape, strict=True)
-        )
-        if not fits:
-            raise BackendError(f"input {spec.name!r} cannot be {tuple(shape)}; the model takes {_described(session)}")
-        whole[spec.name] = tuple(shape)
-    return whole
-
-
-def checked_arrays(session: Session, shapes: Mapping[str, tuple[int, ...]], arrays: Arrays) -> None:
-    """Raise `BackendError` where arrays do not fit the allocated shapes and the dtypes of the inputs."""
-    _no_others(session, arrays)
-    for spec in session.inputs:
-        array = arrays.get(spec.name)
-        if array is None:
-            raise BackendError(f"input {spec.name!r} is missing; the model takes {_described(session)}")
-        if spec.name not in shapes:
-            raise BackendError(f"input {spec.name!r} has no buffer; allocate before inputs are written")
-        if tuple(array.shape) != tuple(shapes[spec.name]) or np.dtype(array.dtype).name != spec.dtype:
-            raise BackendError(
-                f"input {spec.name!r} is {array.dtype} {tuple(array.shape)}, and was allocated as {spec.dtype} "
-                f"{tuple(shapes[spec.name])}; write what was allocated"
-            )
-
-
-def _no_others(session: Session, given: Mapping[str, object]) -> None:
-    """Raise `BackendError` where a name is given that is no input of the model."""
-    if others := sorted(set(given) - {spec.name for spec in session.inputs}):
-        raise BackendError(f"the model has no input {others[0]!r}; it takes {_described(session)}")
-
-
-def _described(session: Session) -> str:
-    """Inputs in one line, e.g. `image float32 (?, 3, 224, 224)`."""
-    return ", ".join(
-        f"{spec.name} {spec.dtype} ({', '.join('?' if size is None else str(size) for size in spec.shape)})"
-        for spec in session.inputs
-    )
+def imported(module: str, install: str, title: str = "") -> Any:
+    """A framework's module. Raises `BackendUnavailableError`; `title` is its name in that message."""
+    try:
+        return import_module(module)
+    except (ImportError, OSError) as error:
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        why = "is not installed" if is_missing else f"cannot be imported ({' '.join(str(error).split())[:300]})"
+        raise BackendUnavailableError(f"{title or module} {why}: {install}") from error

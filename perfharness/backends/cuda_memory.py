@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import re
-from importlib import import_module, metadata
+from collections.abc import Sequence
+from importlib import import_module
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.backends.base import DeviceTimer
-from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.backends.base import DeviceTimer, Shape, imported
+from perfharness.backends.session import HostSession
+from perfharness.errors import BackendError, OutOfMemoryError
+from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
 
 GIL_FREE_SINCE = (12, 9, 1)
-INSTALL = install_command("cuda")
 
 
 def runtime() -> Any:
     """The bindings of CUDA's runtime. Raises `BackendUnavailableError` where cuda-python is not installed."""
-    try:
-        return import_module("cuda.bindings.runtime")
-    except ImportError:
-        pass
-    try:
-        return import_module("cuda.cudart")  # its name before cuda-python 12.6
-    except ImportError:
-        raise BackendUnavailableError(f"cuda-python is not installed: {INSTALL}") from None
+    return imported("cuda.bindings.runtime", install_command("cuda"), "cuda-python")
 
 
 def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -> Any:
@@ -46,23 +41,22 @@ def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def threads_problem() -> str | None:
-    """Why one thread that waits for a stream blocks all others, or None.
+def gpu_problem() -> str | None:
+    """Why no GPU can be used here through CUDA's runtime, or None. Raises `BackendUnavailableError`."""
+    code, count = runtime().cudaGetDeviceCount()
+    if int(code) != 0:
+        return f"there is no GPU that CUDA can use here ({getattr(code, 'name', code)})"
+    return None if count else "there is no GPU that CUDA can use here"
 
-    The bindings release the GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
+
+def gil_problem(version: str) -> str | None:
+    """Why one thread that waits for a stream blocks all others with this version of the bindings, or None.
+
+    They release the GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
     """
-    version = _bindings_version()
     if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) >= GIL_FREE_SINCE:
         return None
     return f"cuda-python {version} keeps Python's GIL while it waits for a CUDA stream; take 12.9.1 or newer"
-
-
-def _bindings_version() -> str:
-    """Version of the package with the bindings; before 12.8 there was only one."""
-    try:
-        return metadata.version("cuda-bindings")
-    except metadata.PackageNotFoundError:
-        return metadata.version("cuda-python")
 
 
 class CudaStream:
@@ -97,37 +91,54 @@ class StreamTimer(DeviceTimer):
 
     def __init__(self, cuda: Any, stream: Any) -> None:
         self._cuda, self._stream = cuda, stream
-        self._first = checked(cuda.cudaEventCreate(), "a CUDA event")
-        self._last = checked(cuda.cudaEventCreate(), "a CUDA event")
+        self._events: list[Any] = []
+        for _ in range(2):
+            self._events.append(checked(cuda.cudaEventCreate(), "a CUDA event"))
 
     def start(self) -> None:
         """Record the first event."""
-        checked(self._cuda.cudaEventRecord(self._first, self._stream), "a CUDA event")
+        checked(self._cuda.cudaEventRecord(self._events[0], self._stream), "a CUDA event")
 
     def stop(self) -> None:
         """Record the second event."""
-        checked(self._cuda.cudaEventRecord(self._last, self._stream), "a CUDA event")
+        checked(self._cuda.cudaEventRecord(self._events[1], self._stream), "a CUDA event")
 
     def milliseconds(self) -> float:
         """Wait for the second event; the resolution is about half a microsecond."""
-        checked(self._cuda.cudaEventSynchronize(self._last), "what runs in the CUDA stream")
-        return float(checked(self._cuda.cudaEventElapsedTime(self._first, self._last), "the time between CUDA events"))
+        checked(self._cuda.cudaEventSynchronize(self._events[1]), "what runs in the CUDA stream")
+        return float(checked(self._cuda.cudaEventElapsedTime(*self._events), "the time between CUDA events"))
 
     def __del__(self) -> None:
-        for event in (getattr(self, "_first", None), getattr(self, "_last", None)):
-            if event is not None:
-                self._cuda.cudaEventDestroy(event)
+        for event in self._events:
+            self._cuda.cudaEventDestroy(event)
 
 
-class PairedBuffer:
-    """A tensor on host and GPU: `host` is an array in pinned memory, `device_pointer` GPU memory of the same size."""
+class HostBuffer:
+    """A tensor in the host's memory: `host` is the array, `pointer` where a model reads or writes it."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    def __init__(self, shape: Shape, dtype: npt.DTypeLike) -> None:
+        self.host: npt.NDArray[Any] = np.zeros(shape, dtype)
+        self.pointer = int(self.host.ctypes.data)
+
+    def copy_in(self, stream: CudaStream) -> None:
+        """Nothing: there is no other memory."""
+
+    def copy_out(self, stream: CudaStream) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class PairedBuffer(HostBuffer):
+    """A tensor on host and GPU: `host` is an array in pinned memory, `pointer` GPU memory of the same size."""
+
+    def __init__(self, shape: Shape, dtype: npt.DTypeLike) -> None:
         self._cuda = runtime()
         self._pinned: Any = None
         self._device: Any = None
         kind = np.dtype(dtype)
-        self.shape, self.dtype, self.nbytes = shape, kind, prod(shape) * kind.itemsize
+        self.nbytes = prod(shape) * kind.itemsize
         room = max(self.nbytes, 1)
         self._device = checked(self._cuda.cudaMalloc(room), "device memory", room)
         try:
@@ -136,33 +147,25 @@ class PairedBuffer:
             self.close()
             raise
         raw = (ctypes.c_byte * room).from_address(int(self._pinned))
-        self.host: npt.NDArray[Any] = np.frombuffer(memoryview(raw), dtype=kind, count=prod(shape)).reshape(shape)
+        self.host = np.frombuffer(memoryview(raw), dtype=kind, count=prod(shape)).reshape(shape)
         self.host[...] = 0
-
-    @property
-    def device_pointer(self) -> int:
-        """Address on the GPU."""
-        return int(self._device)
+        self.pointer = int(self._device)
 
     def copy_in(self, stream: CudaStream) -> None:
         """Start the copy from the host to the GPU."""
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        checked(
-            self._cuda.cudaMemcpyAsync(self._device, self._pinned, self.nbytes, kind, stream.pointer),
-            "a copy to the GPU",
-        )
+        answer = self._cuda.cudaMemcpyAsync(self._device, self._pinned, self.nbytes, kind, stream.pointer)
+        checked(answer, "a copy to the GPU")
 
     def copy_out(self, stream: CudaStream) -> None:
         """Start the copy from the GPU to the host."""
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        checked(
-            self._cuda.cudaMemcpyAsync(self._pinned, self._device, self.nbytes, kind, stream.pointer),
-            "a copy from the GPU",
-        )
+        answer = self._cuda.cudaMemcpyAsync(self._pinned, self._device, self.nbytes, kind, stream.pointer)
+        checked(answer, "a copy from the GPU")
 
     def close(self) -> None:
         """Free both; `host` must not be accessed afterwards."""
-        self.host = np.empty(0, dtype=self.dtype)
+        self.host = np.empty(0)
         if self._device is not None:
             self._cuda.cudaFree(self._device)
             self._device = None
@@ -171,13 +174,60 @@ class PairedBuffer:
             self._pinned = None
 
 
-def gpu_problem() -> str | None:
-    """Why no GPU can be used here through CUDA's runtime, or None."""
-    try:
-        cuda = runtime()
-    except BackendUnavailableError as error:
-        return str(error)
-    code, count = cuda.cudaGetDeviceCount()
-    if int(code) != 0:
-        return f"there is no GPU that CUDA can use here ({getattr(code, 'name', code)})"
-    return None if count else "there is no GPU that CUDA can use here"
+class BufferSession(HostSession):
+    """A session over buffers whose addresses a framework takes; on a GPU copied in a stream of the session's own."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        super().__init__()
+        self._stream = CudaStream() if on_gpu else None
+        self._buffers: dict[str, HostBuffer] = {}
+
+    def _buffer(self, spec: TensorSpec, shape: Shape) -> HostBuffer:
+        """Make the buffer of an input or output."""
+        made = (HostBuffer if self._stream is None else PairedBuffer)(shape, spec.dtype)
+        self._buffers[spec.name], self._host[spec.name] = made, made.host
+        return made
+
+    def copy_in(self) -> None:
+        """Host to GPU, in the stream."""
+        if self._stream is not None:
+            for spec in self.inputs:
+                self._buffers[spec.name].copy_in(self._stream)
+
+    def copy_out(self) -> None:
+        """GPU to host, in the stream."""
+        if self._stream is not None:
+            for spec in self.outputs:
+                if spec.name in self._buffers:  # others are the framework's own
+                    self._buffers[spec.name].copy_out(self._stream)
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _results(self) -> Sequence[Any]:
+        return [self._host[spec.name] for spec in self.outputs if spec.name in self._host]
+
+    def _free(self) -> None:
+        for buffer in self._buffers.values():
+            buffer.close()
+        self._buffers = {}
+
+    def _release(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def device_timer(self) -> DeviceTimer | None:
+        """Events in the session's stream."""
+        return None if self._stream is None else self._stream.timer()
+
+    def stream_pointer(self) -> int | None:
+        """Of the session's stream."""
+        return None if self._stream is None else self._stream.pointer
+
+    def threads_problem(self) -> str | None:
+        """A problem with waiting for the stream; the frameworks release the GIL."""
+        version = str(getattr(import_module("cuda.bindings"), "__version__", "before 12.9")) if self._stream else None
+        return None if version is None else gil_problem(version)

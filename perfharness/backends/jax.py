@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -13,19 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from perfharness.backends.base import Backend, BackendOptions, LayerTime, ModelSource, Session
-from perfharness.backends.function_session import (
+from perfharness.backends.base import Backend, BackendOptions, LayerTime, ModelSource, Session, imported
+from perfharness.backends.session import (
     HALF_DTYPES,
+    Array,
     FunctionSession,
+    check_own_precision,
     described_model,
     named_outputs,
-    own_precision_problem,
-    with_errors,
+    precision_of_most,
+    specs_of,
+    translated,
+    variables,
+    with_size,
 )
-from perfharness.backends.models import call_factory
-from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
 
@@ -54,40 +57,23 @@ class JaxBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = ()
     install = f"{install_command('jax')}, for a GPU: pip install 'jax[cuda13]' (or cuda12, as the driver has it)"
-    extra = ("xla_flags",)
+    extra: Mapping[str, tuple[str, ...]] = {"xla_flags": ()}
 
     def versions(self) -> dict[str, str]:
         """Of jax and jaxlib."""
-        jax = self._library()
-        return {"jax": str(jax.__version__), "jaxlib": str(import_module("jaxlib").__version__)}
+        return {name: str(imported(name, self.install).__version__) for name in ("jax", "jaxlib")}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU that JAX can use, tf32 on a CPU, or a number of threads other than JAX's."""
-        if (problem := self.option_problem(options, self.extra)) is not None:
-            return problem
-        try:
-            jax = self._library()
-            _flags(options.extra.get("xla_flags", ""))
-        except BackendError as error:
-            return str(error)
-        return started(jax, options)
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No GPU that JAX can use, or a number of threads other than JAX's."""
+        _flags(options)
+        return started(imported("jax", self.install), options)
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Check the function; it is compiled in `allocate`."""
-        self.check(options)
-        self.check_model(model)
-        jax = self._library()
-        made = described_model(
-            call_factory(model, self.name, options.precision), model, self.name, "a function, or (function, parameters)"
-        )
+        made = described_model(model, self.name, options.precision, "a function, or (function, parameters)")
         function, parameters = _parts(made.model, model)
+        jax = imported("jax", self.install)
         return JaxSession(jax, model.name, function, parameters, made.inputs, made.outputs, options)
-
-    def _library(self) -> Any:
-        try:
-            return import_module("jax")
-        except ImportError:
-            raise BackendUnavailableError(f"jax is not installed: {self.install}") from None
 
 
 class JaxSession(FunctionSession):
@@ -112,15 +98,18 @@ class JaxSession(FunctionSession):
         self._jax, self._options, self._names = jax, options, tuple(names)
         self._device = jax.devices(options.device)[0]
         self._half = HALF_DTYPES.get(options.precision)
-        self._flags = _flags(options.extra.get("xla_flags", ""))
+        self._flags = _flags(options)
         self._model = function
         self._compiled: Any = None
-        self._parameters = self._placed(parameters)
         self._memory_before = 0
-        outputs = with_errors(lambda: self._output_specs(tuple(inputs)), f"{name} could not be traced")
-        super().__init__(inputs, outputs)
-        if (problem := self._precision_problem(name)) is not None:
-            raise BackendError(problem)
+        with translated("the parameters could not be copied to the device"):
+            self._parameters = jax.block_until_ready(jax.tree_util.tree_map(self._placed, parameters))
+        with translated(f"{name} could not be traced"):
+            few, more = (
+                jax.eval_shape(self._traced, self._parameters, *self._abstract(inputs, size)) for size in (2, 3)
+            )
+        super().__init__(inputs, specs_of(self._names, few, more))
+        check_own_precision(name, "JAX", precision_of_most(self._weights()), options.precision)
 
     def compiled_programs(self) -> tuple[int, int]:
         """Of JAX's compilation cache, where there is one."""
@@ -136,10 +125,8 @@ class JaxSession(FunctionSession):
         """Settings of JAX and XLA."""
         settings = {"matmul_precision": MATMUL_PRECISION.get(self._options.precision, "default")}
         settings |= {f"--{name}": value for name, value in self._flags.items()}
-        for variable in ("XLA_FLAGS", THREADS_VARIABLE, "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
-            if variable in os.environ:
-                settings[variable] = os.environ[variable]
-        return settings
+        preallocation = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR")
+        return settings | variables("XLA_FLAGS", THREADS_VARIABLE, *preallocation)
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """None: XLA fuses a model's operators, and only JAX's profiler has times of the fused kernels."""
@@ -157,66 +144,36 @@ class JaxSession(FunctionSession):
         array = self._jax.numpy.asarray(value)
         return array.astype("float32") if str(array.dtype) in HALF_DTYPES.values() else array
 
-    def _placed(self, parameters: Any) -> Any:
-        """Parameters on the device, floating-point ones in the requested precision."""
+    def _placed(self, leaf: Any) -> Any:
+        """A parameter on the device, in the requested precision where it is floating-point."""
+        array = leaf if isinstance(leaf, self._jax.Array) else np.asarray(leaf)
+        if self._half and _is_float(array):
+            array = self._jax.numpy.asarray(array).astype(self._half)
+        return self._jax.device_put(array, self._device)
 
-        def placed(leaf: Any) -> Any:
-            array = np.asarray(leaf) if not isinstance(leaf, self._jax.Array) else leaf
-            if self._half and _is_float(array):
-                array = self._jax.numpy.asarray(array).astype(self._half)
-            return self._jax.device_put(array, self._device)
+    def _abstract(self, inputs: Iterable[TensorSpec], size: int) -> list[Any]:
+        """Inputs whose open dimensions are of that size."""
+        dtype = self._jax.dtypes.canonicalize_dtype
+        return [self._jax.ShapeDtypeStruct(with_size(spec.shape, size), dtype(spec.dtype)) for spec in inputs]
 
-        return with_errors(
-            lambda: self._jax.block_until_ready(self._jax.tree_util.tree_map(placed, parameters)),
-            "the parameters could not be copied to the device",
-        )
-
-    def _output_specs(self, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        """Output specs from two sizes of the open dimensions: output dimensions that differ are open too."""
-        few, more = (self._jax.eval_shape(self._traced, self._parameters, *self._abstract(inputs, n)) for n in (2, 3))
-        return tuple(
-            TensorSpec(
-                name=name,
-                shape=tuple(a if a == b else None for a, b in zip(small.shape, large.shape, strict=True)),
-                dtype=str(small.dtype),
-            )
-            for name, small, large in zip(self._names, few, more, strict=True)
-        )
-
-    def _abstract(self, inputs: tuple[TensorSpec, ...], size: int) -> list[Any]:
-        return [
-            self._jax.ShapeDtypeStruct(
-                tuple(size if each is None else each for each in spec.shape),
-                self._jax.dtypes.canonicalize_dtype(spec.dtype),
-            )
-            for spec in inputs
-        ]
-
-    def _precision_problem(self, name: str) -> str | None:
-        """By the dtypes of all weights, parameters and constants."""
+    def _weights(self) -> Counter[str]:
+        """Dtype -> number of elements of all weights, parameters and constants."""
         made = self._jax.make_jaxpr(self._traced)(self._parameters, *self._abstract(self.inputs, 2))
-        elements: dict[str, int] = {}
+        elements: Counter[str] = Counter()
         for leaf in (*self._jax.tree_util.tree_leaves(self._parameters), *made.consts):
-            dtype = str(getattr(leaf, "dtype", ""))
-            elements[dtype] = elements.get(dtype, 0) + int(np.size(leaf))
-        return own_precision_problem(name, "JAX", elements, self._options.precision)
+            elements[str(getattr(leaf, "dtype", ""))] += int(np.size(leaf))
+        return elements
 
-    def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
+    def _compile(self, arrays: list[Array]) -> None:
         self._memory_before = _peak_bytes(self._device) or 0
-        inputs = [self._jax.device_put(array, self._device) for array in arrays]
-        with self._matmul_precision():
-            lowered = self._jax.jit(self._traced).lower(self._parameters, *inputs)
+        with self._jax.default_matmul_precision(MATMUL_PRECISION.get(self._options.precision)):
+            lowered = self._jax.jit(self._traced).lower(self._parameters, *self._put(arrays))
         flags = {name: _typed(value) for name, value in self._flags.items()}
         with _cached_in(self._jax, self._options.cache_dir):
             self._compiled = lowered.compile(compiler_options=flags or None)
 
-    @contextmanager
-    def _matmul_precision(self) -> Iterator[None]:
-        with self._jax.default_matmul_precision(MATMUL_PRECISION.get(self._options.precision)):
-            yield
-
-    def _put(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
-        placed: list[Any] = self._jax.device_put(arrays, self._device)
+    def _put(self, arrays: Iterable[Array]) -> list[Any]:
+        placed: list[Any] = self._jax.device_put(list(arrays), self._device)
         return placed
 
     def _call(self, inputs: list[Any]) -> list[Any]:
@@ -317,10 +274,10 @@ def _is_float(value: Any) -> bool:
     return str(value.dtype) in ("float16", "bfloat16", "float32", "float64")
 
 
-def _flags(text: str) -> dict[str, str]:
+def _flags(options: BackendOptions) -> dict[str, str]:
     """Flags of XLA, as `--xla_a=1 --xla_b` or without dashes, as options of one compilation."""
     found = {}
-    for word in text.split():
+    for word in options.extra.get("xla_flags", "").split():
         name, _, value = word.removeprefix("--").partition("=")
         if not name.startswith("xla_"):
             raise BackendError(f"xla_flags: {word!r} is no flag of XLA; write --xla_NAME=VALUE, separated by spaces")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-
 from perfharness.backends import jax as jax_backend
 from perfharness.backends import tensorflow as tensorflow_backend
-from perfharness.backends.base import Backend, BackendOptions, FactoryModel, LayerTime, ModelSource, Session
-from perfharness.backends.function_session import HALF_DTYPES, FunctionSession, named_outputs, with_errors
+from perfharness.backends.base import Backend, BackendOptions, FactoryModel, LayerTime, ModelSource, Session, imported
 from perfharness.backends.models import call_factory
+from perfharness.backends.session import (
+    HALF_DTYPES,
+    Array,
+    FunctionSession,
+    named_outputs,
+    specs_of,
+    translated,
+    with_size,
+)
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
@@ -53,7 +58,6 @@ class KerasBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (".keras",)
     install = f"{install_command('keras')}, and tensorflow, jax or torch for it to compute with"
-    extra = ()
 
     def versions(self) -> dict[str, str]:
         """Of keras, and of the framework in use, or of all installed ones while none is in use."""
@@ -65,54 +69,41 @@ class KerasBackend(Backend):
             found[framework] = _version(PACKAGES[framework])
         return {package: text for package, text in found.items() if text is not None}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no framework below, no GPU, or Keras is in use here on another framework."""
-        if (problem := self.option_problem(options, self.extra)) is not None:
-            return problem
-        mode = _mode(options)
-        for package in ("keras", mode.framework):
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No framework below, no GPU, or Keras is in use here on another framework."""
+        framework = _mode(options).framework
+        for package in ("keras", framework):
             if package not in sys.modules and find_spec(package) is None:
                 return f"{package} is not installed: {self.install}"
-        if (problem := _process_problem(mode.framework)) is not None:
-            return problem
+        if (loaded := _loaded_framework()) not in (None, framework):
+            return (
+                f"Keras was imported with its {loaded} backend in this process, and cannot change to {framework}; run "
+                "it in a process of its own, as perfharness bench does"
+            )
         if options.device == "cpu" and options.threads is None:
             return None  # nothing that needs the framework: importing it takes seconds
-        return _framework_problem(mode.framework, options)
+        return _framework_problem(framework, options)
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Load the file or call the factory; it is compiled in `allocate`."""
-        self.check(options)
-        self.check_model(model)
         mode = _mode(options)
-        keras = imported(mode.framework, self.install)
+        os.environ["KERAS_BACKEND"] = mode.framework  # read once, when keras is imported
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        keras = imported("keras", self.install, f"keras on {mode.framework}")
         if (problem := _framework_problem(mode.framework, options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
         if model.path is not None:
-            loaded = with_errors(
-                lambda: keras.saving.load_model(str(model.path), compile=False), f"{model.path} cannot be loaded"
-            )
-            made = FactoryModel(loaded, ())
+            with translated(f"{model.path} cannot be loaded"):
+                made = keras.saving.load_model(str(model.path), compile=False)
         else:
-            returned = call_factory(model, self.name, options.precision)
-            made = returned if isinstance(returned, FactoryModel) else FactoryModel(returned, ())
-        if not isinstance(made.model, keras.Model):
-            raise BackendError(f"{model.name} is a {type(made.model).__name__}; for keras it must be a keras.Model")
-        network = in_precision(keras, made.model, options)
-        inputs = made.inputs or _inputs(network, model.name)
-        names = made.outputs or _output_names(network)
-        return _session(keras, mode, model.name, network, inputs, names, options)
-
-
-def imported(framework: str, install: str) -> Any:
-    """The module `keras` on this framework. Raises `BackendUnavailableError` where it runs on another one."""
-    if (problem := _process_problem(framework)) is not None:
-        raise BackendUnavailableError(f"keras: {problem}")
-    os.environ["KERAS_BACKEND"] = framework  # read once, when keras is imported
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        return import_module("keras")
-    except ImportError as error:
-        raise BackendUnavailableError(f"keras cannot be imported with {framework} ({error}): {install}") from None
+            made = call_factory(model, self.name, options.precision)
+        given = made if isinstance(made, FactoryModel) else FactoryModel(made, ())
+        if not isinstance(given.model, keras.Model):
+            raise BackendError(f"{model.name} is a {type(given.model).__name__}; for keras it must be a keras.Model")
+        with translated(f"{model.name}'s layers cannot be made anew in {options.precision}"):
+            network = in_precision(keras, given.model, options)
+        inputs = given.inputs or _inputs(network, model.name)
+        return _session(keras, mode, model.name, network, inputs, given.outputs or _output_names(network), options)
 
 
 def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
@@ -125,12 +116,9 @@ def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
     def changed(layer: Any) -> Any:
         return type(layer).from_config({**layer.get_config(), "dtype": wanted})
 
-    def cloned() -> Any:
-        copy = keras.models.clone_model(network, clone_function=changed)
-        copy.set_weights(network.get_weights())
-        return copy
-
-    return with_errors(cloned, f"this model's layers cannot be made anew in {wanted}")
+    copy = keras.models.clone_model(network, clone_function=changed)
+    copy.set_weights(network.get_weights())
+    return copy
 
 
 def _session(
@@ -148,17 +136,18 @@ def _session(
         return network(_packed(keras, network, values), training=False)
 
     if mode.framework == "tensorflow":
-        module = import_module("tensorflow")
-        return _KerasTensorFlowSession(module, name, called, inputs, names, options, mode.xla)
-    if mode.framework == "jax":
-        parameters = tuple([each.value for each in group] for group in _variables(network))
+        return _KerasTensorFlowSession(name, called, inputs, names, options, mode.xla)
+    library = imported(mode.framework, KerasBackend.install)
+    if mode.framework == "torch":
+        return KerasTorchSession(library, name, called, inputs, names, options)
+    groups = (network.trainable_variables, network.non_trainable_variables)
+    parameters = tuple([each.value for each in group] for group in groups)
 
-        def stateless(variables: Any, *values: Any) -> Any:
-            outputs, _ = network.stateless_call(*variables, _packed(keras, network, values), training=False)
-            return outputs
+    def stateless(variables: Any, *values: Any) -> Any:
+        outputs, _ = network.stateless_call(*variables, _packed(keras, network, values), training=False)
+        return outputs
 
-        return _KerasJaxSession(import_module("jax"), name, stateless, parameters, inputs, names, options)
-    return KerasTorchSession(import_module("torch"), name, called, inputs, names, options)
+    return _KerasJaxSession(library, name, stateless, parameters, inputs, names, options)
 
 
 class _KerasTensorFlowSession(tensorflow_backend.TensorFlowSession):
@@ -185,21 +174,13 @@ class KerasTorchSession(FunctionSession):
         names: Sequence[str],
         options: BackendOptions,
     ) -> None:
-        self._torch, self._options, self._names = torch, options, tuple(names)
+        self._torch, self._names = torch, tuple(names)
         self._model: Any = function
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        few = with_errors(lambda: self._output_arrays(inputs, 1), f"{name} could not be called")
-        more = with_errors(lambda: self._output_arrays(inputs, 2), f"{name} could not be called")
-        outputs = [
-            TensorSpec(
-                name=each,
-                shape=tuple(a if a == b else None for a, b in zip(small.shape, large.shape, strict=True)),
-                dtype=str(small.dtype).removeprefix("torch."),
-            )
-            for each, small, large in zip(self._names, few, more, strict=True)
-        ]
-        super().__init__(inputs, outputs)
+        with translated(f"{name} could not be called"):
+            few, more = (self._call(self._zeros(inputs, size)) for size in (1, 2))
+        super().__init__(inputs, specs_of(self._names, few, more))
 
     def settings(self) -> dict[str, str]:
         """Settings of PyTorch."""
@@ -210,20 +191,14 @@ class KerasTorchSession(FunctionSession):
         del rounds
         return "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
 
-    def _output_arrays(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
-        zeros = [
-            self._torch.zeros([size if each is None else each for each in spec.shape], dtype=self._dtype(spec))
-            for spec in inputs
-        ]
-        return self._call(zeros)
+    def _zeros(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
+        torch = self._torch
+        return [torch.zeros(with_size(spec.shape, size), dtype=getattr(torch, spec.dtype)) for spec in inputs]
 
-    def _dtype(self, spec: TensorSpec) -> Any:
-        return getattr(self._torch, spec.dtype)
-
-    def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
+    def _compile(self, arrays: list[Array]) -> None:
         self._call(self._put(arrays))
 
-    def _put(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
+    def _put(self, arrays: Iterable[Array]) -> list[Any]:
         return [self._torch.from_numpy(array) for array in arrays]
 
     def _call(self, inputs: list[Any]) -> list[Any]:
@@ -231,12 +206,6 @@ class KerasTorchSession(FunctionSession):
             self._names, values = named_outputs(self._model(*inputs), self._names)
             halves = (self._torch.float16, self._torch.bfloat16)
             return [value.float() if value.dtype in halves else value for value in values]
-
-    def _fetch(self, outputs: list[Any]) -> list[Any]:
-        return [output.numpy() for output in outputs]
-
-    def _wait(self, values: list[Any]) -> list[Any]:
-        return values
 
     def _release(self) -> None:
         self._model = None
@@ -252,17 +221,6 @@ def _loaded_framework() -> str | None:
     return None if keras is None else str(keras.backend.backend())
 
 
-def _process_problem(framework: str) -> str | None:
-    """Why Keras cannot run on this framework in this process, or None."""
-    loaded = _loaded_framework()
-    if loaded in (None, framework):
-        return None
-    return (
-        f"Keras was imported with its {loaded} backend in this process, and cannot change to {framework}; run it in a "
-        "process of its own, as perfharness bench does"
-    )
-
-
 def _framework_problem(framework: str, options: BackendOptions) -> str | None:
     """Why the framework below does not support the options here, or None; also sets threads and memory."""
     if framework == "torch":
@@ -270,12 +228,9 @@ def _framework_problem(framework: str, options: BackendOptions) -> str | None:
             return "Keras on PyTorch is measured on the CPU only; take the backend torch, or keras on another framework"
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
         return None
-    try:
-        if framework == "jax":
-            return jax_backend.started(import_module("jax"), options)
-        return tensorflow_backend.configured(tensorflow_backend.imported(KerasBackend.install), options)
-    except (ImportError, BackendUnavailableError) as error:
-        return f"{framework} cannot be imported: {error}"
+    if framework == "jax":
+        return jax_backend.started(imported("jax", KerasBackend.install), options)
+    return tensorflow_backend.configured(options)
 
 
 def _version(packages: Sequence[str]) -> str | None:
@@ -310,7 +265,3 @@ def _packed(keras: Any, network: Any, values: Sequence[Any]) -> Any:
     if declared is None:
         return values[0] if len(values) == 1 else list(values)
     return keras.tree.pack_sequence_as(declared, list(values))
-
-
-def _variables(network: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    return network.trainable_variables, network.non_trainable_variables

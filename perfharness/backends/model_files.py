@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.machinery import PathFinder
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from perfharness.backends.base import ModelSource
+from perfharness.backends.onnx_files import onnx_weight_files
 
 
 def model_files(model: ModelSource) -> list[Path]:
@@ -24,7 +25,8 @@ def model_files(model: ModelSource) -> list[Path]:
         return sorted(one for one in model.path.rglob("*") if one.is_file())
     companions: Iterable[Path] = ()
     if model.suffix == ".onnx":
-        companions = _weights_of_broken_or_whole(model.path)
+        with suppress(Exception):  # a file that cannot be read, which loading reports
+            companions = onnx_weight_files(model.path)
     elif model.suffix == ".xml":
         companions = (model.path.with_suffix(".bin"),)
     return [path for path in (model.path, *companions) if path.is_file()]
@@ -38,38 +40,6 @@ def sha256_of(*files: Path) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def onnx_weight_files(path: Path) -> list[Path]:
-    """Files next to an ONNX file that hold its weights."""
-    if not _holds(path, b"location"):  # the key that names such a file; to import onnx and parse a model takes seconds
-        return []
-    import onnx
-
-    model = onnx.load_model(str(path), load_external_data=False)
-    names = {
-        entry.value
-        for tensor in model.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return [path.parent / name for name in sorted(names)]
-
-
-def _holds(path: Path, text: bytes) -> bool:
-    if not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        return content.find(text) >= 0
-
-
-def _weights_of_broken_or_whole(path: Path) -> list[Path]:
-    """Weights of a file; empty if it cannot be read, which loading reports."""
-    try:
-        return onnx_weight_files(path)
-    except Exception:
-        return []
 
 
 def _files_of_function(module: str) -> list[Path]:

@@ -5,51 +5,52 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from importlib import import_module
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.backends.base import (
-    Arrays,
     Backend,
     BackendOptions,
     Device,
-    DeviceTimer,
     LayerTime,
     ModelSource,
     Session,
-    checked_arrays,
-    checked_shapes,
-)
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem, threads_problem
-from perfharness.backends.models import call_factory
-from perfharness.backends.onnx_precision import model_precision
-from perfharness.backends.onnxruntime_graph import (
     Shape,
-    layer_times_of_profile,
-    nodes_by_provider,
-    output_shapes,
-    tensor_spec,
+    imported,
 )
-from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
-from perfharness.model.bench import Precision
+from perfharness.backends.cuda_memory import BufferSession, gpu_problem
+from perfharness.backends.onnx_files import model_precision, onnx_source
+from perfharness.backends.session import check_own_precision, translated
+from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 """Mode -> the provider's name."""
 
 OPTIMIZATION_LEVELS = {
-    "none": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "none": "ORT_DISABLE_ALL",
 }
+
+OTHER_PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": (), "cuda": ("tf32",), "tensorrt": ("fp16", "bf16")}
+"""Mode -> precisions in which the provider computes a model in fp32, too."""
+
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""ONNX Runtime's name of a type -> NumPy's."""
 
 
 class OnnxRuntimeBackend(Backend):
@@ -60,7 +61,7 @@ class OnnxRuntimeBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".onnx",)
     install = f"{install_command('onnxruntime')}, for a GPU also onnxruntime-gpu in place of onnxruntime"
-    extra = ("optimization", "cudnn_conv_algo_search")
+    extra: Mapping[str, tuple[str, ...]] = {"optimization": tuple(OPTIMIZATION_LEVELS), "cudnn_conv_algo_search": ()}
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
         """Providers for that device: each computes on one kind."""
@@ -68,50 +69,39 @@ class OnnxRuntimeBackend(Backend):
 
     def versions(self) -> dict[str, str]:
         """Of onnxruntime and onnx."""
-        return {"onnxruntime": str(self._library().__version__), "onnx": str(_onnx(self.install).__version__)}
+        return {name: str(imported(name, self.install).__version__) for name in ("onnxruntime", "onnx")}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, a build without the provider, no GPU, or a precision that the provider does not support."""
-        if (problem := self.option_problem(options, self.extra)) is not None:
-            return problem
-        try:
-            library = self._library()
-            _onnx(self.install)
-        except BackendUnavailableError as error:
-            return str(error)
-        if (level := options.extra.get("optimization", "all")) not in OPTIMIZATION_LEVELS:
-            return f"there is no optimization level {level!r}; there are: {', '.join(OPTIMIZATION_LEVELS)}"
-        return _device_problem(options, library.get_available_providers())
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """A build without the provider, no GPU, or a provider of another device."""
+        self.versions()
+        mode = self.mode_of(options)
+        if (mode == "cpu") != (options.device == "cpu"):
+            return f"mode {mode} does not run on {options.device}"
+        available = self._library().get_available_providers()
+        if PROVIDERS[mode] not in available:
+            return (
+                f"this build of onnxruntime has no {PROVIDERS[mode]}, only {', '.join(available)}; install "
+                "onnxruntime-gpu"
+            )
+        return gpu_problem() if options.device == "cuda" else None
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """A session on the requested provider."""
-        self.check(options)
-        self.check_model(model)
-        library = self._library()
-        source = _source(model, options.precision)
-        _check_precision(source, model.name, options)
-        return OnnxRuntimeSession(library, source, options)
+        takes = "the path of an .onnx file, its bytes, or an onnx.ModelProto"
+        source = onnx_source(model, self.name, options.precision, takes)
+        others = OTHER_PRECISIONS[self.mode_of(options)]
+        check_own_precision(model.name, "ONNX Runtime", model_precision(source), options.precision, others)
+        return OnnxRuntimeSession(self._library(), source, options)
+
+    def mode_of(self, options: BackendOptions) -> str:
+        """The mode, or the device's default."""
+        return options.mode or self.modes_on(options.device)[0]
 
     def _library(self) -> Any:
-        try:
-            return import_module("onnxruntime")
-        except ImportError:
-            raise BackendUnavailableError(f"onnxruntime is not installed: {self.install}") from None
+        return imported("onnxruntime", self.install)
 
 
-@dataclass
-class _Buffer:
-    """Memory of an input or output; `paired` on a GPU, else only the host's array."""
-
-    host: npt.NDArray[Any]
-    paired: PairedBuffer | None = None
-
-    @property
-    def pointer(self) -> int:
-        return self.paired.device_pointer if self.paired is not None else int(self.host.ctypes.data)
-
-
-class OnnxRuntimeSession(Session):
+class OnnxRuntimeSession(BufferSession):
     """An `InferenceSession` with an I/O binding to buffers that are allocated once.
 
     On a GPU the session computes in a CUDA stream of ours, in which the copies from and to pinned memory run too, so
@@ -119,24 +109,20 @@ class OnnxRuntimeSession(Session):
     allocated by ONNX Runtime in each round, and `settings` names them.
     """
 
-    def __init__(self, library: Any, source: str | bytes, options: BackendOptions) -> None:
-        self._library, self._source, self._options = library, source, options
-        self._provider = PROVIDERS[_mode(options)]
+    def __init__(self, library: Any, source: Path | bytes, options: BackendOptions) -> None:
         self._on_gpu = options.device == "cuda"
-        self._stream = CudaStream() if self._on_gpu else None
-        self._missing = _load_cuda(library) if self._on_gpu else ""
-        self._session: Any = None
+        super().__init__(self._on_gpu)
+        self._library, self._source, self._options = library, source, options
+        self._provider = PROVIDERS[OnnxRuntimeBackend().mode_of(options)]
+        missing = _load_cuda(library) if self._on_gpu else ""
         self._binding: Any = None
-        self._shapes: dict[str, Shape] = {}
-        self._buffers: dict[str, _Buffer] = {}
         self._left_to_library: tuple[str, ...] = ()
-        self._results: dict[str, npt.NDArray[Any]] = {}
         try:
             self._session = self._made(_session_options(library, options))
-            self.inputs = tuple(tensor_spec(node) for node in self._session.get_inputs())
-            self.outputs = tuple(tensor_spec(node) for node in self._session.get_outputs())
+            self.inputs = tuple(map(tensor_spec, self._session.get_inputs()))
+            self.outputs = tuple(map(tensor_spec, self._session.get_outputs()))
             self._nodes = nodes_by_provider(self._session)
-            self._refuse_fallback()
+            self._refuse_fallback(missing)
         except BaseException:
             self.close()
             raise
@@ -145,92 +131,30 @@ class OnnxRuntimeSession(Session):
             self._run_options = library.RunOptions()
             self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
-    def allocate(self, shapes: Mapping[str, Shape]) -> None:
+    def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Make and bind the buffers."""
-        self._open()
-        self._shapes = {}
-        whole = checked_shapes(self, shapes)
-        out = output_shapes(self._session, whole)
-        self._free_buffers()
-        self._left_to_library = tuple(spec.name for spec in self.outputs if spec.name not in out)
+        device = self._options.device
+        known = shapes | output_shapes(self._session, shapes)
+        self._left_to_library = tuple(spec.name for spec in self.outputs if spec.name not in known)
         self._binding = self._session.io_binding()
-        device = self._device()
-        for spec in self.inputs:
-            buffer = self._buffer(spec.name, whole[spec.name], spec.dtype)
-            self._binding.bind_input(
-                spec.name, device, 0, np.dtype(spec.dtype).type, list(whole[spec.name]), buffer.pointer
-            )
-        for spec in self.outputs:
-            if spec.name in out:
-                buffer = self._buffer(spec.name, out[spec.name], spec.dtype)
-                self._binding.bind_output(
-                    spec.name, device, 0, np.dtype(spec.dtype).type, list(out[spec.name]), buffer.pointer
-                )
-        self._shapes = whole
+        binds = [(self.inputs, self._binding.bind_input), (self.outputs, self._binding.bind_output)]
+        for spec, bind in ((spec, bind) for specs, bind in binds for spec in specs if spec.name in known):
+            buffer = self._buffer(spec, known[spec.name])
+            bind(spec.name, device, 0, np.dtype(spec.dtype).type, list(known[spec.name]), buffer.pointer)
 
-    def write_inputs(self, arrays: Arrays) -> None:
-        """Fill the host's buffers, on the CPU those that the model reads."""
-        checked_arrays(self, self._shapes, arrays)
-        for spec in self.inputs:
-            np.copyto(self._buffers[spec.name].host, arrays[spec.name])
-
-    def copy_in(self) -> None:
-        """Host to GPU; on the CPU the model reads the host's buffers."""
-        if self._stream is not None:
-            for spec in self.inputs:
-                if (paired := self._buffers[spec.name].paired) is not None:
-                    paired.copy_in(self._stream)
-
-    def execute(self) -> None:
-        """One inference; on the CPU it is done when this returns."""
-        if self._binding is None:
-            raise BackendError("nothing is allocated; allocate before a model is executed")
-        try:
-            for name in self._left_to_library:  # bound again: the next run may need another size
-                self._binding.bind_output(name, self._device())
-            self._session.run_with_iobinding(self._binding, self._run_options)
-        except Exception as error:
-            raise _translated(error, "the model could not be run") from error
+    def _execute(self) -> None:
+        for name in self._left_to_library:  # bound again: the next run may need another size
+            self._binding.bind_output(name, self._options.device)
+        self._session.run_with_iobinding(self._binding, self._run_options)
 
     def copy_out(self) -> None:
-        """GPU to host."""
-        if self._stream is not None:
-            for spec in self.outputs:
-                if spec.name in self._buffers and (paired := self._buffers[spec.name].paired) is not None:
-                    paired.copy_out(self._stream)
+        """GPU to host; outputs that ONNX Runtime allocated are there already."""
+        super().copy_out()
         if self._left_to_library:
             self.synchronize()
             # The binding holds outputs in the order in which they were bound: these were bound last.
             values = self._binding.get_outputs()[-len(self._left_to_library) :]
-            self._results = {name: value.numpy() for name, value in zip(self._left_to_library, values, strict=True)}
-
-    def synchronize(self) -> None:
-        """Wait for the stream."""
-        if self._stream is not None:
-            self._stream.synchronize()
-
-    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the host's buffers."""
-        if self._binding is None:
-            raise BackendError("nothing is allocated; allocate and execute before outputs are read")
-        return {
-            spec.name: np.array(
-                self._buffers[spec.name].host if spec.name in self._buffers else self._results[spec.name]
-            )
-            for spec in self.outputs
-        }
-
-    def device_timer(self) -> DeviceTimer | None:
-        """On the stream in which the model runs."""
-        return None if self._stream is None else self._stream.timer()
-
-    def stream_pointer(self) -> int | None:
-        """Of the stream in which the model runs."""
-        return None if self._stream is None else self._stream.pointer
-
-    def threads_problem(self) -> str | None:
-        """On a GPU a problem with waiting for a stream; ONNX Runtime itself releases the GIL."""
-        return threads_problem() if self._on_gpu else None
+            self._host |= {name: value.numpy() for name, value in zip(self._left_to_library, values, strict=True)}
 
     def settings(self) -> dict[str, str]:
         """Provider and its nodes, threads, level of optimisation."""
@@ -258,9 +182,7 @@ class OnnxRuntimeSession(Session):
         """
         if self._on_gpu:
             return "ONNX Runtime's profile has the time to start an operator on a GPU, not the operator's own"
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
-        feeds = {spec.name: self._buffers[spec.name].host for spec in self.inputs}
+        feeds = {spec.name: self._host[spec.name] for spec in self.inputs}
         with tempfile.TemporaryDirectory() as folder:
             options = _session_options(self._library, self._options)
             options.enable_profiling = True
@@ -271,23 +193,20 @@ class OnnxRuntimeSession(Session):
             events = json.loads(Path(session.end_profiling()).read_text())
         return layer_times_of_profile(events, rounds)
 
-    def close(self) -> None:
-        """Free session, buffers and stream."""
+    def _free(self) -> None:
         self._binding = None
+        super()._free()
+
+    def _release(self) -> None:
         self._session = None
-        self._shapes = {}
-        self._free_buffers()
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        super()._release()
 
     def _made(self, options: Any) -> Any:
         """An `InferenceSession`; ONNX Runtime adds the CPU provider for operators that the other does not support."""
         providers: list[Any] = [(self._provider, self._provider_options()) if self._on_gpu else self._provider]
-        try:
-            session = self._library.InferenceSession(self._source, options, providers=providers)
-        except Exception as error:
-            raise _translated(error, "the model could not be loaded") from error
+        source = self._source if isinstance(self._source, bytes) else str(self._source)
+        with translated("the model could not be loaded"):
+            session = self._library.InferenceSession(source, options, providers=providers)
         session.disable_fallback()
         return session
 
@@ -307,61 +226,18 @@ class OnnxRuntimeSession(Session):
             given |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": cache_folder}
         return given
 
-    def _refuse_fallback(self) -> None:
+    def _refuse_fallback(self, missing: str) -> None:
         """Raise where ONNX Runtime took another provider than the requested one, which it only logs."""
         used = self._session.get_providers()
         if not used or used[0] != self._provider:
             raise BackendUnavailableError(
                 f"onnxruntime: {self._provider} could not be started and it fell back to {', '.join(used) or 'none'}; "
-                f"its libraries are missing or do not fit ({self._missing or 'its log on stderr names them'})"
+                f"its libraries are missing or do not fit ({missing or 'its log on stderr names them'})"
             )
         if self._nodes and self._provider not in self._nodes:
             raise BackendUnavailableError(
                 f"onnxruntime: {self._provider} takes no node of this model; all run on {', '.join(self._nodes)}"
             )
-
-    def _device(self) -> str:
-        return "cuda" if self._on_gpu else "cpu"
-
-    def _buffer(self, name: str, shape: Shape, dtype: str) -> _Buffer:
-        if self._on_gpu:
-            paired = PairedBuffer(shape, dtype)
-            made = _Buffer(paired.host, paired)
-        else:
-            try:
-                made = _Buffer(np.zeros(shape, dtype=dtype))
-            except MemoryError as error:
-                raise OutOfMemoryError(f"no room for {name} of {shape} in the host's memory") from error
-        self._buffers[name] = made
-        return made
-
-    def _free_buffers(self) -> None:
-        self._binding = None
-        for buffer in self._buffers.values():
-            if buffer.paired is not None:
-                buffer.host = np.empty(0)
-                buffer.paired.close()
-        self._buffers = {}
-        self._results = {}
-
-    def _open(self) -> None:
-        if self._session is None:
-            raise BackendError("the session is closed; load the model again")
-
-
-def _mode(options: BackendOptions) -> str:
-    return options.mode or OnnxRuntimeBackend().modes_on(options.device)[0]
-
-
-def _device_problem(options: BackendOptions, available: list[str]) -> str | None:
-    """Why the combination of provider, device and precision is not possible here, or None."""
-    mode = _mode(options)
-    provider = PROVIDERS[mode]
-    if (mode == "cpu") != (options.device == "cpu"):
-        return f"mode {mode} does not run on {options.device}"
-    if provider not in available:
-        return f"this build of onnxruntime has no {provider}, only {', '.join(available)}; install onnxruntime-gpu"
-    return gpu_problem() if options.device == "cuda" else None
 
 
 def _load_cuda(library: Any) -> str:
@@ -371,47 +247,6 @@ def _load_cuda(library: Any) -> str:
     with redirect_stdout(io.StringIO()) as said:
         library.preload_dlls()
     return " ".join(said.getvalue().split())[:500]
-
-
-def _onnx(install: str) -> Any:
-    try:
-        return import_module("onnx")
-    except ImportError:
-        raise BackendUnavailableError(f"onnx is not installed: {install}") from None
-
-
-def _source(model: ModelSource, precision: Precision) -> str | bytes:
-    """Path or bytes of the model."""
-    if model.path is not None:
-        return str(model.path)
-    made = call_factory(model, OnnxRuntimeBackend.name, precision)
-    if hasattr(made, "SerializeToString"):
-        made = made.SerializeToString()
-    if isinstance(made, str | Path):
-        return str(made)
-    if not isinstance(made, bytes):
-        raise BackendError(
-            f"{model.factory} returned a {type(made).__name__} for onnxruntime; it must return the path of an .onnx "
-            "file, its bytes, or an onnx.ModelProto"
-        )
-    return made
-
-
-def _check_precision(source: str | bytes, name: str, options: BackendOptions) -> None:
-    """Raise `BackendError` where the model would not be computed in the reported precision."""
-    own = model_precision(source)
-    if own is None:
-        return
-    possible = {own}
-    if own == "fp32" and _mode(options) == "cuda":
-        possible.add("tf32")
-    if own == "fp32" and _mode(options) == "tensorrt":
-        possible |= {"fp16", "bf16"}
-    if options.precision not in possible:
-        raise BackendError(
-            f"{name} is a model in {own}, and ONNX Runtime computes in a model's own precision here; ask for "
-            f"{' or '.join(sorted(possible))}, or give a model in {options.precision}"
-        )
 
 
 def _session_options(library: Any, options: BackendOptions) -> Any:
@@ -426,12 +261,57 @@ def _session_options(library: Any, options: BackendOptions) -> Any:
     return made
 
 
-def _translated(error: Exception, what: str) -> BackendError:
-    """ONNX Runtime's exceptions have one class per code; out of memory is recognised by the text only."""
-    text = " ".join(str(error).split())
-    lowered = text.lower()
-    if any(
-        sign in lowered for sign in ("failed to allocate memory", "out of memory", "bad_alloc", "available memory of")
-    ):
-        return OutOfMemoryError(f"{what}: {text[:300]}")
-    return BackendError(f"{what}: {text[:500]}")
+def tensor_spec(node: Any) -> TensorSpec:
+    """Spec of an input or output. Raises `BackendError` for types that NumPy does not have."""
+    if node.type not in DTYPES:
+        raise BackendError(
+            f"{node.name!r} is {node.type}, which cannot be measured; export the model with numbers there"
+        )
+    shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
+    return TensorSpec(name=node.name, shape=shape, dtype=DTYPES[node.type])
+
+
+def output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Shapes of the outputs, as far as names of open dimensions determine them from the inputs' shapes.
+
+    Raises `BackendError` where one name would have two sizes.
+    """
+    sizes: dict[str, int] = {}
+    for node in session.get_inputs():
+        for wanted, size in zip(node.shape, shapes[node.name], strict=True):
+            if isinstance(wanted, str) and sizes.setdefault(wanted, size) != size:
+                raise BackendError(
+                    f"dimension {wanted!r} would be {sizes[wanted]} and {size}; inputs that share it must agree"
+                )
+    known = {}
+    for node in session.get_outputs():
+        shape = [sizes.get(size) if isinstance(size, str) else size for size in node.shape]
+        if all(isinstance(size, int) and size > 0 for size in shape):
+            known[node.name] = tuple(int(size) for size in shape if size is not None)
+    return known
+
+
+def nodes_by_provider(session: Any) -> dict[str, int]:
+    """How many nodes each provider got; empty where this version of ONNX Runtime does not report it."""
+    counts: Counter[str] = Counter()
+    with suppress(AttributeError, RuntimeError):
+        for part in session.get_provider_graph_assignment_info():
+            counts[part.ep_name] += len(part.get_nodes())
+    return counts
+
+
+def layer_times_of_profile(events: list[dict[str, Any]], rounds: int) -> list[LayerTime]:
+    """Mean milliseconds of each operator over the last `rounds` runs of a profile, in the order of execution.
+
+    The first run is excluded, since it allocates. Times of an operator that runs several times in a run are added up.
+    """
+    runs = [event for event in events if event.get("cat") == "Session" and event.get("name") == "model_run"]
+    if len(runs) < rounds + 1:
+        raise BackendError(f"ONNX Runtime's profile has {len(runs)} runs, not {rounds + 1}")
+    begin = runs[-rounds]["ts"]
+    total: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time") and event["ts"] >= begin:
+            total[name.removesuffix("_kernel_time")] += float(event["dur"])
+    return [LayerTime(name, microseconds / 1000 / rounds) for name, microseconds in total.items()]

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
-from perfharness.backends.base import (
-    SAVED_MODEL,
-    Backend,
-    BackendOptions,
-    LayerTime,
-    ModelSource,
-    Session,
-)
-from perfharness.backends.function_session import (
+from perfharness.backends.base import SAVED_MODEL, Backend, BackendOptions, LayerTime, ModelSource, Session, imported
+from perfharness.backends.session import (
     HALF_DTYPES,
+    Array,
     FunctionSession,
+    check_own_precision,
     described_model,
     named_outputs,
-    own_precision_problem,
-    with_errors,
+    precision_of_most,
+    translated,
+    variables,
 )
-from perfharness.backends.models import call_factory
-from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
 
@@ -49,40 +42,28 @@ class TensorFlowBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (SAVED_MODEL,)
     install = f"{install_command('tensorflow')}, for a GPU: pip install 'tensorflow[and-cuda]'"
-    extra = ("signature",)
+    extra: Mapping[str, tuple[str, ...]] = {"signature": ()}
 
     def versions(self) -> dict[str, str]:
         """Of tensorflow."""
-        return {"tensorflow": str(imported(self.install).__version__)}
+        return {"tensorflow": str(library().__version__)}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, tf32 on a CPU, or a number of threads other than TensorFlow's."""
-        if (problem := self.option_problem(options, self.extra)) is not None:
-            return problem
-        try:
-            tensorflow = imported(self.install)
-        except BackendUnavailableError as error:
-            return str(error)
-        return configured(tensorflow, options)
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No GPU, or a number of threads other than TensorFlow's."""
+        return configured(options)
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Load the SavedModel or call the factory; the graph is made in `allocate`."""
-        self.check(options)
-        self.check_model(model)
-        tensorflow = imported(self.install)
         xla = MODES[options.mode or self.modes[0]]
         if model.path is not None:
-            signature = options.extra.get("signature", SIGNATURE)
-            function, inputs, names = with_errors(
-                lambda: _signature(tensorflow, str(model.path), signature), f"{model.path} cannot be loaded"
-            )
-            return TensorFlowSession(tensorflow, model.name, function, inputs, names, options, xla)
-        made = described_model(
-            call_factory(model, self.name, options.precision), model, self.name, "a function or a tf.Module"
-        )
-        if not callable(made.model):
-            raise BackendError(f"the model of {model.factory} is a {type(made.model).__name__}, which cannot be called")
-        return TensorFlowSession(tensorflow, model.name, made.model, made.inputs, made.outputs, options, xla)
+            with translated(f"{model.path} cannot be loaded"):
+                function, inputs, names = _signature(str(model.path), options.extra.get("signature", SIGNATURE))
+        else:
+            made = described_model(model, self.name, options.precision, "a function or a tf.Module")
+            function, inputs, names = made.model, made.inputs, made.outputs
+            if not callable(function):
+                raise BackendError(f"the model of {model.factory} is a {type(function).__name__}, and cannot be called")
+        return TensorFlowSession(model.name, function, inputs, names, options, xla)
 
 
 class TensorFlowSession(FunctionSession):
@@ -96,7 +77,6 @@ class TensorFlowSession(FunctionSession):
 
     def __init__(
         self,
-        tensorflow: Any,
         name: str,
         function: Function,
         inputs: Sequence[TensorSpec],
@@ -104,23 +84,15 @@ class TensorFlowSession(FunctionSession):
         options: BackendOptions,
         xla: bool,
     ) -> None:
-        self._tf, self._options, self._names, self._xla = tensorflow, options, tuple(names), xla
+        self._tf, self._options, self._names, self._xla = library(), options, tuple(names), xla
         self._model: Function | None = function
         self._concrete: Any = None
         self._device = "/GPU:0" if options.device == "cuda" else "/CPU:0"
-        tensorflow.config.experimental.enable_tensor_float_32_execution(options.precision == "tf32")
-        graph = with_errors(lambda: self._made([spec.shape for spec in inputs], inputs), f"{name} could not be traced")
-        if (problem := own_precision_problem(name, "TensorFlow", _weights(graph), options.precision)) is not None:
-            raise BackendError(problem)
-        outputs = [
-            TensorSpec(
-                name=each,
-                shape=tuple(tensor.shape) if tensor.shape.rank else (),
-                dtype=tensor.dtype.as_numpy_dtype().dtype.name,
-            )
-            for each, tensor in zip(self._names, graph.outputs, strict=True)
-        ]
-        super().__init__(inputs, outputs)
+        self._tf.config.experimental.enable_tensor_float_32_execution(options.precision == "tf32")
+        with translated(f"{name} could not be traced"):
+            graph = self._made([spec.shape for spec in inputs], inputs)
+        check_own_precision(name, "TensorFlow", precision_of_most(_weights(graph)), options.precision)
+        super().__init__(inputs, [_spec(each, tensor) for each, tensor in zip(self._names, graph.outputs, strict=True)])
 
     def device_memory_bytes(self) -> int | None:
         """Peak of TensorFlow's allocator since `allocate`."""
@@ -136,10 +108,7 @@ class TensorFlowSession(FunctionSession):
             "intra_op_parallelism_threads": str(threading.get_intra_op_parallelism_threads() or "TensorFlow's choice"),
             "inter_op_parallelism_threads": str(threading.get_inter_op_parallelism_threads() or "TensorFlow's choice"),
         }
-        for variable in ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS"):
-            if variable in os.environ:
-                settings[variable] = os.environ[variable]
-        return settings
+        return settings | variables("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS")
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """None: only TensorFlow's profiler has them, in a trace for TensorBoard."""
@@ -153,8 +122,7 @@ class TensorFlowSession(FunctionSession):
         tf = self._tf
 
         def traced(*values: Any) -> list[Any]:
-            if self._model is None:
-                raise BackendError("the session is closed; load the model again")
+            assert self._model is not None
             self._names, outputs = named_outputs(self._model(*values), self._names)
             return [self._whole(value) for value in outputs]
 
@@ -170,21 +138,18 @@ class TensorFlowSession(FunctionSession):
         tensor = self._tf.convert_to_tensor(value)
         return self._tf.cast(tensor, "float32") if tensor.dtype.name in HALF_DTYPES.values() else tensor
 
-    def _compile(self, arrays: list[npt.NDArray[Any]]) -> None:
+    def _compile(self, arrays: list[Array]) -> None:
         if self._options.device == "cuda":
             self._tf.config.experimental.reset_memory_stats("GPU:0")
         self._concrete = self._made([array.shape for array in arrays], self.inputs)
         self._wait(self._call(self._put(arrays)))  # XLA compiles, and oneDNN orders weights, at the first call
 
-    def _put(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
+    def _put(self, arrays: Iterable[Array]) -> list[Any]:
         with self._tf.device(self._device):
             return [self._tf.convert_to_tensor(array) for array in arrays]
 
     def _call(self, inputs: list[Any]) -> list[Any]:
         return list(self._concrete(*inputs))
-
-    def _fetch(self, outputs: list[Any]) -> list[Any]:
-        return [output.numpy() for output in outputs]
 
     def _wait(self, values: list[Any]) -> list[Any]:
         if not self._fetched and self._options.device == "cuda":
@@ -195,21 +160,18 @@ class TensorFlowSession(FunctionSession):
         self._concrete = self._model = None
 
 
-def imported(install: str) -> Any:
+def library() -> Any:
     """Import `tensorflow` without its messages on stderr."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        return import_module("tensorflow")
-    except ImportError:
-        raise BackendUnavailableError(f"tensorflow is not installed: {install}") from None
+    return imported("tensorflow", TensorFlowBackend.install)
 
 
-def configured(tensorflow: Any, options: BackendOptions) -> str | None:
+def configured(options: BackendOptions) -> str | None:
     """Set the options' number of threads, and let memory grow; why that is not possible, or None.
 
     TensorFlow accepts them only before the first tensor.
     """
-    config = tensorflow.config
+    config = library().config
     if options.device == "cuda":
         gpus = config.list_physical_devices("GPU")
         if not gpus:
@@ -234,37 +196,32 @@ def configured(tensorflow: Any, options: BackendOptions) -> str | None:
     return None
 
 
-def _signature(tensorflow: Any, path: str, name: str) -> tuple[Function, tuple[TensorSpec, ...], tuple[str, ...]]:
+def _signature(path: str, name: str) -> tuple[Function, tuple[TensorSpec, ...], tuple[str, ...]]:
     """A SavedModel's signature as a function in the order of its inputs' names, its inputs, its outputs' names."""
-    loaded = tensorflow.saved_model.load(path)
+    loaded = library().saved_model.load(path)
     if name not in loaded.signatures:
         found = ", ".join(loaded.signatures) or "none"
         raise BackendError(f"{path} has no signature {name!r}; it has: {found} (extra option signature)")
     signature = loaded.signatures[name]
     specs = signature.structured_input_signature[1]
-    order = tuple(specs)
-    inputs = tuple(
-        TensorSpec(name=each, shape=tuple(specs[each].shape), dtype=specs[each].dtype.as_numpy_dtype().dtype.name)
-        for each in order
-    )
 
     def function(*values: Any, _keep: Any = loaded) -> Any:  # the signature alone does not keep the variables
-        return signature(**dict(zip(order, values, strict=True)))
+        return signature(**dict(zip(specs, values, strict=True)))
 
-    return function, inputs, tuple(signature.structured_outputs)
+    return function, tuple(_spec(each, specs[each]) for each in specs), tuple(signature.structured_outputs)
 
 
-def _weights(concrete: Any) -> dict[str, int]:
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    shape = tuple(tensor.shape) if tensor.shape.rank else ()
+    return TensorSpec(name=name, shape=shape, dtype=tensor.dtype.as_numpy_dtype().dtype.name)
+
+
+def _weights(concrete: Any) -> Counter[str]:
     """Dtype -> number of elements of a graph's floating-point variables and constants."""
-    elements: dict[str, int] = {}
-    graphs = [
-        concrete.graph,
-        *(function.graph for function in concrete.graph._functions.values() if hasattr(function, "graph")),
-    ]
-    constants = [
-        operation.outputs[0] for graph in graphs for operation in graph.get_operations() if operation.type == "Const"
-    ]
-    for tensor in (*concrete.variables, *constants):
-        if tensor.dtype.is_floating:
-            elements[tensor.dtype.name] = elements.get(tensor.dtype.name, 0) + (tensor.shape.num_elements() or 0)
+    functions = concrete.graph._functions.values()
+    graphs = [concrete.graph, *(function.graph for function in functions if hasattr(function, "graph"))]
+    operations = [operation for graph in graphs for operation in graph.get_operations() if operation.type == "Const"]
+    elements: Counter[str] = Counter()
+    for tensor in (*concrete.variables, *(operation.outputs[0] for operation in operations)):
+        elements[tensor.dtype.name] += tensor.shape.num_elements() or 0
     return elements

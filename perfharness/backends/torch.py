@@ -7,36 +7,30 @@ device, inside `execute`, as a service with float32 data would.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
-from pathlib import Path
 from shutil import which
 from threading import current_thread, main_thread
-from traceback import clear_frames
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, ClassVar
 
 from perfharness.backends.base import (
-    Arrays,
     Backend,
     BackendOptions,
     DeviceTimer,
     LayerTime,
     ModelSource,
     Session,
-    checked_arrays,
-    checked_shapes,
+    Shape,
+    imported,
 )
-from perfharness.backends.torch_flags import ProcessSettings, many_shapes
+from perfharness.backends.session import HostSession, translated, translation, variable
 from perfharness.backends.torch_layers import layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
-from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
+from perfharness.errors import BackendError
 from perfharness.model.distribution import install_command
 
-INSTALL = install_command("torch")
 CHANNELS_LAST = "channels-last"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -45,6 +39,15 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 WARMUP_ROUNDS = 3
 """Rounds before a capture, on the session's stream, in which libraries choose algorithms and allocate workspaces."""
+
+COMPILED_SHAPES = 1024
+"""Limit of compiled shapes per model; beyond its default of eight PyTorch continues uncompiled, and only logs it."""
+
+COMPILE_LIMITS = (
+    ("recompile_limit", "cache_size_limit"),
+    ("accumulated_recompile_limit", "accumulated_cache_size_limit"),
+)
+"""Compiler settings for that limit, with their names before PyTorch 2.6. They are per thread."""
 
 
 class TorchBackend(Backend):
@@ -61,12 +64,12 @@ class TorchBackend(Backend):
     )
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".pt2",)
-    install = INSTALL
-    extra = ("compile_mode", "cudnn_benchmark")
+    install = install_command("torch")
+    extra: Mapping[str, tuple[str, ...]] = {"compile_mode": COMPILE_MODES, "cudnn_benchmark": ("off", "on")}
 
     def versions(self) -> dict[str, str]:
         """Of PyTorch, and of its GPU libraries."""
-        torch = self._library()
+        torch = imported("torch", self.install)
         found = {"torch": str(torch.__version__)}
         if torch.version.cuda is not None:
             found["cuda"] = str(torch.version.cuda)
@@ -74,119 +77,95 @@ class TorchBackend(Backend):
                 found["cudnn"] = str(cudnn)
         return found
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, no compiler, or a precision that device or mode do not support."""
-        if (problem := self.option_problem(options, self.extra)) is not None:
-            return problem
-        for name, values in (("compile_mode", COMPILE_MODES), ("cudnn_benchmark", ("on", "off"))):
-            if options.extra.get(name, values[0]) not in values:
-                return f"{name} cannot be {options.extra[name]!r}; it can be: {', '.join(values)}"
-        try:
-            torch = self._library()
-        except BackendUnavailableError as error:
-            return str(error)
-        return _device_problem(torch, options) or _mode_problem(torch, options)
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No GPU, no compiler, or a precision that device or mode do not support."""
+        torch, mode = imported("torch", self.install), options.mode or "eager"
+        if options.device == "cuda":
+            return _gpu_problem(torch, options)
+        if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
+            return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
+        if mode.startswith("cudagraph"):
+            return "CUDA graphs need a GPU"
+        if mode.startswith("compile") and options.precision == "int8":
+            return "dynamically quantised layers are not compiled; use mode eager"
+        if mode.startswith("compile") and not (which("g++") or which("clang++") or "CXX" in os.environ):
+            return "torch.compile needs a C++ compiler on the CPU; install g++"
+        return None
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Convert the model to precision and layout, and move it to the device."""
-        self.check(options)
-        self.check_model(model)
-        torch = self._library()
-        with translated(torch, "the model could not be loaded"):
+        torch = imported("torch", self.install)
+        with translated("the model could not be loaded"):
             return TorchSession(torch, load_program(torch, model, options), options)
 
-    def _library(self) -> Any:
-        try:
-            return import_module("torch")
-        except ImportError:
-            raise BackendUnavailableError(f"torch is not installed: {INSTALL}") from None
 
-
-class TorchSession(Session):
+class TorchSession(HostSession):
     """A module in inference mode, with a stream of its own on a GPU.
 
     PyTorch's settings are the process's: sessions that are open at the same time must have equal settings.
     """
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
+        super().__init__(program.inputs, program.outputs)
         self._torch, self._program, self._options = torch, program, options
         self._mode = (options.mode or "eager").removesuffix(CHANNELS_LAST).rstrip("+") or "eager"
-        self._channels_last = (options.mode or "").endswith(CHANNELS_LAST)
+        self._channels_last = options.mode.endswith(CHANNELS_LAST)
         self._on_gpu = options.device == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
-        self.inputs, self.outputs = program.inputs, program.outputs
         self._process_settings = ProcessSettings(torch, options)
+        self._stream: Any = None
         self._graph: Any = None
-        self._host: dict[str, Any] = {}
-        self._at_device: dict[str, Any] = {}
-        self._results: list[Any] = []
-        self._host_results: list[Any] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._closed = False
+        self._pinned: list[Any] = []
+        self._at_device: list[Any] = []
+        self._at_host: list[Any] = []
+        self._values: list[Any] = []
         try:
             self._stream = _stream(torch, self._device) if self._on_gpu else None
-            module = program.module.to(self._device)
+            self._module = program.module.to(self._device)
             if self._channels_last:
-                module = module.to(memory_format=torch.channels_last)
-            self._module = module
-            self._call = self._compiled(module) if self._mode == "compile" else module
+                self._module = self._module.to(memory_format=torch.channels_last)
+            self._call = self._compiled(self._module) if self._mode == "compile" else self._module
         except BaseException:
             self._process_settings.close()
             raise
 
-    def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Allocate buffers; compile for these shapes, or capture the graph."""
-        self._open()
-        self._shapes = {}
-        whole = checked_shapes(self, shapes)
-        self._forget()
-        with translated(self._torch, "the shapes could not be allocated"):
-            if self._on_gpu:
-                self._torch.cuda.empty_cache()
-                self._torch.cuda.reset_peak_memory_stats(self._device)
-            for spec in self.inputs:
-                self._host[spec.name] = self._buffer(whole[spec.name], spec.dtype)
-                self._at_device[spec.name] = self._at(self._host[spec.name])
-            if self._mode != "eager":
-                self._prepare()
-        self._shapes = whole
-
-    def write_inputs(self, arrays: Arrays) -> None:
-        """Fill the host's buffers, in the layout in which they are copied."""
-        checked_arrays(self, self._shapes, arrays)
+        if self._on_gpu:
+            self._torch.cuda.empty_cache()
+            self._torch.cuda.reset_peak_memory_stats(self._device)
         for spec in self.inputs:
-            np.copyto(self._host[spec.name].numpy(), arrays[spec.name])
+            tensor = self._buffer(shapes[spec.name], spec.dtype)
+            self._pinned.append(tensor)
+            self._host[spec.name] = tensor.numpy()
+            self._at_device.append(self._torch.empty_like(tensor, device=self._device) if self._on_gpu else tensor)
+        if self._mode != "eager":
+            self._prepare()
 
     def copy_in(self) -> None:
         """Host to GPU, without waiting; on the CPU the model reads the host's buffers."""
         if self._stream is not None:
             self._activate()
-            for name, host in self._host.items():
-                self._at_device[name].copy_(host, non_blocking=True)
+            for device, host in zip(self._at_device, self._pinned, strict=True):
+                device.copy_(host, non_blocking=True)
 
-    def execute(self) -> None:
-        """One inference: a call of the module, or a replay of the graph."""
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate before a model is executed")
+    def _execute(self) -> None:
+        """A call of the module, or a replay of the graph."""
         self._activate()
-        try:
-            if self._graph is not None:
-                self._graph.replay()
-            else:
-                self._results = self._inferred()
-        except Exception as error:
-            raise _translation(self._torch, error, "the model could not be run") from error
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._values = self._inferred()
 
     def copy_out(self) -> None:
         """GPU to pinned memory, without waiting."""
         if self._stream is None:
             return
-        if [result.shape for result in self._results] != [host.shape for host in self._host_results]:
-            self._host_results = [
-                self._torch.empty_like(result, device="cpu", pin_memory=True) for result in self._results
-            ]
-        for host, result in zip(self._host_results, self._results, strict=True):
-            host.copy_(result, non_blocking=True)
+        if [value.shape for value in self._values] != [host.shape for host in self._at_host]:
+            empty_like = self._torch.empty_like
+            self._at_host = [empty_like(value, device="cpu", pin_memory=True) for value in self._values]
+        for host, value in zip(self._at_host, self._values, strict=True):
+            host.copy_(value, non_blocking=True)
 
     def synchronize(self) -> None:
         """Wait for the session's stream."""
@@ -194,26 +173,22 @@ class TorchSession(Session):
             try:
                 self._stream.synchronize()
             except Exception as error:
-                raise _translation(self._torch, error, "the model could not be run") from error
+                raise translation(error, "the model could not be run") from error
 
-    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies, in the order of `outputs`."""
-        results = self._host_results if self._on_gpu else self._results
-        if not self._shapes or not results:
-            raise BackendError("there are no outputs; allocate and run a round before they are read")
-        return {
-            spec.name: np.array(result.numpy(), order="C") for spec, result in zip(self.outputs, results, strict=True)
-        }
+    def _results(self) -> Sequence[Any]:
+        return [value.numpy() for value in (self._at_host if self._on_gpu else self._values)]
 
-    def close(self) -> None:
-        """Free model and buffers, and close PyTorch's settings."""
-        if self._closed:
-            return
-        self._closed = True
-        self._shapes = {}
-        self._forget()
+    def _free(self) -> None:
+        self._values, self._at_host = [], []
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+        self._pinned, self._at_device = [], []
+
+    def _release(self) -> None:
+        """Free the model, and end the use of PyTorch's settings."""
         self._module = self._call = None
-        self._program.release()
+        self._program.module = None
         if self._stream is not None:
             if self._torch.cuda.current_stream() == self._stream:
                 self._torch.cuda.set_stream(self._torch.cuda.default_stream())
@@ -256,11 +231,9 @@ class TorchSession(Session):
             return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
         if self._program.exported:
             return "an exported program has no modules left that could be timed; measure the model it was exported from"
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
         self.copy_in()
         self._activate()
-        with translated(self._torch, "the layers could not be timed"):
+        with translated("the layers could not be timed"):
             times: list[LayerTime] = layer_times(self._torch, self._module, self._inferred, self._stream, rounds)
         return times
 
@@ -268,7 +241,7 @@ class TorchSession(Session):
         """The outputs of one inference, in the dtypes of the description."""
         torch = self._torch
         with torch.inference_mode():
-            given = _cast(self._at_device.values(), self._program.input_dtypes)
+            given = _cast(self._at_device, self._program.input_dtypes)
             return _cast(tensors(torch, self._call(*given)), self._program.output_dtypes)
 
     def _prepare(self) -> None:
@@ -276,24 +249,22 @@ class TorchSession(Session):
         torch = self._torch
         if self._on_gpu and self._mode == "compile" and self._compile_mode() in WITH_GRAPHS:
             _check_graphs_in_thread(self._compile_mode())
-        self._activate()
-        for host in self._host.values():
-            host.zero_()
         self.copy_in()
         with ExitStack() as stack:
             if self._mode == "compile":  # compiled at the first call
                 stack.enter_context(many_shapes(torch))
-                stack.enter_context(_cached_in(self._options.cache_dir))
+                if self._options.cache_dir is not None:  # its default is a user's temporary folder
+                    stack.enter_context(variable(CACHE_VARIABLE, str(self._options.cache_dir)))
                 stack.enter_context(self.building())
-            self._results = self._inferred()
+            self._execute()
             self.synchronize()
         for _ in range(WARMUP_ROUNDS - 1):
-            self._results = self._inferred()
+            self._execute()
         self.synchronize()
         if self._mode == "cudagraph":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._stream):
-                self._results = self._inferred()
+                self._values = self._inferred()
             self._graph = graph
             self.synchronize()
 
@@ -319,28 +290,10 @@ class TorchSession(Session):
             made = made.contiguous(memory_format=self._torch.channels_last)
         return made.pin_memory() if self._on_gpu else made
 
-    def _at(self, host: Any) -> Any:
-        """The buffer at the device, in the same layout."""
-        return self._torch.empty_like(host, device=self._device) if self._on_gpu else host
-
     def _activate(self) -> None:
         """Make the session's stream the current one."""
         if self._stream is not None and self._torch.cuda.current_stream() != self._stream:
             self._torch.cuda.set_stream(self._stream)
-
-    def _forget(self) -> None:
-        """Release what `allocate` made."""
-        if self._stream is not None:
-            self._stream.synchronize()
-        self._results, self._host_results = [], []
-        if self._graph is not None:
-            self._graph.reset()
-            self._graph = None
-        self._host, self._at_device = {}, {}
-
-    def _open(self) -> None:
-        if self._closed:
-            raise BackendError("the session is closed; load the model again")
 
 
 def _cast(given: Iterable[Any], dtypes: Sequence[Any]) -> list[Any]:
@@ -377,12 +330,8 @@ class _EventTimer(DeviceTimer):
         return float(self._first.elapsed_time(self._last))
 
 
-def _device_problem(torch: Any, options: BackendOptions) -> str | None:
-    """Why device and precision are not possible here, or None."""
-    if options.device == "cpu":
-        if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
-            return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
-        return None
+def _gpu_problem(torch: Any, options: BackendOptions) -> str | None:
+    """Why a precision is not possible on the GPU, or there is none."""
     if options.precision == "int8":
         return "PyTorch's dynamic int8 is for the CPU; on a GPU use TensorRT, or a model that is quantised already"
     if torch.version.cuda is None:
@@ -392,36 +341,6 @@ def _device_problem(torch: Any, options: BackendOptions) -> str | None:
     if options.precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < (8, 0):
         return f"{torch.cuda.get_device_name()} has no {options.precision}, which came with compute capability 8.0"
     return None
-
-
-def _mode_problem(torch: Any, options: BackendOptions) -> str | None:
-    """Why the mode is not possible here, or None."""
-    del torch
-    mode = options.mode or "eager"
-    if mode.startswith("cudagraph") and options.device == "cpu":
-        return "CUDA graphs need a GPU"
-    if mode.startswith("compile"):
-        if options.precision == "int8":
-            return "dynamically quantised layers are not compiled; use mode eager"
-        if options.device == "cpu" and not (which("g++") or which("clang++") or "CXX" in os.environ):
-            return "torch.compile needs a C++ compiler on the CPU; install g++"
-    return None
-
-
-@contextmanager
-def _cached_in(folder: Path | None) -> Iterator[None]:
-    """Set Inductor's cache folder; its default is a user's temporary folder."""
-    if folder is None:
-        yield
-        return
-    before = os.environ.get(CACHE_VARIABLE)
-    os.environ[CACHE_VARIABLE] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ[CACHE_VARIABLE]
-        if before is not None:
-            os.environ[CACHE_VARIABLE] = before
 
 
 def _check_graphs_in_thread(compile_mode: str) -> None:
@@ -435,21 +354,53 @@ def _check_graphs_in_thread(compile_mode: str) -> None:
         )
 
 
-@contextmanager
-def translated(torch: Any, what: str) -> Iterator[None]:
-    """PyTorch's exceptions as ours."""
-    try:
-        yield
-    except Exception as error:
-        raise _translation(torch, error, what) from error
+def many_shapes(torch: Any) -> Any:
+    """A context in which this thread compiles any number of shapes."""
+    config = torch._dynamo.config  # imported late: it takes seconds
+    names = [new if hasattr(config, new) else old for new, old in COMPILE_LIMITS]
+    return config.patch({name: COMPILED_SHAPES for name in names if hasattr(config, name)})
 
 
-def _translation(torch: Any, error: Exception, what: str) -> BackendError:
-    if isinstance(error, BackendError):
-        return error
-    text = " ".join(str(error).split())
-    signs = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
-    if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in signs):
-        clear_frames(error.__traceback__)  # free the memory of the failed call, so that a smaller one may succeed
-        return OutOfMemoryError(f"{what}: {text[:300]}")
-    return BackendError(f"{what}: {type(error).__name__}: {text[:500]}")
+class ProcessSettings:
+    """PyTorch's settings for one session: set once for the whole process, and not restored.
+
+    Raises `BackendError` where an open session needs others.
+    """
+
+    _open: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, torch: Any, options: BackendOptions) -> None:
+        self._torch = torch
+        self._wanted: dict[str, Any] = {} if options.threads is None else {"num_threads": options.threads}
+        if options.device == "cuda":
+            tf32 = options.precision == "tf32"
+            self._wanted |= {
+                "float32_matmul_precision": "high" if tf32 else "highest",
+                "cudnn.allow_tf32": tf32,
+                "cudnn.benchmark": options.extra.get("cudnn_benchmark") == "on",
+            }
+        other = next((one for one in self._open if one != self._wanted), None)
+        if other is not None:
+            raise BackendError(
+                f"a session that is open in this process has set PyTorch to {other}, and this one wants "
+                f"{self._wanted}; use a process of its own"
+            )
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        if options.device == "cuda":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # names of settings may change
+                torch.set_float32_matmul_precision(self._wanted["float32_matmul_precision"])
+                torch.backends.cudnn.allow_tf32 = tf32
+            torch.backends.cudnn.benchmark = self._wanted["cudnn.benchmark"]
+        self._open.append(self._wanted)
+
+    def close(self) -> None:
+        """End the session's use of the settings."""
+        self._open.remove(self._wanted)
+
+    def described(self) -> dict[str, str]:
+        """Settings that change speed or numbers, as text."""
+        texts = {True: "on", False: "off"}
+        found = {name: texts[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
+        return {"num_threads": str(self._torch.get_num_threads()), **found}

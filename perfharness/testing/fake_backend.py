@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,18 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.backends.base import (
-    Arrays,
-    Backend,
-    BackendOptions,
-    DeviceTimer,
-    LayerTime,
-    ModelSource,
-    Session,
-    checked_arrays,
-    checked_shapes,
-)
+from perfharness.backends.base import Backend, BackendOptions, DeviceTimer, LayerTime, ModelSource, Shape
 from perfharness.backends.models import call_factory
+from perfharness.backends.session import HostSession
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import Precision, TensorSpec
 
@@ -176,19 +167,19 @@ class FakeBackend(Backend):
         """Its own."""
         return {"fake": "1.0"}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """An unknown mode or precision; other problems occur when a model is loaded."""
-        if self._script is not None and self._script.unavailable is not None:
-            return self._script.unavailable
-        return self.option_problem(options)
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """What the script says; other problems occur when a model is loaded."""
+        del options
+        return self._script.unavailable if self._script is not None else None
 
     def load(self, model: ModelSource, options: BackendOptions) -> FakeSession:
         """A session that follows the script."""
-        self.check(options)
-        self.check_model(model)
-        script = self._script
-        if script is None:
-            script = call_factory(model, self.name, options.precision)
+        super().load(model, options)
+        return self.sessions[-1]
+
+    def open(self, model: ModelSource, options: BackendOptions) -> FakeSession:
+        """A session that follows the script."""
+        script: FakeScript = self._script or call_factory(model, self.name, options.precision)
         if script.unavailable is not None:
             raise BackendUnavailableError(script.unavailable)
         self._clock.advance(round(script.load_ms * NS_PER_MS))
@@ -197,7 +188,7 @@ class FakeBackend(Backend):
         return session
 
 
-class FakeSession(Session):
+class FakeSession(HostSession):
     """A session whose device executes started work in order, on the given clock."""
 
     def __init__(
@@ -207,15 +198,14 @@ class FakeSession(Session):
         clock: Clock,
         execute_ms: Callable[[int, int], float] | None = None,
     ) -> None:
+        names = ("x", "y")
+        x, y = (TensorSpec(name=name, shape=(None, script.features), dtype="float32") for name in names)
+        super().__init__([x], [y])
         self.script, self.options, self.calls = script, options, list[str]()
-        self.inputs = (TensorSpec(name="x", shape=(None, script.features), dtype="float32"),)
-        self.outputs = (TensorSpec(name="y", shape=(None, script.features), dtype="float32"),)
         self.executions = 0
         self.device_free_ns = 0
         self.clock, self._execute_ms = clock, execute_ms
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._x: npt.NDArray[Any] = np.zeros((0, script.features), np.float32)
-        self._y = self._x
+        self._y: list[npt.NDArray[Any]] = []
         self._held: npt.NDArray[Any] | None = None
         self._is_first = True
 
@@ -224,33 +214,25 @@ class FakeSession(Session):
         """Of the last `allocate`."""
         return self._shapes["x"][0] if self._shapes else 0
 
-    def allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Allocate memory, or raise `OutOfMemoryError`."""
+    def _allocate(self, shapes: dict[str, Shape]) -> None:
         self.calls.append("allocate")
-        self._shapes = checked_shapes(self, shapes)
-        script, batch = self.script, self.batch_size
+        script, batch = self.script, shapes["x"][0]
         self.clock.advance(round(script.allocate_ms * NS_PER_MS))
         if _reached(batch, script.oom_at_batch) and not script.oom_in_execute:
             raise OutOfMemoryError(f"the fake device has no room for a batch of {batch}")
-        self._check_room()
-        self._held = None
+        needed = script.model_bytes + script.bytes_per_item * batch
+        if script.device_bytes is not None and needed > script.device_bytes:
+            raise OutOfMemoryError(f"a batch of {batch} takes {needed} bytes, the device has {script.device_bytes}")
         if script.host_bytes_per_item:
             self._held = np.ones(script.host_bytes_per_item * batch, np.uint8)
-        self._x, self._is_first = np.zeros(self._shapes["x"], np.float32), True
-
-    def write_inputs(self, arrays: Arrays) -> None:
-        """Keep a copy."""
-        checked_arrays(self, self._shapes, arrays)
-        self._x = np.array(arrays["x"])
+        self._host["x"], self._is_first = np.zeros(shapes["x"], np.float32), True
 
     def copy_in(self) -> None:
         """Let time pass."""
         self._start("copy_in", self.script.copy_in_ms)
 
-    def execute(self) -> None:
+    def _execute(self) -> None:
         """Let time pass, and fail as scripted."""
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate before a model is executed")
         script, batch = self.script, self.batch_size
         if _reached(batch, script.crash_at_batch) or self.executions == script.crash_at_execution:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -263,8 +245,8 @@ class FakeSession(Session):
         self._start("execute", self._milliseconds(batch))
         self.executions += 1
         self._is_first = False
-        y = script.scale * self._x + script.bias
-        self._y = y.astype(np.float16).astype(np.float32) if self.options.precision == "fp16" else y.astype(np.float32)
+        y = (script.scale * self._host["x"] + script.bias).astype(np.float32)
+        self._y = [y.astype(np.float16) if self.options.precision == "fp16" else y]
 
     def copy_out(self) -> None:
         """Let time pass."""
@@ -275,9 +257,14 @@ class FakeSession(Session):
         self.calls.append("synchronize")
         self.clock.advance(max(0, self.device_free_ns - self.clock()))
 
-    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
-        """Of the last `execute`."""
-        return {"y": np.array(self._y)}
+    def _results(self) -> Sequence[Any]:
+        return [each.astype(np.float32) for each in self._y]
+
+    def _free(self) -> None:
+        self._held, self._y = None, []
+
+    def _release(self) -> None:
+        self.calls.append("close")
 
     def device_timer(self) -> DeviceTimer | None:
         """On the fake device's time, where there is one."""
@@ -308,11 +295,6 @@ class FakeSession(Session):
         layers = [LayerTime(name, milliseconds) for name, milliseconds in self.script.layers.items()]
         return layers or super().layer_times(rounds)
 
-    def close(self) -> None:
-        """Forget everything."""
-        self.calls.append("close")
-        self._held, self._shapes = None, {}
-
     def _start(self, what: str, milliseconds: float) -> None:
         self.calls.append(what)
         self.clock.advance(round(self.script.launch_ms * NS_PER_MS))
@@ -328,12 +310,6 @@ class FakeSession(Session):
             return extra + self._execute_ms(batch, self.executions)
         base = script.by_batch_ms.get(batch, script.execute_ms + script.per_item_ms * batch)
         return extra + base + _cycled(script.series_ms, self.executions)
-
-    def _check_room(self) -> None:
-        needed = self.script.model_bytes + self.script.bytes_per_item * self.batch_size
-        room = self.script.device_bytes
-        if room is not None and needed > room:
-            raise OutOfMemoryError(f"a batch of {self.batch_size} takes {needed} bytes, the device has {room}")
 
 
 class FakeTimer(DeviceTimer):

@@ -28,6 +28,7 @@ NAMES = ("tensorrt", "tensorrt-rtx")
 
 @pytest.fixture(autouse=True)
 def _gpu() -> None:
+    pytest.importorskip("cuda.bindings.runtime")
     if (problem := gpu_problem()) is not None:
         pytest.skip(problem)
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.backends import BackendOptions, ModelSource, Session, cuda_memory
+from perfharness.backends import BackendOptions, ModelSource, Session
+from perfharness.backends.cuda_memory import gil_problem
 from perfharness.bench.spec import CaseSpec, LatencySettings
 from perfharness.bench.worker.concurrent import MIN_SECONDS, concurrent_figures, concurrent_spec
 from perfharness.bench.worker.latency import Timed
@@ -206,8 +207,7 @@ def test_sessions_that_share_a_stream_are_told() -> None:
     ("version", "waits"),
     [("12.6.2.post1", True), ("12.9.0", True), ("12.9.1", False), ("12.10", False), ("13.0.0", False)],
 )
-def test_bindings_that_wait_with_the_gil(version: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_memory, "_bindings_version", lambda: version)
-    told = cuda_memory.threads_problem()
+def test_bindings_that_wait_with_the_gil(version: str, waits: bool) -> None:
+    told = gil_problem(version)
     assert (told is not None) == waits
     assert told is None or told.startswith(f"cuda-python {version} keeps Python's GIL")

@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 
 from perfharness.backends import SAVED_MODEL, BackendOptions, FactoryModel, ModelSource, backend, model_source
-from perfharness.backends.function_session import aligned_zeros, named_outputs, own_precision_problem, translated
 from perfharness.backends.keras import KerasBackend
 from perfharness.backends.openvino import _mean_after_first
+from perfharness.backends.session import (
+    aligned_zeros,
+    check_own_precision,
+    named_outputs,
+    precision_of_most,
+    translation,
+)
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models
@@ -93,21 +99,24 @@ def test_outputs_are_named() -> None:
 
 
 def test_the_precision_of_a_model_is_that_of_most_of_its_weights() -> None:
-    assert own_precision_problem("m", "F", {"float32": 100, "float16": 7, "int32": 900}, "fp32") is None
-    assert own_precision_problem("m", "F", {"float32": 100}, "tf32") is None
-    assert own_precision_problem("m", "F", {"int64": 100}, "bf16") is None
-    told = own_precision_problem("m", "F", {"float32": 7, "bfloat16": 100}, "fp32")
-    assert (
-        told == "m is a model in bf16, and F computes in a model's own precision; ask for bf16, or give a model in fp32"
-    )
+    assert precision_of_most({"float32": 100, "float16": 7, "int32": 900}) == "fp32"
+    assert precision_of_most({"float32": 7, "bfloat16": 100}) == "bf16"
+    assert precision_of_most({"int64": 100}) is None
+    check_own_precision("m", "F", "fp32", "fp32")
+    check_own_precision("m", "F", "fp32", "tf32")
+    check_own_precision("m", "F", None, "bf16")
+    with pytest.raises(BackendError) as caught:
+        check_own_precision("m", "F", "bf16", "fp32")
+    says = "m is a model in bf16, and F computes in a model's own precision; ask for bf16, or give a model in fp32"
+    assert str(caught.value) == says
 
 
 def test_memory_that_ran_out_is_known_by_its_text() -> None:
-    assert isinstance(translated(RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), "x"), OutOfMemoryError)
-    assert isinstance(translated(MemoryError(), "x"), OutOfMemoryError)
-    other = translated(ValueError("bad\n  thing"), "it failed")
+    for error in (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), MemoryError()):
+        assert isinstance(translation(error, "x"), OutOfMemoryError)
+    other = translation(ValueError("bad\n  thing"), "it failed")
     assert not isinstance(other, OutOfMemoryError)
-    assert str(other) == "it failed: bad thing"
+    assert str(other) == "it failed: ValueError: bad thing"
 
 
 @pytest.mark.slow
@@ -138,7 +147,7 @@ def test_flags_of_xla_are_those_of_one_compilation() -> None:
     expected = tiny_models.reference(**arrays())
     found = outputs_of(source, "jax", BackendOptions(extra={"xla_flags": "--xla_cpu_enable_fast_math=true"}))
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
-    with pytest.raises(BackendError, match=r"could not be compiled for these shapes: .*xla_no_such_flag"):
+    with pytest.raises(BackendError, match=r"could not be prepared for these shapes: .*xla_no_such_flag"):
         outputs_of(source, "jax", BackendOptions(extra={"xla_flags": "--xla_no_such_flag=1"}))
     problem = backend("jax").problem(BackendOptions(extra={"xla_flags": "--fast"}))
     assert problem == "xla_flags: '--fast' is no flag of XLA; write --xla_NAME=VALUE, separated by spaces"

@@ -155,7 +155,7 @@ def test_how_a_precision_is_set(
 def test_a_model_of_another_precision_is_refused(fake: Fake, tmp_path: Path, precision: Any, model: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(tiny_models.onnx_model(model))
-    with pytest.raises(BackendError, match=f"model is {model}"):
+    with pytest.raises(BackendError, match=f"model is a model in {model}"):
         fake.load(str(path), precision=precision)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
-from perfharness.backends.base import Backend, BackendOptions, ModelSource, Session
+from perfharness.backends.base import Backend, BackendOptions, ModelSource, Session, imported
 from perfharness.backends.cuda_memory import checked, gpu_problem, runtime
-from perfharness.backends.models import call_factory
-from perfharness.backends.tensorrt.engine import EXTRA, EngineCache, EngineSource, build_options, is_engine_file
-from perfharness.backends.tensorrt.library import TensorRTLibrary, import_library
+from perfharness.backends.onnx_files import onnx_source
+from perfharness.backends.tensorrt.engine import EngineCache, EngineSource, build_options, is_engine_file
+from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.session import TensorRTSession
-from perfharness.errors import BackendError, BackendUnavailableError
+from perfharness.errors import BackendError
 from perfharness.model.distribution import install_command
 
 
@@ -23,60 +23,38 @@ class TensorRTBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes: tuple[str, ...] = (".onnx", ".engine", ".plan")
     install = install_command("tensorrt")
+    extra: Mapping[str, tuple[str, ...]] = {"profile": (), "workspace_bytes": (), "optimization_level": tuple("012345")}
     module: ClassVar[str] = "tensorrt"
     title: ClassVar[str] = "TensorRT"
+    builds: ClassVar[bool] = True
 
     def versions(self) -> dict[str, str]:
         """Of TensorRT, its ONNX parser being part of it."""
         return {self.module: self._library().version}
 
-    def problem(self, options: BackendOptions) -> str | None:
-        """Not installed, no GPU, or a GPU that the library does not support."""
-        if (problem := self.option_problem(options, EXTRA)) is not None:
-            return problem
-        try:
-            build_options(options)
-            library = self._library()
-        except BackendError as error:
-            return str(error)
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No GPU, or one that the library does not support."""
+        build_options(options)
+        library = self._library()
         if options.device != "cuda":
             return f"{self.title} runs on a GPU only; choose the device cuda"
-        if (problem := gpu_problem()) is not None:
-            return problem
-        return library.gpu_problem(*_compute_capability())
+        return gpu_problem() or library.gpu_problem(*_compute_capability())
 
-    def load(self, model: ModelSource, options: BackendOptions) -> Session:
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """A session; an engine that needs no shapes is built here, others in `allocate`."""
-        self.check(options)
-        self.check_model(model)
         library = self._library()
         cache = EngineCache(options.cache_dir, library, _gpu_name())
-        given = model.path if model.path is not None else self._from_function(model, options)
-        return TensorRTSession(
-            library, EngineSource(library, given, model.name, build_options(options), cache), options
-        )
-
-    def _from_function(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
-        """Return value of the user's function, called with `tensorrt` for all variants, since all take ONNX."""
-        made = call_factory(model, TensorRTBackend.name, options.precision)
-        if hasattr(made, "SerializeToString"):
-            made = made.SerializeToString()
-        if isinstance(made, bytes):
-            return made
-        if isinstance(made, str | Path):
-            return Path(made)
-        raise BackendError(
-            f"{model.factory} returned a {type(made).__name__} for {self.name}; it must return the path of an .onnx or "
-            ".engine file, an ONNX file's bytes, or an onnx.ModelProto"
-        )
+        takes = "the path of an .onnx or .engine file, an ONNX file's bytes, or an onnx.ModelProto"
+        given = onnx_source(model, self.name, options.precision, takes, asked=TensorRTBackend.name)
+        if not self.builds and not is_engine_file(given):
+            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
+        source = EngineSource(library, given, model.name, build_options(options), cache)
+        return TensorRTSession(library, source, options)
 
     def _library(self) -> TensorRTLibrary:
-        library = import_library(self.module, self.title, self.install)
-        try:
-            import onnx  # noqa: F401  # which precision a model has is read from the file
-        except ImportError:
-            raise BackendUnavailableError(f"onnx is not installed: {self.install}") from None
-        return library
+        if self.builds:
+            imported("onnx", self.install)  # which precision a model has is read from the file
+        return TensorRTLibrary(imported(self.module, self.install, self.title), self.title)
 
 
 class TensorRTLeanBackend(TensorRTBackend):
@@ -87,15 +65,7 @@ class TensorRTLeanBackend(TensorRTBackend):
     install = install_command("tensorrt-lean")
     module = "tensorrt_lean_bindings"
     title = "TensorRT lean"
-
-    def _from_function(self, model: ModelSource, options: BackendOptions) -> Path | bytes:
-        given = super()._from_function(model, options)
-        if not is_engine_file(given):
-            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
-        return given
-
-    def _library(self) -> TensorRTLibrary:
-        return import_library(self.module, self.title, self.install)
+    builds = False
 
 
 class TensorRTRTXBackend(TensorRTBackend):
@@ -109,12 +79,10 @@ class TensorRTRTXBackend(TensorRTBackend):
 
 def _compute_capability() -> tuple[int, int]:
     """Major and minor of the first GPU."""
-    cuda = runtime()
-    attribute = cuda.cudaDeviceAttr
-    return (
-        int(checked(cuda.cudaDeviceGetAttribute(attribute.cudaDevAttrComputeCapabilityMajor, 0), "a GPU's attribute")),
-        int(checked(cuda.cudaDeviceGetAttribute(attribute.cudaDevAttrComputeCapabilityMinor, 0), "a GPU's attribute")),
-    )
+    cuda, kinds = runtime(), runtime().cudaDeviceAttr
+    wanted = (kinds.cudaDevAttrComputeCapabilityMajor, kinds.cudaDevAttrComputeCapabilityMinor)
+    major, minor = (int(checked(cuda.cudaDeviceGetAttribute(each, 0), "a GPU's attribute")) for each in wanted)
+    return major, minor
 
 
 def _gpu_name() -> str:

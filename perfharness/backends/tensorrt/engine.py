@@ -7,22 +7,18 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfharness.backends.base import BackendOptions
-from perfharness.backends.model_files import onnx_weight_files, sha256_of
-from perfharness.backends.onnx_precision import model_precision
+from perfharness.backends.base import BackendOptions, Shape
+from perfharness.backends.model_files import sha256_of
+from perfharness.backends.onnx_files import model_precision, onnx_weight_files
+from perfharness.backends.session import check_own_precision
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.errors import BackendError, ResultError
 from perfharness.files import replacing
-from perfharness.model.bench import TensorSpec
-
-Shape = tuple[int, ...]
-
-EXTRA = ("profile", "workspace_bytes", "optimization_level")
-"""This backend's options in `BackendOptions.extra`; docs/guides/tensorrt.md explains them."""
+from perfharness.model.bench import Precision, TensorSpec
 
 DTYPES = {
     "FLOAT": "float32",
@@ -73,7 +69,7 @@ class BuildOptions:
         profiles: optimization profiles; none: one with exactly the shapes that are allocated.
     """
 
-    precision: str
+    precision: Precision
     profiles: tuple[Profile, ...] = ()
     workspace_bytes: int | None = None
     optimization_level: int | None = None
@@ -81,16 +77,13 @@ class BuildOptions:
 
 def build_options(options: BackendOptions) -> BuildOptions:
     """Parse `BackendOptions.extra`. Raises `BackendError` for invalid options."""
-    extra = options.extra
-    level = _number(extra, "optimization_level")
-    if level is not None and level > 5:
-        raise BackendError(f"optimization_level is 0 to 5, not {level}")
-    return BuildOptions(
-        precision=options.precision,
-        profiles=tuple(_profile(text) for text in extra.get("profile", "").split("|") if text.strip()),
-        workspace_bytes=_number(extra, "workspace_bytes"),
-        optimization_level=level,
-    )
+    numbers = {name: options.extra.get(name) for name in ("workspace_bytes", "optimization_level")}
+    for name, text in numbers.items():
+        if text is not None and not text.isdigit():
+            raise BackendError(f"{name} is a whole number, not {text!r}")
+    profiles = tuple(_profile(text) for text in options.extra.get("profile", "").split("|") if text.strip())
+    workspace_bytes, level = (None if text is None else int(text) for text in numbers.values())
+    return BuildOptions(options.precision, profiles, workspace_bytes, level)
 
 
 def _profile(text: str) -> Profile:
@@ -108,12 +101,6 @@ def _profile(text: str) -> Profile:
         if not profile[name].holds(profile[name].opt):
             raise BackendError(f"the profile {part!r} is not in order; give smallest, usual, largest shape")
     return profile
-
-
-def _number(extra: Mapping[str, str], name: str) -> int | None:
-    if name in extra and not extra[name].isdigit():
-        raise BackendError(f"{name} is a whole number, not {extra[name]!r}")
-    return int(extra[name]) if name in extra else None
 
 
 @dataclass(frozen=True)
@@ -144,19 +131,16 @@ class Network:
 
     def __init__(self, library: TensorRTLibrary, source: Path | bytes, name: str, options: BuildOptions) -> None:
         self._library, self._options, self.name = library, options, name
-        _refuse_other_precision(library, source, name, options.precision)
+        check_own_precision(name, str(library), model_precision(source), options.precision)
         self._builder = library.start("Builder")
-        flag = (
-            library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED
-        )  # accepted but without effect since TensorRT 11
+        # accepted but without effect since TensorRT 11
+        flag = library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED
         self.network = network = self._builder.create_network(1 << int(flag))
         parser = library.module.OnnxParser(network, library.logger)
         if not (parser.parse(source) if isinstance(source, bytes) else parser.parse_from_file(str(source))):
             raise BackendError(f"{name} cannot be read by {library}: {_parse_error(parser)}")
-        inputs = (network.get_input(index) for index in range(network.num_inputs))
-        outputs = (network.get_output(index) for index in range(network.num_outputs))
-        self.inputs = tuple(tensor_spec(each.name, each.shape, each.dtype) for each in inputs)
-        self.outputs = tuple(tensor_spec(each.name, each.shape, each.dtype) for each in outputs)
+        self.inputs = tuple(_described(network.get_input(index)) for index in range(network.num_inputs))
+        self.outputs = tuple(_described(network.get_output(index)) for index in range(network.num_outputs))
 
     @property
     def is_dynamic(self) -> bool:
@@ -191,9 +175,8 @@ class Network:
             what = f"{library} built no engine of {self.name}"
             raise library.messages.failure(what, "change the model or the options")
         settings["profiles"] = "; ".join(map(describe_profile, profiles)) or "none, all shapes are fixed"
-        return Engine(bytes(plan), settings, build_ms), (
-            bytes(config.get_timing_cache().serialize()) if has_cache else None
-        )
+        timing = bytes(config.get_timing_cache().serialize()) if has_cache else None
+        return Engine(bytes(plan), settings, build_ms), timing
 
     def _configure(self, config: Any) -> dict[str, str]:
         module, options = self._library.module, self._options
@@ -233,27 +216,16 @@ def tensor_spec(name: str, shape: Any, dtype: Any) -> TensorSpec:
     return TensorSpec(name=name, shape=sizes, dtype=DTYPES[dtype.name])
 
 
+def _described(tensor: Any) -> TensorSpec:
+    return tensor_spec(tensor.name, tensor.shape, tensor.dtype)
+
+
 def _parse_error(parser: Any) -> str:
     if parser.num_errors == 0:
         return "it does not say why"
     error = parser.get_error(0)
     text = " ".join(str(error.desc()).split())[:300]
     return f"{text} (node {error.node_name()!r}, operator {error.node_operator()!r})" if error.node_name() else text
-
-
-def _refuse_other_precision(library: TensorRTLibrary, source: Path | bytes, name: str, precision: str) -> None:
-    """Raise `BackendError` where the file's types differ: networks are strongly typed and compute in these."""
-    own = model_precision(source if isinstance(source, bytes) else str(source))
-    wanted = "fp32" if precision == "tf32" else precision
-    if wanted == "int8" and own != "int8":
-        raise BackendError(
-            f"{name} is {own} and its own precision stays; for int8 give a model with QuantizeLinear and "
-            "DequantizeLinear, which onnxruntime.quantization makes"
-        )
-    if own not in (None, wanted):
-        raise BackendError(
-            f"{name} is {own}, and {library} computes in the model's own precision; give one in {wanted}"
-        )
 
 
 class EngineCache:
@@ -360,7 +332,7 @@ class EngineSource:
             engine, timing = network.build(profiles, self.cache.read(self.cache.timing_name))
             self.cache.keep(self.cache.timing_name, timing)
             self.cache.keep_engine(key, engine, model=self._name, model_sha256=model)
-        return Engine(engine.blob, engine.settings, engine.build_ms, f"the engine of {self._name}", key)
+        return replace(engine, name=f"the engine of {self._name}", key=key)
 
 
 def is_engine_file(given: Path | bytes) -> bool:

@@ -15,41 +15,36 @@ What differs, from the bindings of 10.0.1, 10.16.1, 11.4.0, lean 11.4.0 and RTX 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
-from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
-
-OUT_OF_MEMORY = ("out of memory", "outofmemory", "insufficient memory", "insufficient gpu memory", "requested amount")
-"""Parts of TensorRT's messages about missing memory."""
+from perfharness.backends.session import OUT_OF_MEMORY_SIGNS
+from perfharness.errors import BackendError, OutOfMemoryError
 
 
-@dataclass
 class Messages:
-    """What TensorRT logged since the last `clear`; it logs from threads of its own."""
+    """Errors that TensorRT logged since the last `clear`; it logs from threads of its own."""
 
-    errors: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self._errors: list[str] = []
+        self._lock = threading.Lock()
 
     def add(self, message: str) -> None:
         """Keep an error."""
-        with self.lock:
-            self.errors.append(" ".join(message.split()))
+        with self._lock:
+            self._errors.append(" ".join(message.split())[:300].rstrip(". ;"))
 
     def clear(self) -> None:
         """Remove earlier errors before a call."""
-        with self.lock:
-            self.errors.clear()
+        with self._lock:
+            self._errors.clear()
 
     def failure(self, what: str, advice: str) -> BackendError:
         """One sentence on a failure: the action, TensorRT's first message, the next step."""
-        with self.lock:
-            said = list(self.errors)
-        if any(sign in message.lower() for message in said for sign in OUT_OF_MEMORY):
-            return OutOfMemoryError(f"{what}: TensorRT found no room on the device ({_short(said[0])})")
-        reason = _short(said[0]) if said else "TensorRT did not say why"
-        return BackendError(f"{what}: {reason}; {advice}")
+        with self._lock:
+            errors = list(self._errors)
+        if any(sign in message.lower() for message in errors for sign in OUT_OF_MEMORY_SIGNS):
+            return OutOfMemoryError(f"{what}: TensorRT found no room on the device ({errors[0]})")
+        return BackendError(f"{what}: {errors[0] if errors else 'TensorRT did not say why'}; {advice}")
 
 
 class TensorRTLibrary:
@@ -150,17 +145,6 @@ class LayerRecorder:
         self.given = Profiler()
 
 
-def import_library(module: str, name: str, install: str) -> TensorRTLibrary:
-    """TensorRT, imported. Raises `BackendUnavailableError` where it or its libraries are missing."""
-    try:
-        found = import_module(module)
-    except (ImportError, OSError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
-            raise BackendUnavailableError(f"{name} is not installed: {install}") from None
-        raise BackendUnavailableError(f"{name} cannot be imported ({_short(str(error))}): {install}") from error
-    return TensorRTLibrary(found, name)
-
-
 def _logger(module: Any, messages: Messages) -> Any:
     class Logger(module.ILogger):  # type: ignore[misc]  # known only at run time
         def __init__(self) -> None:
@@ -173,7 +157,3 @@ def _logger(module: Any, messages: Messages) -> Any:
                 messages.add(msg)
 
     return Logger()
-
-
-def _short(text: str) -> str:
-    return " ".join(text.split())[:300].rstrip(". ;")

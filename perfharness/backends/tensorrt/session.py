@@ -8,23 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from perfharness.backends.base import (
-    Arrays,
-    BackendOptions,
-    DeviceTimer,
-    LayerTime,
-    Session,
-    checked_arrays,
-    checked_shapes,
-)
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, checked, runtime, threads_problem
+from perfharness.backends.base import BackendOptions, LayerTime, Shape
+from perfharness.backends.cuda_memory import BufferSession, CudaStream, checked, runtime
 from perfharness.backends.tensorrt.engine import (
     Engine,
     EngineSource,
     Profile,
-    Shape,
     ShapeRange,
     describe_profile,
     tensor_spec,
@@ -123,27 +113,26 @@ class CudaGraph:
             self._instance = None
 
 
-class TensorRTSession(Session):
+class TensorRTSession(BufferSession):
     """One context of an engine.
 
     Where the model is ONNX, its dimensions are open and no profile was given, `allocate` builds an engine for exactly
     the given shapes (or takes it from the cache).
     """
 
+    _stream: CudaStream
+
     def __init__(self, library: TensorRTLibrary, source: EngineSource, options: BackendOptions) -> None:
+        super().__init__(on_gpu=True)
         self._library, self._source = library, source
         self._has_graph = options.mode == "cudagraph"
-        self._stream: CudaStream | None = None
         self._loaded: LoadedEngine | None = None
         self._context: Any = None
         self._runtime_cache: Any = None
         self._graph: CudaGraph | None = None
-        self._buffers: dict[str, PairedBuffer] = {}
-        self._shapes: dict[str, Shape] = {}
         self._profile_index = 0
         self._settings: dict[str, str] = {}
         try:
-            self._stream = CudaStream()
             if not source.builds_for_shapes:
                 self._load(source.engine())
             specs = self._loaded or source.network
@@ -153,80 +142,33 @@ class TensorRTSession(Session):
             self.close()
             raise
 
-    def allocate(self, shapes: Mapping[str, Shape]) -> None:
+    def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Build if necessary, choose the profile, set shapes, allocate buffers, set their addresses."""
-        stream = self._open_stream()
-        whole = checked_shapes(self, shapes)
-        self._free_buffers()
-        loaded = self._engine_for(whole)
-        index = loaded.profile_for(whole)
+        loaded = self._engine_for(shapes)
+        index = loaded.profile_for(shapes)
         if index is None:
             ranges = " | ".join(map(describe_profile, loaded.profiles))
-            raise BackendError(f"no profile of {loaded.serialized.name} takes {whole}; it has: {ranges}")
+            raise BackendError(f"no profile of {loaded.serialized.name} takes {shapes}; it has: {ranges}")
         self._profile_index = index
         if self._context is None:
             cache = self._source.cache
             compiled = cache.read(cache.compiled_name(loaded.serialized.key)) if self._library.is_rtx else None
             self._context, self._runtime_cache = self._library.create_context(loaded.engine, compiled, self._has_graph)
-        shaped = whole | self._shaped(self._context, whole)
+        shaped = shapes | self._shaped(self._context, shapes)
         for spec in (*self.inputs, *self.outputs):
-            self._buffers[spec.name] = PairedBuffer(shaped[spec.name], spec.dtype)
+            self._buffer(spec, shaped[spec.name])
         self._address(self._context)
-        self._shapes = whole
         if self._has_graph and not self._library.is_rtx:
-            self._enqueue()  # shapes changed: execute once without a graph before the capture
-            stream.synchronize()
-            self._graph = CudaGraph(stream, self._enqueue)
+            self._enqueue(self._context)  # shapes changed: execute once without a graph before the capture
+            self.synchronize()
+            self._graph = CudaGraph(self._stream, lambda: self._enqueue(self._context))
         self._keep_information(loaded)
 
-    def write_inputs(self, arrays: Arrays) -> None:
-        """Fill the pinned buffers."""
-        checked_arrays(self, self._shapes, arrays)
-        for spec in self.inputs:
-            np.copyto(self._buffers[spec.name].host, arrays[spec.name])
-
-    def copy_in(self) -> None:
-        """Host to GPU, in the stream."""
-        stream = self._open_stream()
-        for spec in self.inputs:
-            self._buffer(spec.name).copy_in(stream)
-
-    def execute(self) -> None:
-        """One inference, in the stream."""
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate before a model is executed")
+    def _execute(self) -> None:
         if self._graph is not None:
             self._graph.launch()
         else:
-            self._enqueue()
-
-    def copy_out(self) -> None:
-        """GPU to host, in the stream."""
-        stream = self._open_stream()
-        for spec in self.outputs:
-            self._buffer(spec.name).copy_out(stream)
-
-    def synchronize(self) -> None:
-        """Wait for the stream."""
-        self._open_stream().synchronize()
-
-    def read_outputs(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the pinned buffers."""
-        if not self._shapes:
-            raise BackendError("nothing is allocated; allocate and execute before outputs are read")
-        return {spec.name: np.array(self._buffers[spec.name].host) for spec in self.outputs}
-
-    def device_timer(self) -> DeviceTimer | None:
-        """Events in the session's stream."""
-        return self._open_stream().timer()
-
-    def stream_pointer(self) -> int | None:
-        """Of the session's stream."""
-        return self._open_stream().pointer
-
-    def threads_problem(self) -> str | None:
-        """A problem with waiting for a stream, or None."""
-        return threads_problem()
+            self._enqueue(self._context)
 
     def settings(self) -> dict[str, str]:
         """Library, how the engine was built, its size, profile and layers."""
@@ -234,12 +176,10 @@ class TensorRTSession(Session):
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """By TensorRT's profiler, in a context of its own, so that the measured one never has a profiler."""
-        loaded, stream = self._loaded, self._open_stream()
-        if loaded is None or not self._shapes:
-            raise BackendError("nothing is allocated; allocate and write inputs before layers are timed")
+        assert self._loaded is not None
         recorder = LayerRecorder(self._library.module)
         try:
-            context, _ = self._library.create_context(loaded.engine, None, cuda_graph=False)
+            context, _ = self._library.create_context(self._loaded.engine, None, cuda_graph=False)
         except OutOfMemoryError as error:
             return f"there is no room for a second context with a profiler: {error}"
         self._shaped(context, self._shapes)
@@ -250,23 +190,26 @@ class TensorRTSession(Session):
             if index == 1:
                 recorder.milliseconds.clear()  # the first was a warm-up
             self._enqueue(context)
-            stream.synchronize()
+            self.synchronize()
         if not recorder.milliseconds:
             return f"{self._library.name} reported no layer to its profiler"
         return [LayerTime(name, total / rounds) for name, total in recorder.milliseconds.items()]
 
-    def close(self) -> None:
-        """Save RTX's compiled kernels, then free context, engine, buffers and stream."""
+    def _free(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+        super()._free()
+
+    def _release(self) -> None:
+        """Save RTX's compiled kernels, then free context, engine and stream."""
         if self._runtime_cache is not None and self._loaded is not None:
             cache = self._source.cache
             with suppress(BackendError):  # without the cache only time is lost
                 name = cache.compiled_name(self._loaded.serialized.key)
                 cache.keep(name, bytes(self._runtime_cache.serialize()))
-        self._free_buffers()
         self._unload()
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        super()._release()
 
     def _engine_for(self, shapes: Mapping[str, Shape]) -> LoadedEngine:
         """The engine in use, or one built for these shapes where engines depend on them."""
@@ -297,11 +240,11 @@ class TensorRTSession(Session):
 
     def _shaped(self, context: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Set profile and shapes of a context; returns the shapes of the outputs."""
-        messages, stream = self._library.messages, self._open_stream()
+        messages = self._library.messages
         messages.clear()
-        if not context.set_optimization_profile_async(self._profile_index, stream.pointer):
+        if not context.set_optimization_profile_async(self._profile_index, self._stream.pointer):
             raise messages.failure(f"profile {self._profile_index} could not be chosen", "build the engine again")
-        stream.synchronize()
+        self.synchronize()
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
                 raise messages.failure(f"input {name!r} cannot be {shape}", "give a shape that the engine takes")
@@ -317,11 +260,11 @@ class TensorRTSession(Session):
 
     def _address(self, context: Any) -> None:
         for name, buffer in self._buffers.items():
-            if not context.set_tensor_address(name, buffer.device_pointer):
+            if not context.set_tensor_address(name, buffer.pointer):
                 raise self._library.messages.failure(f"{name!r} did not take its buffer", "build the engine again")
 
-    def _enqueue(self, context: Any = None) -> None:
-        if not (context or self._context).execute_async_v3(self._open_stream().pointer):
+    def _enqueue(self, context: Any) -> None:
+        if not context.execute_async_v3(self._stream.pointer):
             raise self._library.messages.failure("the model could not be run", "allocate again, or other shapes")
 
     def _keep_information(self, loaded: LoadedEngine) -> None:
@@ -342,29 +285,6 @@ class TensorRTSession(Session):
         if isinstance(layers, list):
             self._settings["layers"] = str(len(layers))
         self._source.cache.keep(f"{loaded.serialized.key}.layers.json", text.encode())
-
-    def _buffer(self, name: str) -> PairedBuffer:
-        if name not in self._buffers:
-            raise BackendError("nothing is allocated; allocate before anything is copied")
-        return self._buffers[name]
-
-    def _open_stream(self) -> CudaStream:
-        if self._stream is None:
-            raise BackendError("the session is closed; load the model again")
-        return self._stream
-
-    def _free_buffers(self) -> None:
-        """Free what the rounds used, once nothing runs on it any more."""
-        if self._stream is not None and self._buffers:
-            with suppress(BackendError):  # after an error on the device nothing runs, and everything can be freed
-                self._stream.synchronize()
-        if self._graph is not None:
-            self._graph.close()
-            self._graph = None
-        self._shapes = {}
-        for buffer in self._buffers.values():
-            buffer.close()
-        self._buffers = {}
 
 
 def _distance(profile: Profile, shapes: Mapping[str, Shape]) -> float:

@@ -88,7 +88,7 @@ def _precision(spec: EngineSpec) -> Precision:
     source = model_source(spec.model)
     if spec.case.backend != "onnxruntime" or source.path is None:
         return "fp32"
-    from perfharness.backends.onnx_precision import model_precision
+    from perfharness.backends.onnx_files import model_precision
 
     return model_precision(str(source.path)) or "fp32"
 

@@ -1,0 +1,93 @@
+"""ONNX models: as users' functions return them, the precision in which they compute, the files of their weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from perfharness.backends.base import ModelSource
+from perfharness.backends.models import call_factory
+from perfharness.errors import BackendError
+from perfharness.model.bench import Precision
+
+QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "Integer", "QAttention", "QGemm")
+"""Operators of quantised models have one of these in their names."""
+
+
+def onnx_source(
+    model: ModelSource, backend: str, precision: Precision, takes: str, also: tuple[type, ...] = (), asked: str = ""
+) -> Any:
+    """The path of a model, its bytes, or an object of one of the types `also`, as file or function give it.
+
+    Args:
+        takes: what the function may return, for the message.
+        asked: backend for which the function is called, where it is another.
+    """
+    if model.path is not None:
+        return model.path
+    made = call_factory(model, asked or backend, precision)
+    if isinstance(made, str):
+        return Path(made)
+    if hasattr(made, "SerializeToString"):
+        made = made.SerializeToString()
+    if isinstance(made, (bytes, Path, *also)):
+        return made
+    raise BackendError(f"{model.factory} returned a {type(made).__name__} for {backend}; it must return {takes}")
+
+
+def model_precision(source: str | Path | bytes) -> Precision | None:
+    """Precision of a model, from its path or bytes.
+
+    int8 where it has operators of quantised models, else that of most of its weights' elements (those of inputs and
+    outputs where it has no weights); None where there are no floating-point values. Raises `BackendError`.
+    """
+    import onnx
+
+    try:
+        if isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+        else:
+            model = onnx.load_model(source, load_external_data=False)
+    except Exception as error:
+        raise BackendError(f"this is no ONNX model: {type(error).__name__}: {error}") from error
+    graph = model.graph
+    if any(sign in node.op_type for node in graph.node for sign in QUANTIZED):
+        return "int8"
+    kinds: dict[int, Precision] = {
+        onnx.TensorProto.FLOAT: "fp32",
+        onnx.TensorProto.FLOAT16: "fp16",
+        onnx.TensorProto.BFLOAT16: "bf16",
+    }
+    elements: Counter[int] = Counter()
+    for tensor in graph.initializer:
+        elements[tensor.data_type] += prod(tensor.dims)
+    if not kinds.keys() & elements.keys():
+        elements.update(value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
+    return next((kinds[kind] for kind, _ in elements.most_common() if kind in kinds), None)
+
+
+def onnx_weight_files(path: Path) -> list[Path]:
+    """Files next to an ONNX file that hold its weights."""
+    if not _holds(path, b"location"):  # the key that names such a file; to import onnx and parse a model takes seconds
+        return []
+    import onnx
+
+    model = onnx.load_model(str(path), load_external_data=False)
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / name for name in sorted(names)]
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(text) >= 0
