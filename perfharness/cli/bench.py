@@ -10,32 +10,14 @@ import typer
 from perfharness.cli.bench_options import (
     CASES,
     MEASURING,
+    PANELS,
+    RECOMMENDATION,
     RESULTS,
-    Backends,
-    Baseline,
-    CaseTimeout,
     Charts,
-    Device,
-    Gpu,
-    InputShape,
-    Iterations,
-    MaxEnergy,
-    MaxLatency,
-    MaxLoss,
-    MemoryBudget,
-    MemoryLimit,
-    Metric,
-    MetricDirection,
-    Models,
     OutputDir,
-    Passes,
-    Percentile,
-    Precisions,
-    RareHidden,
     Resume,
     RetryFailed,
     SuiteArgument,
-    Warmup,
     check_charts,
     check_retry,
     check_utf8,
@@ -45,8 +27,9 @@ from perfharness.cli.bench_options import (
     say,
     say_drawn,
     suite_options,
+    with_suite_options,
 )
-from perfharness.cli.help import FullSummaries, GroupedCommand
+from perfharness.cli.help import FullSummaries, GroupedCommand, HelpAll
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console
@@ -55,6 +38,9 @@ if TYPE_CHECKING:
     from perfharness.model.bench_search import TargetFigure
 
 RUN = "run"
+OF_THE_CASE = ("shape", "device", "gpu", "timeout")
+OF_BOTH = (*OF_THE_CASE, "model", "backend", "precision", "warmup", "iterations", "memory_limit", "passes")
+"""Options of a suite and of a sweep."""
 
 
 class DefaultsToRun(FullSummaries):
@@ -68,12 +54,6 @@ class DefaultsToRun(FullSummaries):
         return super().parse_args(ctx, args)
 
 
-class SweepCommand(RareHidden):
-    """`bench sweep`, whose --latency-percentile is that of its target."""
-
-    rare = RareHidden.rare - {"latency_percentile"}
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     verb = typer.Typer(
@@ -81,57 +61,19 @@ def register(app: typer.Typer) -> None:
         help="Models over backends, precisions and batch sizes: speed, memory, energy, accuracy.",
         context_settings=CONTEXT,
     )
-    verb.command(RUN, cls=RareHidden, context_settings=CONTEXT)(run)
-    verb.command("sweep", cls=SweepCommand, context_settings=CONTEXT)(sweep)
-    verb.command("start-up", cls=GroupedCommand, context_settings=CONTEXT)(start_up)
-    verb.command("show", cls=GroupedCommand, context_settings=CONTEXT)(show)
-    verb.command("merge", cls=GroupedCommand, context_settings=CONTEXT)(merge)
+    for name, function in {RUN: run, "sweep": sweep, "start-up": start_up, "show": show, "merge": merge}.items():
+        verb.command(name, cls=GroupedCommand, context_settings=CONTEXT)(function)
     app.add_typer(verb, name="bench")
 
 
+@with_suite_options(
+    *OF_BOTH, "batch_size", "equality", "cool_down", "cool_down_limit", "seed", "shuffle", "baseline",
+    *(name for name in PANELS[RECOMMENDATION] if name != "max_memory"), hides_rare=True,
+)  # fmt: skip
 def run(
     suite: SuiteArgument = None,
     output_dir: OutputDir = Path("bench_out"),
-    model: Models = None,
-    backend: Backends = None,
-    precision: Precisions = None,
-    batch_size: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-size",
-            metavar="N,…",
-            help="As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]",
-            rich_help_panel=CASES,
-        ),
-    ] = None,
-    shape: InputShape = None,
-    device: Device = None,
-    gpu: Gpu = None,
-    warmup: Warmup = None,
-    iterations: Iterations = None,
-    memory_limit: MemoryLimit = None,
-    passes: Passes = None,
-    equality: Annotated[
-        bool | None,
-        typer.Option(
-            "--equality/--no-equality",
-            help="Compare all outputs before any speed is measured.",
-            show_default=False,
-            rich_help_panel=MEASURING,
-        ),
-    ] = None,
-    timeout: CaseTimeout = None,
-    cool_down: Annotated[
-        float | None,
-        typer.Option("--cool-down", metavar="°C", help="Begin each case when the GPU is at most that warm."),
-    ] = None,
-    cool_down_limit: Annotated[
-        float | None, typer.Option("--cool-down-limit", metavar="S", help="Wait at most that long. [default: 300]")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the order of the cases. [default: 1]")] = None,
-    shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--in-order", help="[default: shuffle]", show_default=False)
-    ] = None,
+    *,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     dry_run: Annotated[
@@ -142,19 +84,14 @@ def run(
             rich_help_panel=RESULTS,
         ),
     ] = False,
-    baseline: Baseline = None,
-    max_latency_ms: MaxLatency = None,
-    latency_percentile: Percentile = None,
-    max_accuracy_loss: MaxLoss = None,
-    accuracy_metric: Metric = None,
-    accuracy_direction: MetricDirection = None,
-    max_energy_per_item_j: MaxEnergy = None,
     charts: Charts = None,
+    help_all: HelpAll = False,
+    **options: Any,
 ) -> None:
     """Measure a model over backends, modes, precisions and batch sizes, each case in a process of its own.
 
     Options override SUITE.toml. Those that are rarely needed (order, seed, time limit, cooling down, warm-up, other
-    constraints) are its keys, and listed in docs/reference/command-line.md.
+    constraints) are its keys; `perfharness bench run --help-all` shows them.
 
     Also: `perfharness bench sweep` (batch sizes until memory ends, or the largest within a latency target),
     `perfharness bench start-up` (cold and warm starts), `perfharness bench show DIR` (results again, under other
@@ -163,7 +100,7 @@ def run(
     Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or the suite was interrupted; 2 the suite
     is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
-    options = suite_options(locals())
+    del help_all
     from perfharness.analysis.bench_figures import gives_wrong_answers
     from perfharness.analysis.recommendation import is_any_unmet
     from perfharness.bench import load_suite, run_suite
@@ -173,7 +110,7 @@ def run(
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
 
-    made = load_suite(suite, options, equality=equality)
+    made = load_suite(suite, suite_options(options))
     check_retry(retry_failed=retry_failed, resume=resume)
     check_charts(charts)
     console, messages = Console(), Console(stderr=True)
@@ -197,12 +134,11 @@ def run(
     raise typer.Exit(exit_code(statuses, interrupted=not result.complete, check_failed=bad))
 
 
+@with_suite_options(*OF_BOTH, "instances", "streams", hides_rare=True)
 def sweep(
     suite: SuiteArgument = None,
     output_dir: OutputDir = Path("sweep_out"),
-    model: Models = None,
-    backend: Backends = None,
-    precision: Precisions = None,
+    *,
     smallest: Annotated[int, typer.Option("--smallest", min=1, help="Smallest batch size.", rich_help_panel=CASES)] = 1,
     largest: Annotated[int, typer.Option("--largest", min=1, help="Largest batch size.", rich_help_panel=CASES)] = 1024,
     latency_target: Annotated[
@@ -223,32 +159,11 @@ def sweep(
             rich_help_panel=CASES,
         ),
     ] = "p99",
-    memory_limit: MemoryLimit = None,
-    shape: InputShape = None,
-    device: Device = None,
-    gpu: Gpu = None,
-    warmup: Warmup = None,
-    iterations: Iterations = None,
-    passes: Passes = None,
-    instances: Annotated[
-        int | None,
-        typer.Option(
-            "--instances", min=2, help="So many processes of each case concurrently, too.", rich_help_panel=MEASURING
-        ),
-    ] = None,
-    streams: Annotated[
-        int | None,
-        typer.Option(
-            "--streams",
-            min=2,
-            help="So many sessions in one process, each with a stream and a thread, too.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = None,
-    timeout: CaseTimeout = None,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     charts: Charts = None,
+    help_all: HelpAll = False,
+    **options: Any,
 ) -> None:
     """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
 
@@ -258,7 +173,7 @@ def sweep(
     Exit codes: 0 done; 1 a case failed, or the sweep was interrupted; 2 the command line is wrong; 3 nothing could be
     measured, or no batch size is known to meet the target.
     """
-    options = suite_options({**locals(), "latency_percentile": None})
+    del help_all
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.cli.bench_progress import SweepProgress
@@ -269,7 +184,7 @@ def sweep(
     check_retry(retry_failed=retry_failed, resume=resume)
     if latency_percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
-    made = load_sweep(suite, options, smallest=smallest, target_ms=latency_target)
+    made = load_sweep(suite, suite_options(options), smallest=smallest, target_ms=latency_target)
     check_charts(charts)
     messages = Console(stderr=True)
     found = run_sweep(
@@ -296,6 +211,7 @@ def sweep(
     raise typer.Exit(exit_code(statuses, interrupted=not found.complete, check_failed=missed))
 
 
+@with_suite_options(*OF_THE_CASE)
 def start_up(
     output_dir: OutputDir = Path("startup_out"),
     model: Annotated[
@@ -304,20 +220,18 @@ def start_up(
     backend: Annotated[str, typer.Option("--backend", metavar="NAME[/MODE]", rich_help_panel=CASES)] = "",
     precision: Annotated[str, typer.Option("--precision", metavar="P", rich_help_panel=CASES)] = "fp32",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, rich_help_panel=CASES)] = 1,
+    *,
     count: Annotated[
         int,
         typer.Option("--count", min=1, help="Cold ones, and as many warm ones, in turn.", rich_help_panel=MEASURING),
     ] = 5,
-    shape: InputShape = None,
-    device: Device = None,
-    gpu: Gpu = None,
-    timeout: CaseTimeout = None,
+    **options: Any,
 ) -> None:
     """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
 
     Exit codes: 0 done; 1 interrupted, or a process failed; 3 there could be no cold ones.
     """
-    options = suite_options({**locals(), "batch_size": str(batch_size), "model": [model], "backend": [backend]})
+    case = {"models": [model], "backends": [backend], "precisions": [precision], "batch_sizes": [batch_size]}
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start
@@ -326,7 +240,7 @@ def start_up(
         raise UsageError("name one --model and one --backend, as --backend torch/eager")
     messages = Console(stderr=True)
     found = run_startup(
-        load_suite(None, options),
+        load_suite(None, {**case, **suite_options(options)}),
         output_dir,
         count,
         command=command_line(),
@@ -340,6 +254,7 @@ def start_up(
     raise typer.Exit(exit_code(statuses, interrupted=interrupted, check_failed=impossible))
 
 
+@with_suite_options("baseline", *PANELS[RECOMMENDATION])
 def show(
     folder: Annotated[
         Path,
@@ -347,29 +262,14 @@ def show(
             metavar="DIR", help="What `perfharness bench -o`, or `bench sweep -o`, wrote.", show_default=False
         ),
     ],
-    baseline: Baseline = None,
-    max_latency_ms: MaxLatency = None,
-    latency_percentile: Percentile = None,
-    max_memory: MemoryBudget = None,
-    max_accuracy_loss: MaxLoss = None,
-    accuracy_metric: Metric = None,
-    accuracy_direction: MetricDirection = None,
-    max_energy_per_item_j: MaxEnergy = None,
+    *,
     charts: Charts = None,
+    **options: Any,
 ) -> None:
     """Print the results of a suite again, under other constraints or against another baseline; or those of a sweep.
 
     Measures nothing. Exit codes: 0 printed; 3 printed, and no measured case meets the constraints.
     """
-    asked = {
-        "max_latency_ms": max_latency_ms,
-        "latency_percentile": latency_percentile,
-        "memory_limit": max_memory,
-        "max_accuracy_loss": max_accuracy_loss,
-        "accuracy_metric": accuracy_metric,
-        "accuracy_direction": accuracy_direction,
-        "max_energy_per_item_j": max_energy_per_item_j,
-    }
     from perfharness.analysis.recommendation import is_any_unmet
     from perfharness.bench import recommend_again
     from perfharness.bench.suite.store import is_sweep_folder, read_suite_result, read_sweep_result
@@ -377,20 +277,20 @@ def show(
     from perfharness.render.terminal.bench import print_suite
     from perfharness.render.terminal.sweep import print_sweep
 
+    check_charts(charts)
+    asked = {key.rpartition(".")[2]: value for key, value in suite_options(options).items()}
     console, messages = Console(), Console(stderr=True)
     place = folder if folder.is_dir() else folder.parent
     if is_sweep_folder(folder):
-        if baseline is not None or any(value is not None for value in asked.values()):
+        if asked:
             raise UsageError(f"{folder} holds a sweep, which has neither baseline nor constraints; leave them out")
         found = read_sweep_result(folder)
         print_sweep(console, found)
-        check_charts(charts)
         if charts:
             say_drawn(messages, lambda: sweep_pictures(found), place, SWEEP_PAGE)
         raise typer.Exit(EXIT_OK)
-    result = recommend_again(read_suite_result(folder), baseline=baseline, **asked)
+    result = recommend_again(read_suite_result(folder), **asked)
     print_suite(console, result)
-    check_charts(charts)
     if charts:
         say_drawn(messages, lambda: bench_pictures(result), place, BENCH_PAGE)
     raise typer.Exit(EXIT_CHECK_FAILED if is_any_unmet(result) else EXIT_OK)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperOption
 
-from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
+from perfharness.cli.settings import Verb, with_parameters
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.render.terminal.console import Console
 
@@ -30,73 +31,6 @@ SuiteArgument = Annotated[
     typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
 ]
 OutputDir = Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.", rich_help_panel=RESULTS)]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="A file, a SavedModel folder, or module:function. Again for more.",
-        rich_help_panel=CASES,
-    ),
-]
-Backends = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend",
-        metavar="NAME[/MODE]",
-        help="Again for more; NAME/all for all its modes.",
-        rich_help_panel=CASES,
-    ),
-]
-Precisions = Annotated[
-    str | None,
-    typer.Option(
-        "--precision", metavar="P,…", help="fp32, tf32, fp16, bf16, int8. [default: fp32]", rich_help_panel=CASES
-    ),
-]
-InputShape = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=DIMxDIM…",
-        help="Of an input that the model leaves open, as image=batchx3x224x224. Again for more.",
-        rich_help_panel=CASES,
-    ),
-]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="auto|cpu|cuda", help="[default: auto]", rich_help_panel=CASES)
-]
-Gpu = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="GPU", help="UUID or index. [default: the first]", rich_help_panel=CASES),
-]
-Warmup = Annotated[
-    int | None,
-    typer.Option("--warmup", min=0, help="Iterations before the timed ones. [default: 50]", rich_help_panel=MEASURING),
-]
-Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, help="Timed iterations of a case. [default: 1000]", rich_help_panel=MEASURING),
-]
-MemoryLimit = Annotated[
-    str | None,
-    typer.Option(
-        "--memory-limit", metavar="SIZE", help="No case may take more, as 12GB; enforced.", rich_help_panel=MEASURING
-    ),
-]
-Passes = Annotated[
-    str | None,
-    typer.Option(
-        "--passes",
-        metavar="PASS,…",
-        help="latency, telemetry, layers, instances, streams, stages. [default: latency,telemetry]",
-        rich_help_panel=MEASURING,
-    ),
-]
-CaseTimeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="S", help="Of a process. [default: 1800]", rich_help_panel=MEASURING),
-]
 Resume = Annotated[
     bool,
     typer.Option(
@@ -107,7 +41,12 @@ Resume = Annotated[
 ]
 RetryFailed = Annotated[
     bool,
-    typer.Option("--retry-failed", help="With --resume: run everything again that is not ok.", rich_help_panel=RESULTS),
+    typer.Option(
+        "--retry-failed",
+        help="With --resume: run everything again that is not ok.",
+        rich_help_panel=RESULTS,
+        hidden=True,
+    ),
 ]
 Charts = Annotated[
     bool | None,
@@ -118,130 +57,6 @@ Charts = Annotated[
         rich_help_panel=RESULTS,
     ),
 ]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        "--baseline",
-        metavar="CELL",
-        help="What speed-ups are against: BACKEND[/MODE][/PRECISION]. [default: the first]",
-        rich_help_panel=RESULTS,
-    ),
-]
-MaxLatency = Annotated[
-    float | None,
-    typer.Option(
-        "--max-latency-ms",
-        metavar="MS",
-        help="Recommend only what is at most that slow.",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-MaxLoss = Annotated[
-    float | None,
-    typer.Option(
-        "--max-accuracy-loss",
-        metavar="X",
-        help="Recommend only what loses at most that.",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-MemoryBudget = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        help="Recommend only what takes at most that, as 12GB.",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-Percentile = Annotated[
-    str | None,
-    typer.Option(
-        "--latency-percentile",
-        metavar="P",
-        help="Of --max-latency-ms: p50, p90, p95 or p99. [default: p95]",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        "--accuracy-metric",
-        metavar="NAME",
-        help="Of --max-accuracy-loss. [default: cosine]",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-MetricDirection = Annotated[
-    str | None,
-    typer.Option(
-        "--accuracy-direction",
-        metavar="higher|lower",
-        help="Which values of --accuracy-metric are better, where it is your own.",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-MaxEnergy = Annotated[
-    float | None,
-    typer.Option(
-        "--max-energy-per-item-j",
-        metavar="J",
-        help="Recommend only what takes at most that.",
-        rich_help_panel=RECOMMENDATION,
-    ),
-]
-
-RARE = frozenset(
-    {
-        "warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "retry_failed", "baseline",
-        "latency_percentile", "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j",
-    }
-)  # fmt: skip
-"""Parameters that the help of `bench run` leaves out: keys of SUITE.toml, or options of `bench show`."""
-
-
-class RareHidden(GroupedCommand):
-    """A command whose rare options are taken, and not in its help."""
-
-    rare = RARE
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for parameter in self.params:
-            if parameter.name in self.rare and isinstance(parameter, TyperOption):
-                parameter.hidden = True
-
-
-SUITE_KEYS = {
-    "model": ("models",), "backend": ("backends",), "precision": ("precisions",), "batch_size": ("batch_sizes",),
-    "shape": ("shapes",), "device": ("device",), "gpu": ("run.gpu",), "baseline": ("baseline",),
-    "warmup": ("latency.warmup",), "iterations": ("latency.iterations",),
-    "passes": ("measure.passes",), "instances": ("measure.instances",), "streams": ("measure.streams",),
-    "memory_limit": ("measure.memory_limit", "constraints.memory_limit"),
-    "timeout": ("run.timeout_s",), "cool_down": ("run.cool_down_c",), "cool_down_limit": ("run.cool_down_limit_s",),
-    "seed": ("run.seed",), "shuffle": ("run.shuffle",),
-    "max_latency_ms": ("constraints.max_latency_ms",), "latency_percentile": ("constraints.latency_percentile",),
-    "max_accuracy_loss": ("constraints.max_accuracy_loss",), "accuracy_metric": ("constraints.accuracy_metric",),
-    "accuracy_direction": ("constraints.accuracy_direction",),
-    "max_energy_per_item_j": ("constraints.max_energy_per_item_j",),
-}  # fmt: skip
-"""Parameter of a verb -> keys of a suite, as `bench.load_suite` takes them."""
-
-
-def suite_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a verb as keys of a suite, without those that were not given. Raises `UsageError`."""
-    read = {"precision": words_of, "passes": words_of, "batch_size": batch_sizes_of, "shape": shapes_of}
-    given = {name: value for name, value in parameters.items() if name in SUITE_KEYS and value is not None}
-    return {
-        key: read[name](value) if name in read else value for name, value in given.items() for key in SUITE_KEYS[name]
-    }
-
-
-def check_utf8(arguments: Sequence[str]) -> None:
-    """Refuse what no JSON could name, before anything is measured. Raises `UsageError`."""
-    for what in (*arguments, str(Path.cwd())):
-        if (shown := what.encode("utf-8", "backslashreplace").decode()) != what:
-            raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
 
 
 def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
@@ -256,19 +71,138 @@ def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
     return found
 
 
-def words_of(text: str) -> list[str]:
-    """`a,b` -> ["a", "b"]."""
-    return list(split_commas(text))
-
-
 def batch_sizes_of(text: str) -> list[int] | str:
     """Numbers, or a range for the suite to read. Raises `UsageError`."""
-    parts = words_of(text)
-    if re.fullmatch(r"\d+\.\.\d+", text):
+    if re.fullmatch(r"\\d+\\.\\.\\d+", text):
         return text
+    parts = split_commas(text)
     if not parts or not all(part.isdigit() for part in parts):
         raise UsageError(f"--batch-size {text}: must be numbers, as in 1,8,32, or a range, as in 1..64")
     return [int(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class SuiteOption:
+    """An option that sets a key of a suite.
+
+    Args:
+        key: as `bench.load_suite` takes it.
+        value: its placeholder; None: of its kind. Of a flag what switches it off.
+    """
+
+    key: str
+    kind: Any
+    value: str | None
+    help: str
+
+    def parameter(self, name: str, panel: str | None, *, hidden: bool) -> inspect.Parameter:
+        """The parameter of a verb; None where it is not given."""
+        flag = f"--{name.replace('_', '-')}"
+        is_flag = self.kind is bool
+        info = typer.Option(
+            f"{flag}/{self.value}" if is_flag else flag,
+            help=self.help,
+            metavar=None if is_flag else self.value,
+            rich_help_panel=panel,
+            hidden=hidden,
+            show_default=False,
+        )
+        annotation = Annotated[self.kind | None, info]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+_MODEL = "A file, a SavedModel folder, or module:function. Again for more."
+_SHAPE = "Of an input that the model leaves open, as image=batchx3x224x224. Again for more."
+_PASSES = "latency, telemetry, layers, instances, streams, stages. [default: latency,telemetry]"
+_STREAMS = "So many sessions in one process, each with a stream and a thread, too."
+_BASELINE = "What speed-ups are against: BACKEND[/MODE][/PRECISION]. [default: the first]"
+_OWN_METRIC = "Which values of --accuracy-metric are better, where it is your own."
+_AT_MOST = "Recommend only what takes at most that."
+PANELS: dict[str | None, dict[str, SuiteOption]] = {
+    CASES: {
+        "model": SuiteOption("models", list[str], "MODEL", _MODEL),
+        "backend": SuiteOption("backends", list[str], "NAME[/MODE]", "Again for more; NAME/all for all its modes."),
+        "precision": SuiteOption("precisions", str, "P,…", "fp32, tf32, fp16, bf16, int8. [default: fp32]"),
+        "batch_size": SuiteOption("batch_sizes", str, "N,…", "As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]"),
+        "shape": SuiteOption("shapes", list[str], "NAME=DIMxDIM…", _SHAPE),
+        "device": SuiteOption("device", str, "auto|cpu|cuda", "[default: auto]"),
+        "gpu": SuiteOption("run.gpu", str, "GPU", "UUID or index. [default: the first]"),
+    },
+    MEASURING: {
+        "warmup": SuiteOption("latency.warmup", int, None, "Iterations before the timed ones. [default: 50]"),
+        "iterations": SuiteOption("latency.iterations", int, None, "Timed iterations of a case. [default: 1000]"),
+        "memory_limit": SuiteOption("measure.memory_limit", str, "SIZE", "No case may take more, as 12GB; enforced."),
+        "passes": SuiteOption("measure.passes", str, "PASS,…", _PASSES),
+        "instances": SuiteOption("measure.instances", int, None, "So many processes of each case concurrently, too."),
+        "streams": SuiteOption("measure.streams", int, None, _STREAMS),
+        "equality": SuiteOption("equality", bool, "--no-equality", "Compare all outputs before any speed is measured."),
+        "timeout": SuiteOption("run.timeout_s", float, "S", "Of a process. [default: 1800]"),
+    },
+    None: {
+        "cool_down": SuiteOption("run.cool_down_c", float, "°C", "Begin each case when the GPU is at most that warm."),
+        "cool_down_limit": SuiteOption("run.cool_down_limit_s", float, "S", "Wait at most that long. [default: 300]"),
+        "seed": SuiteOption("run.seed", int, None, "Of the order of the cases. [default: 1]"),
+        "shuffle": SuiteOption("run.shuffle", bool, "--in-order", "[default: shuffle]"),
+    },
+    RESULTS: {"baseline": SuiteOption("baseline", str, "CELL", _BASELINE)},
+    RECOMMENDATION: {
+        "max_latency_ms": SuiteOption(
+            "constraints.max_latency_ms", float, "MS", "Recommend only what is at most that slow."
+        ),
+        "latency_percentile": SuiteOption(
+            "constraints.latency_percentile", str, "P", "Of --max-latency-ms: p50, p90, p95 or p99. [default: p95]"
+        ),
+        "max_memory": SuiteOption("constraints.memory_limit", str, "SIZE", f"{_AT_MOST[:-1]}, as 12GB."),
+        "max_accuracy_loss": SuiteOption(
+            "constraints.max_accuracy_loss", float, "X", "Recommend only what loses at most that."
+        ),
+        "accuracy_metric": SuiteOption(
+            "constraints.accuracy_metric", str, "NAME", "Of --max-accuracy-loss. [default: cosine]"
+        ),
+        "accuracy_direction": SuiteOption("constraints.accuracy_direction", str, "higher|lower", _OWN_METRIC),
+        "max_energy_per_item_j": SuiteOption("constraints.max_energy_per_item_j", float, "J", _AT_MOST),
+    },
+}
+RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile",
+        "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"}  # fmt: skip
+"""Options that the help of `bench run` and `bench sweep` leaves out: keys of SUITE.toml, or options of `bench show`."""
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "precisions": split_commas,
+    "measure.passes": split_commas,
+    "batch_sizes": batch_sizes_of,
+    "shapes": shapes_of,
+}
+"""How the text of an option is read, by its key."""
+
+
+def with_suite_options(*names: str, hides_rare: bool = False) -> Callable[[Verb], Verb]:
+    """Give a verb these options, in place of its `**options`."""
+    return with_parameters(
+        [
+            option.parameter(name, panel, hidden=hides_rare and name in RARE)
+            for panel, options in PANELS.items()
+            for name, option in options.items()
+            if name in names
+        ]
+    )
+
+
+def suite_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as keys of a suite, without those that were not given. Raises `UsageError`."""
+    keys = {name: option.key for options in PANELS.values() for name, option in options.items()}
+    found = {keys[name]: value for name, value in given.items() if value is not None}
+    found = {key: READ[key](value) if key in READ else value for key, value in found.items()}
+    if "measure.memory_limit" in found:
+        found["constraints.memory_limit"] = found["measure.memory_limit"]
+    return found
+
+
+def check_utf8(arguments: Sequence[str]) -> None:
+    """Refuse what no JSON could name, before anything is measured. Raises `UsageError`."""
+    for what in (*arguments, str(Path.cwd())):
+        if (shown := what.encode("utf-8", "backslashreplace").decode()) != what:
+            raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
 
 
 def check_retry(*, retry_failed: bool, resume: bool) -> None:

@@ -13,13 +13,13 @@ from perfharness.cli.bench_options import (
     MEASURING,
     RESULTS,
     OutputDir,
-    RareHidden,
     check_utf8,
     command_line,
     exit_code,
     say,
     say_drawn,
 )
+from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console
@@ -47,7 +47,7 @@ _of_engines, _of_data = partial(_option, "Engines"), partial(_option, "Images an
 _of_measuring, _of_results = partial(_option, MEASURING), partial(_option, RESULTS)
 
 
-class ManyValues(RareHidden):
+class ManyValues(GroupedCommand):
     """Options that take all that follows up to the next option: `--engines a b c`."""
 
     rare = frozenset(
@@ -57,6 +57,11 @@ class ManyValues(RareHidden):
         }
     )  # fmt: skip
     many = ("--engines", "--backends", "--metric")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            parameter.hidden = parameter.hidden or parameter.name in self.rare  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option's name before each of its values."""

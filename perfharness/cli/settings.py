@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -17,7 +17,13 @@ Verb = Callable[..., None]
 
 def with_settings(*models: type[BaseModel]) -> Callable[[Verb], Verb]:
     """Give a verb an option for each setting of the models, in place of its `**settings`."""
-    made = [_parameter(name, option, model) for model in models for name, option in options_of(model).items()]
+    return with_parameters(
+        [_parameter(name, option, model) for model in models for name, option in options_of(model).items()]
+    )
+
+
+def with_parameters(made: Sequence[inspect.Parameter]) -> Callable[[Verb], Verb]:
+    """Give a verb these parameters, in place of its `**`; they follow its positional ones."""
 
     def decorate(verb: Verb) -> Verb:
         own = [

@@ -36,9 +36,9 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, e
 
     Args:
         path: a TOML file; None: the options name models and backends.
-        options: `models` and `backends` (lists of names), `shapes` of inputs by name, any other key of a suite, those
-            of a table as `table.key`; None: not given.
-        equality: whether outputs are compared; None: as in the file.
+        options: `models` and `backends` (lists of names), `shapes` of inputs by name, `equality` (whether outputs are
+            compared), any other key of a suite, those of a table as `table.key`; None: not given.
+        equality: as the option.
 
     Raises `UsageError` with one line for each thing that is wrong.
     """
@@ -46,7 +46,7 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, e
     if path is None and not (given.get("models") or given.get("backends")):
         raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
     content: dict[str, Any] = read_suite(path) if path is not None else {"folder": Path.cwd()}
-    shapes = given.pop("shapes", None)
+    shapes, equality = given.pop("shapes", None), given.pop("equality", equality)
     for key, value in given.items():
         table, dot, name = key.rpartition(".")
         if key in ("models", "backends"):
