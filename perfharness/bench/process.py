@@ -40,83 +40,9 @@ NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA
 """What libraries write to stderr before they abort for lack of memory, instead of raising."""
 
 
-def case_outcome(
-    folder: Path,
-    case: BenchCase,
-    return_code: int | None,
-    *,
-    timed_out_s: float | None = None,
-    result_type: type[CaseResult] = CaseResult,
-) -> CaseResult:
-    """The result of a case.
-
-    Args:
-        folder: of the case; the end of its log has the reason of a crash.
-        return_code: of its process as `subprocess` has it, less the signal's number; None: it was never started.
-        timed_out_s: the time limit that was exceeded; None: it was not.
-        result_type: of `result.json` and of the return value.
-
-    Figures measured before a crash are kept; the status reports the crash.
-    """
-    try:
-        result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
-    except (OSError, ValidationError):
-        result = result_type(case=case, status="failed")
-    state = _state(folder)
-    if return_code is None:
-        return result.model_copy(update={"status": "not-run", "reason": "it was not started"})
-    if timed_out_s is not None:
-        reason = f"it had not ended after {timed_out_s:g} s{_while(state)}; allow more, or ask for less"
-        return result.model_copy(update={"status": "timeout", "reason": reason})
-    if state is not None and state.status is not None:
-        return result.model_copy(update={"status": state.status, "reason": state.reason})
-    status, reason = _crash(return_code, state, log_tail(folder / STDERR_LOG, SEARCHED_LINES))
-    return result.model_copy(update={"status": status, "reason": reason})
-
-
-def has_reported(folder: Path) -> bool:
-    """Whether the process of a case reported its outcome."""
-    state = _state(folder)
-    return state is not None and state.status is not None
-
-
-def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Raw values of a case by name (`ARRAYS`); without those that were not measured or cannot be read."""
-    found = {}
-    for name in ARRAYS:
-        with suppress(OSError, ValueError):
-            found[name] = np.load(folder / ARRAYS_FOLDER / f"{name}.npy", allow_pickle=False)
-    return found
-
-
-def _state(folder: Path) -> CaseState | None:
-    try:
-        return CaseState.model_validate_json((folder / STATUS_NAME).read_text())
-    except (OSError, ValidationError):
-        return None
-
-
-def _crash(return_code: int, state: CaseState | None, stderr: str) -> tuple[CaseStatus, str]:
-    said = last_lines(stderr)
-    status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
-    if return_code >= 0:
-        return status, f"its process ended with exit code {return_code}{_while(state)}{said}"
-    name = signal_name(-return_code)
-    hint = (
-        "; the kernel ends a process so when the machine has no memory left (its log tells)"
-        if name == "SIGKILL"
-        else ""
-    )
-    return status, f"its process was ended by {name}{_while(state)}{hint}{said}"
-
-
-def _while(state: CaseState | None) -> str:
-    return "" if state is None else f" while in {state.doing}"
-
-
 @dataclass(frozen=True)
 class CaseEnd:
-    """How the process ended.
+    """How the process of a case ended.
 
     Args:
         return_code: as `subprocess` has it, less the number of a signal; None: it was never started.
@@ -147,36 +73,71 @@ def result_of(
     end: CaseEnd,
     case: BenchCase,
     folder: Path,
-    timeout_s: float | None,
+    timeout_s: float | None = None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """The result of a case whose process has ended; `timeout_s` is its time limit."""
-    late = timeout_s if end.timed_out else None
-    found = case_outcome(folder, case, end.return_code, timed_out_s=late, result_type=result_type)
-    return found if end.reason is None else found.model_copy(update={"reason": end.reason})
+    """The result of a case whose process has ended. Figures measured before a crash are kept.
+
+    Args:
+        timeout_s: its time limit.
+        result_type: of `result.json` and of the return value.
+    """
+    try:
+        result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
+    except (OSError, ValidationError):
+        result = result_type(case=case, status="failed")
+    status, reason = _status(end, folder, timeout_s)
+    return result.model_copy(update={"status": status, "reason": reason})
 
 
-def run_process(
-    spec: CaseSpec,
-    folder: Path,
-    interrupts: Interrupts,
-    *,
-    timeout_s: float | None,
-    poll: Callable[[], None] = lambda: None,
-    patience: Patience | None = None,
-    entry: str = CASE_ENTRY,
-) -> CaseEnd:
+def _status(end: CaseEnd, folder: Path, timeout_s: float | None) -> tuple[CaseStatus, str | None]:
+    if end.return_code is None:
+        return "not-run", end.reason or "it was not started"
+    state = _state(folder)
+    doing = "" if state is None else f" while in {state.doing}"
+    if end.timed_out:
+        return "timeout", f"it had not ended after {timeout_s:g} s{doing}; allow more, or ask for less"
+    if state is not None and state.status is not None:
+        return state.status, state.reason
+    stderr = log_tail(folder / STDERR_LOG, SEARCHED_LINES)
+    status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
+    if end.signal is None:
+        return status, f"its process ended with exit code {end.return_code}{doing}{last_lines(stderr)}"
+    hint = "; the kernel ends a process so when the machine has no memory left (its log tells)"
+    hint = hint if end.signal == "SIGKILL" else ""
+    return status, f"its process was ended by {end.signal}{doing}{hint}{last_lines(stderr)}"
+
+
+def has_reported(folder: Path) -> bool:
+    """Whether the process of a case reported its outcome."""
+    state = _state(folder)
+    return state is not None and state.status is not None
+
+
+def _state(folder: Path) -> CaseState | None:
+    with suppress(OSError, ValidationError):
+        return CaseState.model_validate_json((folder / STATUS_NAME).read_text())
+    return None
+
+
+def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Raw values of a case by name (`ARRAYS`); without those that were not measured or cannot be read."""
+    found = {}
+    for name in ARRAYS:
+        with suppress(OSError, ValueError):
+            found[name] = np.load(folder / ARRAYS_FOLDER / f"{name}.npy", allow_pickle=False)
+    return found
+
+
+def run_process(spec: CaseSpec, folder: Path, interrupts: Interrupts, **how: Any) -> CaseEnd:
     """Run a case in `folder`, which is created; its `spec.json` and logs are there afterwards.
 
     It sees only the case's GPU, or none, and ends with this process.
 
     Args:
-        timeout_s: of the whole process; None: as long as it takes.
-        poll: called about 20 times a second.
-        entry: the module that measures.
+        how: as in `run_processes`.
     """
-    (end,) = run_processes([spec], [folder], interrupts, timeout_s=timeout_s, poll=poll, patience=patience, entry=entry)
-    return end
+    return run_processes([spec], [folder], interrupts, **how)[0]
 
 
 def run_processes(
@@ -187,24 +148,25 @@ def run_processes(
     timeout_s: float | None = None,
     barrier_timeout_s: float | None = None,
     poll: Callable[[], None] = lambda: None,
-    patience: Patience | None = None,
     entry: str = CASE_ENTRY,
 ) -> list[CaseEnd]:
     """Run several cases concurrently, in folders of one parent.
 
     Args:
+        timeout_s: of a whole process; None: as long as it takes.
         barrier_timeout_s: how long the first process at its timed rounds waits for the others; None: it does not wait.
+        poll: called about 20 times a second.
+        entry: the module that measures.
     """
+    pairs = list(zip(specs, folders, strict=True))
     group = ProcessGroup(
-        tuple(
-            _process(number, spec, folder, entry)
-            for number, (spec, folder) in enumerate(zip(specs, folders, strict=True))
-        ),
+        tuple(_process(number, spec, folder, entry) for number, (spec, folder) in enumerate(pairs)),
         timeout_s=timeout_s,
         barrier_timeout_s=barrier_timeout_s,
     )
-    observer = _SpecWriter(specs, folders, poll)
-    supervisor = Supervisor(group, folders[0].parent, new_run_id(), interrupts, observer, patience or Patience())
+    supervisor = Supervisor(
+        group, folders[0].parent, new_run_id(), interrupts, _SpecWriter(specs, folders, poll), Patience()
+    )
     endings = supervisor.run()
     for folder in folders:
         (folder / TRACER_LOG).unlink(missing_ok=True)
@@ -219,19 +181,16 @@ def _process(number: int, spec: CaseSpec, folder: Path, entry: str) -> ProcessSp
 
 
 def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
-    status = ending.process.status
+    status, interrupted = ending.process.status, ending.stopped == "interrupted"
     if status.pid is None:
-        return CaseEnd(
-            None,
-            interrupted=ending.stopped == "interrupted",
-            reason=status.not_started or "its supervisor ended before it was started",
-        )
+        reason = status.not_started or "its supervisor ended before it was started"
+        return CaseEnd(None, interrupted=interrupted, reason=reason)
     ended = status.ended or {}
     code, number = ended.get("exit_code"), ended.get("signal")
     return CaseEnd(
         return_code=code if code is not None else -(number or 9),  # its supervisor was killed with it
         timed_out=ending.stopped == "timeout",
-        interrupted=ending.stopped == "interrupted",
+        interrupted=interrupted,
         started_unix_ns=status.start_unix_ns,
         duration_s=ended["duration_ns"] / 1e9 if ended else None,
         max_rss_bytes=ended.get("max_rss_bytes"),
@@ -246,7 +205,6 @@ class _SpecWriter(Observer):
     specs: Sequence[CaseSpec]
     folders: Sequence[Path]
     on_poll: Callable[[], None]
-    clock_ns: Callable[[], int] = time.time_ns
     _waiting: list[tuple[RunningProcess, CaseSpec, Path]] = field(default_factory=list, init=False)
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
@@ -259,6 +217,6 @@ class _SpecWriter(Observer):
         for one in [one for one in self._waiting if one[0].status.ready]:
             self._waiting.remove(one)
             _, spec, folder = one
-            spec = spec.model_copy(update={"spawned_unix_ns": self.clock_ns()})
+            spec = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
             (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
         self.on_poll()

@@ -9,11 +9,12 @@
 - `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter only if requested;
 - `files.json`: the files it has open or mapped, for a start with a cold file cache.
 
-`perfharness.bench.process.case_outcome` combines them into a `CaseResult`, however the process ended.
+`perfharness.bench.process.result_of` combines them into a `CaseResult`, however the process ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +46,9 @@ ARRAYS = {
 BATCH = "batch"
 """Name of the dimension that the batch size stands for."""
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-EXIT_UNAVAILABLE, EXIT_OUT_OF_MEMORY, EXIT_MEMORY_LIMIT = 10, 11, 12
-"""Exit codes of the process of a case; they correspond to `CaseState.status`."""
+EXIT_USAGE = 2
+EXITS: Mapping[CaseStatus, int] = {"ok": 0, "failed": 1, "unavailable": 10, "out-of-memory": 11, "memory-limit": 12}
+"""Exit codes of the process of a case, by `CaseState.status`."""
 
 
 class _Model(BaseModel):

@@ -272,7 +272,7 @@ def show(
     """
     from perfharness.analysis.recommendation import is_any_unmet
     from perfharness.bench import recommend_again
-    from perfharness.bench.suite.store import is_sweep_folder, read_suite_result, read_sweep_result
+    from perfharness.bench.suite.store import SUITE, SWEEP
     from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
     from perfharness.render.terminal.bench import print_suite
     from perfharness.render.terminal.sweep import print_sweep
@@ -281,15 +281,15 @@ def show(
     asked = {key.rpartition(".")[2]: value for key, value in suite_options(options).items()}
     console, messages = Console(), Console(stderr=True)
     place = folder if folder.is_dir() else folder.parent
-    if is_sweep_folder(folder):
+    if SWEEP.is_in(folder):
         if asked:
             raise UsageError(f"{folder} holds a sweep, which has neither baseline nor constraints; leave them out")
-        found = read_sweep_result(folder)
+        found = SWEEP.read(folder)
         print_sweep(console, found)
         if charts:
             say_drawn(messages, lambda: sweep_pictures(found), place, SWEEP_PAGE)
         raise typer.Exit(EXIT_OK)
-    result = recommend_again(read_suite_result(folder), **asked)
+    result = recommend_again(SUITE.read(folder), **asked)
     print_suite(console, result)
     if charts:
         say_drawn(messages, lambda: bench_pictures(result), place, BENCH_PAGE)

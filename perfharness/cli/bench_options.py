@@ -73,7 +73,7 @@ def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
 
 def batch_sizes_of(text: str) -> list[int] | str:
     """Numbers, or a range for the suite to read. Raises `UsageError`."""
-    if re.fullmatch(r"\\d+\\.\\.\\d+", text):
+    if re.fullmatch(r"\d+\.\.\d+", text):
         return text
     parts = split_commas(text)
     if not parts or not all(part.isdigit() for part in parts):
@@ -107,8 +107,8 @@ class SuiteOption:
             hidden=hidden,
             show_default=False,
         )
-        annotation = Annotated[self.kind | None, info]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        kind = self.kind | None
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info])
 
 
 _MODEL = "A file, a SavedModel folder, or module:function. Again for more."

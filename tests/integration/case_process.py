@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from perfharness.bench.process import case_outcome
+from perfharness.bench.process import CaseEnd, result_of
 from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
 from perfharness_launcher.processes.spawn import STDERR_LOG
@@ -30,4 +30,4 @@ def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ:
             stdout=log, stderr=log, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
         )  # fmt: skip
     print((folder / STDERR_LOG).read_text(errors="replace"))  # seen where the test fails
-    return case_outcome(folder, spec.case, done.returncode), done.returncode
+    return result_of(CaseEnd(done.returncode), spec.case, folder), done.returncode

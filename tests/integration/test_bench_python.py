@@ -8,7 +8,7 @@ import pytest
 
 from perfharness.bench import load_suite, load_sweep, merge_results, recommend_again, run_startup, run_suite, run_sweep
 from perfharness.bench.suite.case_run import BenchObserver
-from perfharness.bench.suite.store import read_suite_result, read_sweep_result
+from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
@@ -44,7 +44,7 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
     seen, out = Seen(), tmp_path / "out"
     suite = load_suite(None, {**options, "batch_sizes": [1, 2], "constraints.max_latency_ms": 100.0})
     found = run_suite(suite, out, observer=seen, command=["by hand"])
-    assert found == read_suite_result(out)
+    assert found == SUITE.read(out)
     assert [case.status for case in found.cases] == ["ok", "ok"]
     assert (found.command, found.complete, found.settings["latency.iterations"]) == (["by hand"], True, 40)
     assert sorted(seen.started_cases) == sorted(case.case.case_id for case in found.cases)
@@ -64,7 +64,7 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
 def test_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
     seen, out = Seen(), tmp_path / "out"
     found = run_sweep(load_sweep(None, options), out, largest=4, observer=seen)
-    assert found == read_sweep_result(out)
+    assert found == SWEEP.read(out)
     assert (found.cells[0].batch_sizes, found.complete) == ([1, 2, 4], True)
     again = Seen()
     assert run_sweep(load_sweep(None, options), out, largest=4, resume=True, observer=again).cells == found.cells

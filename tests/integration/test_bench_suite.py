@@ -268,7 +268,7 @@ def test_flags_without_a_file_and_a_dry_run(tmp_path: Path) -> None:
     assert "name a suite (perfharness bench suite.toml), or --model and --backend" in nothing.stderr
     bad = bench(*flags, "--memory-limit", "12 apples")
     assert bad.returncode == 2
-    assert "is no size" in bad.stderr
+    assert "`measure.memory_limit`: could not interpret byte unit: apples (it is '12 apples')" in bad.stderr
     assert bench(*flags, "--batch-size", "x").returncode == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench.process import case_outcome, read_arrays
+from perfharness.bench.process import CaseEnd, read_arrays, result_of
 from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
 from perfharness.bench.suite.startup import make_cold
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
@@ -107,7 +107,7 @@ def leave(folder: Path, *, doing: str = "latency", status: Any = None) -> None:
 def test_a_process_that_did_not_come_to_its_end(tmp_path: Path, code: int, stderr: str, status: str, says: str) -> None:
     leave(tmp_path)
     (tmp_path / STDERR_LOG).write_text(stderr)
-    found = case_outcome(tmp_path, CASE, code)
+    found = result_of(CaseEnd(code), CASE, tmp_path)
     assert found.status == status
     assert found.reason is not None
     assert says in found.reason
@@ -116,18 +116,18 @@ def test_a_process_that_did_not_come_to_its_end(tmp_path: Path, code: int, stder
 
 def test_its_own_word_counts_more_than_its_exit_code(tmp_path: Path) -> None:
     leave(tmp_path, status="memory-limit")
-    assert case_outcome(tmp_path, CASE, -9).status == "memory-limit"
+    assert result_of(CaseEnd(-9), CASE, tmp_path).status == "memory-limit"
 
 
 def test_other_ends(tmp_path: Path) -> None:
-    assert case_outcome(tmp_path, CASE, None).status == "not-run"
+    assert result_of(CaseEnd(None), CASE, tmp_path).status == "not-run"
     leave(tmp_path)
-    late = case_outcome(tmp_path, CASE, -9, timed_out_s=5)
+    late = result_of(CaseEnd(-9, timed_out=True), CASE, tmp_path, 5)
     assert late.status == "timeout"
     assert late.reason == "it had not ended after 5 s while in latency; allow more, or ask for less"
     (tmp_path / RESULT_NAME).write_text("{")
     (tmp_path / STATUS_NAME).write_text("")
-    broken = case_outcome(tmp_path, CASE, 1)
+    broken = result_of(CaseEnd(1), CASE, tmp_path)
     assert (broken.status, broken.reason) == ("failed", "its process ended with exit code 1")
     assert read_arrays(tmp_path) == {}
 

@@ -22,7 +22,7 @@ from perfharness.analysis.bench_names import CaseNames
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.suite.merge import cases_by_machine, merge_suites
-from perfharness.bench.suite.store import read_suite_result, write_suite, write_sweep
+from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
 from perfharness.cli.bench_progress import format_duration, time_left_s
 from perfharness.errors import ResultError
@@ -242,21 +242,21 @@ def test_rows_have_units_and_nulls(tmp_path: Path) -> None:
     assert best["accuracy_loss"] == pytest.approx(1 - 0.99989)
     gone = next(row for row in rows if row["status"] == "unavailable")
     assert {gone[name] for name in gone if name.endswith(("_ms", "_j", "_w", "_low", "_high"))} == {None}
-    write_suite(tmp_path, suite)
-    assert read_suite_result(tmp_path) == suite
+    SUITE.write(tmp_path, suite)
+    assert SUITE.read(tmp_path) == suite
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_results_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="there is no"):
-        read_suite_result(tmp_path)
+        SUITE.read(tmp_path)
     (tmp_path / BENCH_NAME).write_text("{")
     with pytest.raises(ResultError, match="is no result of perfharness bench"):
-        read_suite_result(tmp_path)
+        SUITE.read(tmp_path)
     newer = suite_of(made_up("torch"), schema_version=99)
     (tmp_path / BENCH_NAME).write_text(newer.model_dump_json())
     with pytest.raises(ResultError, match="has version 99"):
-        read_suite_result(tmp_path)
+        SUITE.read(tmp_path)
 
 
 def test_schemas_are_those_of_the_models() -> None:
@@ -464,7 +464,7 @@ def test_a_large_rate_stands_there_in_full() -> None:
 
 
 def test_a_sweep_as_rows(tmp_path: Path) -> None:
-    write_sweep(tmp_path, swept())
+    SWEEP.write(tmp_path, swept())
     rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
     assert [row["batch_size"] for row in rows] == [1, 2, 4, 8, 1, 2]
     assert set(rows[0]) == set(bench_table(whole_suite()).column_names)

@@ -16,7 +16,7 @@ from perfharness.bench.suite.case_run import BenchObserver, is_passing
 from perfharness.bench.suite.check import make_suite
 from perfharness.bench.suite.matrix import default_baseline, plan_cases
 from perfharness.bench.suite.run import SuiteRun
-from perfharness.bench.suite.store import prepare
+from perfharness.bench.suite.store import SUITE
 from perfharness.bench.suite.suite import read_suite
 from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import OutOfMemoryError
@@ -87,11 +87,12 @@ def run_suite(
     np.save(folder / "data" / "a.npy", np.zeros(4, np.float32))
     (folder / "suite.toml").write_text(text)
     suite, out = make_suite(read_suite(folder / "suite.toml"), "suite.toml"), folder / "out"
-    prepare(out, resume=True)
-    planned = plan_cases(suite, None)
-    return SuiteRun(
-        suite, planned, out, default_baseline(suite, None), MachineRecord(hostname="h"), Interrupts(), BenchObserver()
-    ).run().cases  # fmt: skip
+    SUITE.prepare(out, resume=True)
+    run = SuiteRun(
+        suite, out, MachineRecord(hostname="h"), Interrupts(), BenchObserver(),
+        planned=plan_cases(suite, None), baseline=default_baseline(suite, None),
+    )  # fmt: skip
+    return run.run().cases
 
 
 def equal(results: list[CaseResult]) -> list[bool | None]:

@@ -37,7 +37,8 @@ from perfharness.bench.engines.model import (
     GpuUse,
 )
 from perfharness.bench.engines.views import map_tiles
-from perfharness.bench.process import case_outcome
+from perfharness.bench.process import CaseEnd
+from perfharness.bench.process import result_of as case_result
 from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
@@ -282,7 +283,8 @@ def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
     (tmp_path / "stderr.log").write_text("one\nterminate called\n")
 
     def outcome(code: int, timed_out_s: float | None = None) -> EngineResult:
-        found = case_outcome(tmp_path, spec.case, code, timed_out_s=timed_out_s, result_type=EngineCase)
+        end = CaseEnd(code, timed_out=timed_out_s is not None)
+        found = case_result(end, spec.case, tmp_path, timed_out_s, EngineCase)
         assert isinstance(found, EngineCase)
         return engine_result(engine, found)
 

@@ -6,24 +6,20 @@ Each batch size is a separate process, and all results are on disk after each; t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfharness.bench.search.sweep import Measure, SweepInterruptedError, largest_batch, sweep
-from perfharness.bench.suite.case_run import BenchObserver, CaseRunner, rerun_reason
+from perfharness.bench.search.sweep import SweepInterruptedError, largest_batch, sweep
+from perfharness.bench.suite.case_run import BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import load_suite
-from perfharness.bench.suite.machine import gpu_of, machine_of
-from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_cases
-from perfharness.bench.suite.run import settings_of
-from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, write_sweep
+from perfharness.bench.suite.machine import machine_of, plan_suite
+from perfharness.bench.suite.matrix import PlannedCase, at_batch
+from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
 from perfharness.bench.suite.table import CELL
-from perfharness.model.bench import CaseResult, MachineRecord
-from perfharness.model.bench_search import SWEEP_NAME, CellSweep, SweepFile, TargetFigure
-from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.plan.gpus import find_gpus
+from perfharness.model.bench import CaseResult
+from perfharness.model.bench_search import CellSweep, SweepFile, TargetFigure
 
 
 def load_sweep(
@@ -61,156 +57,104 @@ def run_sweep(
     Raises `UsageError` and `LaunchError` as `run_suite` does. `output_dir` then has `sweep.json` and the cases.
     """
     doubling_sizes(largest, smallest)
-    facts = find_gpus()
-    gpu = gpu_of(suite, facts)
-    cells = {one.cell: one for one in reversed(plan_cases(suite, gpu))}  # replaces the batch sizes of each model
+    planned, facts, gpu = plan_suite(suite)
+    cells = {one.cell: one for one in reversed(planned)}  # replaces the batch sizes of each model
     with measuring(output_dir) as interrupts:
-        prepare(output_dir, resume=resume, name=SWEEP_NAME)
+        SWEEP.prepare(output_dir, resume=resume)
         return SweepRun(
-            suite=suite,
+            suite,
+            output_dir,
+            machine_of(facts, gpu.uuid if gpu is not None else None),
+            interrupts,
+            observer or BenchObserver(),
             cells=list(cells.values())[::-1],
-            out=output_dir,
             smallest=smallest,
             largest=largest,
-            machine=machine_of(facts, gpu.uuid if gpu is not None else None),
-            interrupts=interrupts,
-            observer=observer or BenchObserver(),
-            retry_failed=retry_failed,
             target_ms=target_ms,
             figure=figure,
+            retry_failed=retry_failed,
             command=command,
         ).run()
 
 
 @dataclass
-class SweepRun:
+class SweepRun(MeasuringRun):
     """One run of a sweep.
 
     Args:
         cells: one planned case per cell, of any batch size.
-        out: folder of `sweep.json` and the cases.
-        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
         target_ms: milliseconds; None: sweep without a target.
-        command: the command line, for the results.
     """
 
-    suite: Suite
+    _: KW_ONLY
     cells: Sequence[PlannedCase]
-    out: Path
     smallest: int
     largest: int
-    machine: MachineRecord
-    interrupts: Interrupts
-    observer: BenchObserver
-    retry_failed: bool = False
-    target_ms: float | None = None
-    figure: TargetFigure = "p99"
-    command: Sequence[str] = ()
-    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
-    _runner: CaseRunner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer)
+    target_ms: float | None
+    figure: TargetFigure
 
     def run(self) -> SweepFile:
         """Run all cells. An interrupt ends the run; what was measured is on disk and returned."""
-        on_disk = results_on_disk(self.out)
         self.observer.begin(self.cells, [], {})
-        for cell in self.cells:
-            self._outcome(cell, self._known_results(cell, on_disk))
         self._write()
         for cell in self.cells:
-            if self._outcome(cell, self._measure_cell(cell, on_disk)).ended_by == "interrupted":
+            if self._outcome(cell, self._measure).ended_by == "interrupted":
                 break
-        gone = sorted(set(on_disk) - set(self.results))
-        if gone and not self.interrupts:
-            self._runner.remark(f"in {CASES}/ and not part of this sweep, so not in these results: {', '.join(gone)}")
+        if not self.interrupts:
+            self.remark_unused(self.results, "not part of this sweep")
         return self._write()
 
-    def _outcome(self, cell: PlannedCase, measure: Measure) -> CellSweep:
-        name = {name: getattr(cell.case, name) for name in CELL}
-        if self.target_ms is None:
-            swept = sweep(measure, doubling_sizes(self.largest, self.smallest))
-            return CellSweep(
-                **name,
-                batch_sizes=[case.case.batch_size for case in swept.cases],
-                case_ids=[case.case.case_id for case in swept.cases],
-                ended_by=swept.ended_by,
-                ended_at_batch=swept.ended_at_batch,
-                reason=swept.reason,
-            )
-        target = largest_batch(
-            measure, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest
-        )
-        return CellSweep(
-            **name,
-            batch_sizes=[point.batch_size for point in target.points],
-            case_ids=[at_batch(cell, point.batch_size).case_id for point in target.points],
-            ended_by="interrupted" if target.ended_by == "interrupted" else None,
-            target=target,
-            reason=target.reason,
-        )
+    def _outcome(self, cell: PlannedCase, measure: Callable[[PlannedCase], CaseResult | None]) -> CellSweep:
+        """What the results of `measure` say of a cell; it returns None where there is none."""
 
-    def _measure_cell(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
-        """A function that measures a batch size of a cell, unless it has a result."""
-        known = self._known_results(cell, on_disk)
-
-        def measure(batch_size: int) -> CaseResult:
-            try:
-                result = known(batch_size)
-            except SweepInterruptedError:
-                return self._measured(at_batch(cell, batch_size), on_disk)
-            self.observer.done(result, is_kept=True)
+        def at(batch_size: int) -> CaseResult:
+            result = measure(at_batch(cell, batch_size))
+            if result is None:
+                raise SweepInterruptedError
             return result
 
-        return measure
+        if self.target_ms is None:
+            swept = sweep(at, doubling_sizes(self.largest, self.smallest))
+            found = swept.model_dump(exclude={"cases"})
+            sizes = [case.case.batch_size for case in swept.cases]
+        else:
+            target = largest_batch(at, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest)
+            ended_by = "interrupted" if target.ended_by == "interrupted" else None
+            found = {"target": target, "reason": target.reason, "ended_by": ended_by}
+            sizes = [point.batch_size for point in target.points]
+        ids = [at_batch(cell, size).case_id for size in sizes]
+        return CellSweep(**{name: getattr(cell.case, name) for name in CELL}, batch_sizes=sizes, case_ids=ids, **found)
 
-    def _measured(self, planned: PlannedCase, on_disk: Mapping[str, CaseResult]) -> CaseResult:
+    def _known(self, planned: PlannedCase) -> CaseResult | None:
+        """A known result, an earlier run's too."""
+        before = self.on_disk.get(planned.case_id)
+        if before is not None and planned.case_id not in self.results and not self.rerun_reason(planned, before):
+            self.results[planned.case_id] = before
+        return self.results.get(planned.case_id)
+
+    def _measure(self, planned: PlannedCase) -> CaseResult | None:
+        """A known result or that of a new process; None after an interrupt."""
+        if (known := self._known(planned)) is not None:
+            self.observer.done(known, is_kept=True)
+            return known
         if self.interrupts:
-            raise SweepInterruptedError
-        before = on_disk.get(planned.case_id)
-        if before is not None and (why := self._rerun_reason(planned, before)) is not None:
+            return None
+        before = self.on_disk.get(planned.case_id)
+        if before is not None and (why := self.rerun_reason(planned, before)) is not None:
             self.observer.again(planned.case, why)
-        result = self._run(planned, before)
-        self.results[result.case.case_id] = result
-        self._write()
-        self.observer.done(result)
+        refused = planned.refusal
+        result = self.measure(planned) if refused is None else self.refuse(planned, "unavailable", refused)
+        if result is not None:
+            self.results[planned.case_id] = result
+            self._write()
+            self.observer.done(result)
         return result
-
-    def _run(self, planned: PlannedCase, before: CaseResult | None) -> CaseResult:
-        if planned.refusal is not None:
-            return self._runner.refuse(planned, "unavailable", planned.refusal, before)
-        result = self._runner.measure(planned, before)
-        if result is None:
-            raise SweepInterruptedError
-        return result
-
-    def _known_results(self, cell: PlannedCase, on_disk: Mapping[str, CaseResult]) -> Measure:
-        """A function that returns known results of a cell, an earlier run's too; `SweepInterruptedError` for others."""
-
-        def look_up(batch_size: int) -> CaseResult:
-            planned = at_batch(cell, batch_size)
-            before = on_disk.get(planned.case_id)
-            if before is not None and planned.case_id not in self.results and not self._rerun_reason(planned, before):
-                self.results[planned.case_id] = before
-            if planned.case_id not in self.results:
-                raise SweepInterruptedError
-            return self.results[planned.case_id]
-
-        return look_up
-
-    def _rerun_reason(self, planned: PlannedCase, before: CaseResult) -> str | None:
-        return rerun_reason(planned, before, retry_failed=self.retry_failed)
 
     def _write(self) -> SweepFile:
         """Write all results; a killed sweep leaves the same files as an interrupted one."""
-        cells = [self._outcome(cell, self._known_results(cell, {})) for cell in self.cells]
+        cells = [self._outcome(cell, self._known) for cell in self.cells]
         file = SweepFile(
-            created=self.now().isoformat(timespec="seconds"),
-            command=list(self.command),
-            machine=self.machine,
-            settings=settings_of(self.suite),
+            **self.common(),
             smallest=self.smallest,
             largest=self.largest,
             memory_limit_bytes=self.suite.measure.memory_limit,
@@ -219,7 +163,6 @@ class SweepRun:
             complete=all(cell.ended_by != "interrupted" for cell in cells),
             cells=cells,
             cases=list(self.results.values()),
-            remarks=list(self._runner.remarks),
         )
-        write_sweep(self.out, file)
+        SWEEP.write(self.out, file)
         return file

@@ -1,22 +1,28 @@
-"""Run a case: cool down, start its process, move its result to the results' folder."""
+"""What a run of a suite and one of a sweep share: run a case (cool down, process, result to the folder), or keep it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from perfharness.bench.process import CaseEnd, has_reported, result_of, run_process
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.matrix import PlannedCase
-from perfharness.bench.suite.store import CASES, put_in_place, running_folder
-from perfharness.bench.suite.suite import RunTable
-from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
+from perfharness.bench.suite.store import CASES, put_in_place, results_on_disk, running_folder
+from perfharness.bench.suite.suite import Suite
+from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus, MachineRecord
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.processes.supervise import Patience
+
+RESUME_HINT = "--resume goes on with what is left"
+MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
+PASSING = ("timeout", "not-run", "unavailable")
+"""Statuses that may be temporary: something may have been installed, freed or repaired since."""
 
 Fields = Mapping[str, object]
 NOTHING: Fields = MappingProxyType({})
@@ -45,27 +51,36 @@ class BenchObserver:
 
 
 @dataclass
-class CaseRunner:
-    """Runs the cases of a suite or a sweep, one after the other.
+class MeasuringRun:
+    """Runs cases one after the other, and keeps valid results of an earlier run.
 
     Args:
+        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
+        command: the command line, for the results.
+        results: known ones, by case id; grows.
+        on_disk: those of an earlier run.
         remarks: caveats on the results; grows.
     """
 
+    suite: Suite
     out: Path
-    run: RunTable
+    machine: MachineRecord
     interrupts: Interrupts
     observer: BenchObserver
-    patience: Patience | None = None
+    _: KW_ONLY
+    retry_failed: bool = False
+    command: Sequence[str] = ()
+    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
+    on_disk: Mapping[str, CaseResult] = field(init=False)
     remarks: list[str] = field(default_factory=list, init=False)
 
-    def measure(
-        self, planned: PlannedCase, before: CaseResult | None, comparisons: Fields = NOTHING
-    ) -> CaseResult | None:
+    def __post_init__(self) -> None:
+        self.on_disk = results_on_disk(self.out)
+
+    def measure(self, planned: PlannedCase, comparisons: Fields = NOTHING) -> CaseResult | None:
         """Run the case and store its result; None where the user interrupted it.
 
         Args:
-            before: result of an earlier attempt.
             comparisons: fields of the result that come from comparison steps.
         """
         running = running_folder(self.out / CASES / planned.case_id)
@@ -73,20 +88,22 @@ class CaseRunner:
         end = self.process(planned.spec, running)
         if end.interrupted:
             return None
-        return self._put(planned, self._outcome(planned, running, end), end, before, comparisons)
+        result = result_of(end, planned.case, running, self.suite.run.timeout_s)
+        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
+            memory = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
+            result = result.model_copy(update={"memory": memory})
+        if end.leftovers:
+            self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
+        return self._stored(planned, result, end, comparisons)
 
     def refuse(
-        self,
-        planned: PlannedCase,
-        status: CaseStatus,
-        reason: str,
-        before: CaseResult | None,
-        comparisons: Fields = NOTHING,
+        self, planned: PlannedCase, status: CaseStatus, reason: str, comparisons: Fields = NOTHING
     ) -> CaseResult:
         """Store and return the result of a case that cannot run."""
         running_folder(self.out / CASES / planned.case_id).mkdir()
-        result = CaseResult(case=planned.case, status=status, reason=reason)
-        return self._put(planned, result, CaseEnd(None), before, comparisons)
+        return self._stored(
+            planned, CaseResult(case=planned.case, status=status, reason=reason), CaseEnd(None), comparisons
+        )
 
     def process(self, spec: CaseSpec, folder: Path) -> CaseEnd:
         """Run it in that folder, which is created."""
@@ -94,9 +111,8 @@ class CaseRunner:
             spec,
             folder,
             self.interrupts,
-            timeout_s=self.run.timeout_s,
+            timeout_s=self.suite.run.timeout_s,
             poll=lambda: self.observer.poll(self.interrupts.count),
-            patience=self.patience,
         )
 
     def remark(self, text: str) -> None:
@@ -104,12 +120,44 @@ class CaseRunner:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    def _put(
-        self, planned: PlannedCase, result: CaseResult, end: CaseEnd, before: CaseResult | None, comparisons: Fields
-    ) -> CaseResult:
+    def remark_unused(self, used: Iterable[str], what: str) -> None:
+        """Name results on disk that are none of the used ones."""
+        if gone := sorted(set(self.on_disk) - set(used)):
+            self.remark(f"in {CASES}/ and {what}, so not in these results: {', '.join(gone)}")
+
+    def rerun_reason(self, case: PlannedCase, result: CaseResult) -> str | None:
+        """Why a case with a result is run again; None: the result is kept."""
+        if result.spec_sha256 != case.sha256:
+            return "the suite, a file of the model or of its inputs, or the GPU has changed since"
+        if is_passing(result) or (self.retry_failed and result.status != "ok"):
+            return f"it was {result.status}: {result.reason}"
+        return None
+
+    def common(self) -> dict[str, Any]:
+        """Fields of the results of suites and sweeps."""
+        settings: dict[str, Any] = {}
+        for table in ("latency", "telemetry", "measure", "run"):
+            for key, value in getattr(self.suite, table).model_dump(mode="json").items():
+                settings[f"{table}.{key}"] = ",".join(map(str, value)) if isinstance(value, list) else value
+        return {
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": list(self.command),
+            "machine": self.machine,
+            "settings": settings,
+            "remarks": list(self.remarks),
+        }
+
+    def _stored(self, planned: PlannedCase, result: CaseResult, end: CaseEnd, comparisons: Fields) -> CaseResult:
         folder = self.out / CASES / planned.case_id
         running = folder.with_name(f".{folder.name}.running")
-        attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
+        before = self.on_disk.get(planned.case_id)
+        process = CaseProcess(
+            exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
+            signal=end.signal,
+            timed_out=end.timed_out,
+            reported=end.return_code is None or has_reported(running),
+            attempts=1 + (before.process.attempts if before is not None and before.process is not None else 0),
+        )
         result = result.model_copy(
             update={
                 "case": planned.case,
@@ -117,30 +165,15 @@ class CaseRunner:
                 "spec_sha256": planned.sha256,
                 "started_unix_ns": end.started_unix_ns,
                 "duration_s": end.duration_s,
-                "process": CaseProcess(
-                    exit_code=end.return_code if end.return_code is not None and end.return_code >= 0 else None,
-                    signal=end.signal,
-                    timed_out=end.timed_out,
-                    reported=end.return_code is None or has_reported(running),
-                    attempts=attempts,
-                ),
+                "process": process,
             }
         )
         put_in_place(running, folder, result)
         return result
 
-    def _outcome(self, planned: PlannedCase, folder: Path, end: CaseEnd) -> CaseResult:
-        result = result_of(end, planned.case, folder, self.run.timeout_s)
-        update: dict[str, object] = {}
-        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
-            update["memory"] = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
-        if end.leftovers:
-            self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
-        return result.model_copy(update=update)
-
     def _cool_down(self, planned: PlannedCase) -> None:
-        target_c, uuids = self.run.cool_down_c, planned.spec.telemetry.gpu_uuids
-        if target_c is None:
+        run, uuids = self.suite.run, planned.spec.telemetry.gpu_uuids
+        if run.cool_down_c is None:
             return
         with open_nvml() as nvml:
             devices = [device for uuid in uuids if (device := nvml.device(uuid))]
@@ -149,29 +182,14 @@ class CaseRunner:
                 return
             results = cool_down(
                 devices,
-                target_c,
-                limit_s=self.run.cool_down_limit_s,
+                run.cool_down_c,
+                limit_s=run.cool_down_limit_s,
                 interrupted=lambda: bool(self.interrupts),
                 say=self.observer.say,
             )
         for one in results:
             if not one.reached:
                 self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
-
-
-RESUME_HINT = "--resume goes on with what is left"
-MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
-PASSING = ("timeout", "not-run", "unavailable")
-"""Statuses that may be temporary: something may have been installed, freed or repaired since."""
-
-
-def rerun_reason(case: PlannedCase, result: CaseResult, *, retry_failed: bool = False) -> str | None:
-    """Why a case with a result is run again; None: the result is kept."""
-    if result.spec_sha256 != case.sha256:
-        return "the suite, a file of the model or of its inputs, or the GPU has changed since"
-    if is_passing(result) or (retry_failed and result.status != "ok"):
-        return f"it was {result.status}: {result.reason}"
-    return None
 
 
 def is_passing(result: CaseResult) -> bool:

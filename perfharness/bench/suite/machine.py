@@ -1,4 +1,4 @@
-"""The machine of a suite: its GPU, and its description in the results."""
+"""The machine of a suite: its GPU, the cases on it, and its description in the results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import platform
 import socket
 from pathlib import Path
 
+from perfharness.bench.suite.matrix import PlannedCase, plan_cases
 from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.version import VERSION
-from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus
+from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.plan.machine import cpu_model
 
 
@@ -25,6 +26,13 @@ def gpu_of(suite: Suite, facts: GpuFacts) -> GpuRecord | None:
         return None
     names = (suite.run.gpu,) if suite.run.gpu is not None else ()
     return choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
+
+
+def plan_suite(suite: Suite) -> tuple[list[PlannedCase], GpuFacts, GpuRecord | None]:
+    """The cases of a suite on this machine, its GPUs, and the one that is used. Raises `UsageError`."""
+    facts = find_gpus()
+    gpu = gpu_of(suite, facts)
+    return plan_cases(suite, gpu), facts, gpu
 
 
 def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, speedup
 from perfharness.analysis.bench_names import short_backend
-from perfharness.bench.suite.store import read_suite_result
+from perfharness.bench.suite.store import SUITE, write_json
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import write_text
 from perfharness.model.bench import BenchCase, CaseResult, Precision
 from perfharness.model.bench_suite import (
     BENCH_MERGED_NAME,
@@ -80,12 +79,12 @@ def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResul
     """
     if len(folders) < 2:
         raise UsageError("bench merge needs results of two runs at least")
-    merged = merge_suites([(str(folder), read_suite_result(folder)) for folder in folders])
+    merged = merge_suites([(str(folder), SUITE.read(folder)) for folder in folders])
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultError(f"{output_dir} cannot be made: {error.strerror}; name another with -o") from error
-    write_text(output_dir / BENCH_MERGED_NAME, lambda file: print(merged.model_dump_json(indent=2), file=file))
+    write_json(output_dir / BENCH_MERGED_NAME, merged)
     return merged
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,16 @@ from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, CaseRunner, rerun_reason
+from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import error_text, load_suite
-from perfharness.bench.suite.machine import gpu_of, machine_of
-from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_cases, shuffled
+from perfharness.bench.suite.machine import machine_of, plan_suite
+from perfharness.bench.suite.matrix import PlannedCase, default_baseline, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
-from perfharness.bench.suite.store import CASES, measuring, prepare, results_on_disk, update_result, write_suite
+from perfharness.bench.suite.store import CASES, SUITE, measuring, update_result
 from perfharness.bench.suite.suite import ConstraintsTable, Suite
 from perfharness.errors import UsageError
-from perfharness.model.bench import CaseResult, CaseStatus, MachineRecord
+from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
-from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.plan.gpus import find_gpus
-from perfharness_launcher.processes.supervise import Patience
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
 
@@ -53,19 +49,17 @@ def run_suite(
     process writes to it. An interrupt ends the running case: `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
-    facts = find_gpus()
-    gpu = gpu_of(suite, facts)
-    planned = plan_cases(suite, gpu)
+    planned, facts, gpu = plan_suite(suite)
     with measuring(output_dir) as interrupts:
-        prepare(output_dir, resume=resume)
+        SUITE.prepare(output_dir, resume=resume)
         return SuiteRun(
             suite,
-            planned,
             output_dir,
-            suite.baseline or default_baseline(suite, gpu),
             machine_of(facts, gpu.uuid if gpu is not None else None),
             interrupts,
             observer or BenchObserver(),
+            planned=planned,
+            baseline=suite.baseline or default_baseline(suite, gpu),
             retry_failed=retry_failed,
             command=command,
         ).run()
@@ -73,7 +67,7 @@ def run_suite(
 
 def case_order(suite: Suite) -> list[PlannedCase]:
     """The cases on this machine in the order in which `run_suite` runs them. Raises `UsageError`."""
-    return in_order(suite, plan_cases(suite, gpu_of(suite, find_gpus())))
+    return in_order(suite, plan_suite(suite)[0])
 
 
 def in_order(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
@@ -119,64 +113,72 @@ def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
 
 
 @dataclass
-class SuiteRun:
+class SuiteRun(MeasuringRun):
     """One run of a suite.
 
     Args:
         planned: all cases, in the suite's order.
-        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
-        command: the command line, for the results.
     """
 
-    suite: Suite
+    _: KW_ONLY
     planned: Sequence[PlannedCase]
-    out: Path
     baseline: str
-    machine: MachineRecord
-    interrupts: Interrupts
-    observer: BenchObserver
-    retry_failed: bool = False
-    command: Sequence[str] = ()
-    patience: Patience | None = None
-    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
-    _accuracy: AccuracyStep = field(init=False)
-    _runner: CaseRunner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._runner = CaseRunner(self.out, self.suite.run, self.interrupts, self.observer, self.patience)
+    _steps: dict[str, EqualityStep | AccuracyStep] = field(init=False)
 
     def run(self) -> BenchSuiteResult:
         """Run the remaining cases; returns what `bench.json` holds. An interrupt ends the case and the run."""
-        on_disk = results_on_disk(self.out)
-        again = self._load_finished(on_disk)
+        again = self._keep_finished()
         order = [case for case in in_order(self.suite, self.planned) if case.case_id not in self.results]
         self.observer.begin(order, list(self.results.values()), again)
         self._write()
-        step = EqualityStep(self.suite, self.planned, self.out, self.baseline)
-        step.run(self._process)
-        self._accuracy = AccuracyStep(self.suite, self.planned, self.out, self.baseline)
-        self._accuracy.run(self._process)
-        self._compare_kept(step)
+        own = (self.suite, self.planned, self.out, self.baseline)
+        self._steps = {"equality": EqualityStep(*own), "accuracy": AccuracyStep(*own)}
+        for step in self._steps.values():
+            step.run(self._process)
+        self._compare_kept()
         for case in order:
-            if self.interrupts or self._measured(case, step, on_disk) is None:
+            result = None if self.interrupts else self._run_case(case)
+            if result is None:
                 break
-        self._remark_others(on_disk)
-        return self._write()
-
-    def _measured(self, case: PlannedCase, step: EqualityStep, on_disk: Mapping[str, CaseResult]) -> CaseResult | None:
-        """Run a case, write and report its result; None after an interrupt."""
-        result = self._run_case(case, step, on_disk.get(case.case_id))
-        if result is not None:
             self.results[case.case_id] = result
             self._write()
             self.observer.done(result)
-        return result
+        self.remark_unused((case.case_id for case in self.planned), "no longer in the suite")
+        return self._write()
 
-    def _remark_others(self, on_disk: Mapping[str, CaseResult]) -> None:
-        gone = sorted(set(on_disk) - {case.case_id for case in self.planned})
-        if gone:
-            self._runner.remark(f"in {CASES}/ and no longer in the suite, so not in these results: {', '.join(gone)}")
+    def _keep_finished(self) -> dict[str, str]:
+        """Keep results that are still valid; returns by case id why others are run again."""
+        again = {}
+        for case in self.planned:
+            result = self.on_disk.get(case.case_id)
+            if result is None:
+                continue
+            if (why := self.rerun_reason(case, result)) is not None:
+                again[case.case_id] = why
+            else:
+                self.results[case.case_id] = result
+        return again
+
+    def _comparisons(self, planned: PlannedCase) -> dict[str, object]:
+        return {name: step.record(planned) for name, step in self._steps.items()}
+
+    def _compare_kept(self) -> None:
+        """Compare kept results again: their suite may have had no `[equality]`, or another one."""
+        for planned in self.planned:
+            if (result := self.results.get(planned.case_id)) is None:
+                continue
+            found = {name: one for name, one in self._comparisons(planned).items() if one is not None}
+            changed = {name: one for name, one in found.items() if one != getattr(result, name)}
+            if changed:
+                self.results[planned.case_id] = result.model_copy(update=changed)
+                update_result(self.out / CASES / planned.case_id, self.results[planned.case_id])
+
+    def _run_case(self, planned: PlannedCase) -> CaseResult | None:
+        """The case's result; None after an interrupt."""
+        self.observer.started(planned.case, "measured")
+        if (known := self._known_end(planned)) is not None:
+            return self.refuse(planned, *known, self._comparisons(planned))
+        return self.measure(planned, self._comparisons(planned))
 
     def _known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
@@ -192,42 +194,9 @@ class SuiteRun:
                 return other.status, f"not run, for a batch of {other.case.batch_size} is so already: {other.reason}"
         return None
 
-    def _compare_kept(self, step: EqualityStep) -> None:
-        """Compare kept results again: their suite may have had no `[equality]`, or another one."""
-        for planned in self.planned:
-            case_id = planned.case_id
-            if (result := self.results.get(case_id)) is None:
-                continue
-            found = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
-            changed = {name: one for name, one in found.items() if one is not None and one != getattr(result, name)}
-            if changed:
-                self.results[case_id] = result.model_copy(update=changed)
-                update_result(self.out / CASES / case_id, self.results[case_id])
-
-    def _load_finished(self, on_disk: Mapping[str, CaseResult]) -> dict[str, str]:
-        """Keep results that are still valid; returns by case id why others are run again."""
-        again = {}
-        for case in self.planned:
-            result = on_disk.get(case.case_id)
-            if result is None:
-                continue
-            if (why := rerun_reason(case, result, retry_failed=self.retry_failed)) is not None:
-                again[case.case_id] = why
-            else:
-                self.results[case.case_id] = result
-        return again
-
-    def _run_case(self, planned: PlannedCase, step: EqualityStep, before: CaseResult | None) -> CaseResult | None:
-        """The case's result; None after an interrupt."""
-        self.observer.started(planned.case, "measured")
-        comparisons = {"equality": step.record(planned), "accuracy": self._accuracy.record(planned)}
-        if (known := self._known_end(planned)) is not None:
-            return self._runner.refuse(planned, *known, before, comparisons)
-        return self._runner.measure(planned, before, comparisons)
-
     def _process(self, spec: CaseSpec, folder: Path, what: str) -> CaseEnd:
         self.observer.started(spec.case, what)
-        return self._runner.process(spec, folder)
+        return self.process(spec, folder)
 
     def _write(self) -> BenchSuiteResult:
         """Write all results."""
@@ -237,28 +206,15 @@ class SuiteRun:
         ]
         constraints = self.suite.constraints.constraints()
         result = BenchSuiteResult(
-            created=self.now().isoformat(timespec="seconds"),
-            command=list(self.command),
+            **self.common(),
             name=self.suite.name,
             seed=self.suite.run.seed,
             order=[case.case_id for case in in_order(self.suite, self.planned)],
             baseline=self.baseline,
             constraints=constraints,
-            machine=self.machine,
-            settings=settings_of(self.suite),
             cases=cases,
             recommendations=recommend(cases, constraints, self.baseline),
             complete=len(self.results) == len(self.planned),
-            remarks=list(self._runner.remarks),
         )
-        write_suite(self.out, result)
+        SUITE.write(self.out, result)
         return result
-
-
-def settings_of(suite: Suite) -> dict[str, str | int | float | bool | None]:
-    """Settings of all cases, flat, by `table.key`."""
-    found: dict[str, str | int | float | bool | None] = {}
-    for table in ("latency", "telemetry", "measure", "run"):
-        for key, value in getattr(suite, table).model_dump(mode="json").items():
-            found[f"{table}.{key}"] = ",".join(map(str, value)) if isinstance(value, list) else value
-    return found

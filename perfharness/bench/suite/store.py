@@ -9,24 +9,23 @@ OUT/accuracy/CELL/accuracy.json, result.json, outputs/     accuracy of each cell
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.bench.suite.table import as_suite, write_bench_table
 from perfharness.errors import LaunchError, ResultError, UsageError
-from perfharness.files import replacing, write_text
+from perfharness.files import locked, replacing, write_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
 from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
@@ -37,59 +36,105 @@ CASES = "cases"
 EQUALITY = "equality"
 ACCURACY = "accuracy"
 ITERATIONS_NAME = "iterations.parquet"
+ITERATIONS = pa.schema(
+    {
+        "pass": pa.string(),
+        "iteration": pa.int64(),
+        "wall_ns": pa.int64(),
+        "start_ns": pa.int64(),
+        "device_ms": pa.float64(),
+    }
+)
 
-KINDS = {BENCH_NAME: "a suite", SWEEP_NAME: "a sweep"}
-"""Files that identify the kind of folder."""
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """While open, no other process writes results to the folder, which is created.
-
-    Raises `UsageError` where it cannot be created, `LaunchError` where another is writing to it.
-    """
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is no folder; name another with -o")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out, os.O_RDONLY)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise LaunchError(f"another perfharness is writing to {out}; wait for it, or name another with -o") from error
-    finally:
-        os.close(lock)
+Result = TypeVar("Result", BenchSuiteResult, SweepFile)
 
 
 @contextmanager
 def measuring(out: Path) -> Iterator[Interrupts]:
-    """While open, the folder is locked, signals are counted, and orphaned descendants are adopted."""
-    with locked(out), noting_interrupts() as interrupts, adopting_orphans():
+    """While open, the folder, which is created, is locked, signals are counted, and orphaned descendants are adopted.
+
+    Raises `UsageError` where it cannot be created, `LaunchError` where another process is writing to it.
+    """
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(out))
+        except BlockingIOError as error:
+            message = f"another perfharness is writing to {out}; wait for it, or name another with -o"
+            raise LaunchError(message) from error
+        except OSError as error:
+            raise _unusable(out, error) from error
+        interrupts = stack.enter_context(noting_interrupts())
+        stack.enter_context(adopting_orphans())
         yield interrupts
 
 
-def prepare(out: Path, *, resume: bool, name: str = BENCH_NAME) -> None:
-    """Create the folders, inside `locked`. Raises `UsageError` where the folder has results that must not be resumed.
+def _unusable(out: Path, error: OSError) -> UsageError:
+    return UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o")
 
-    Args:
-        name: of the file with all results: that of a suite, or that of a sweep.
-    """
-    for other, what in KINDS.items():
-        if other != name and (out / other).exists():
-            raise UsageError(f"{out} holds results of {what}, not of {KINDS[name]}; name another folder with -o")
-    if not resume and ((out / name).exists() or any((out / CASES).glob("[!.]*"))):
-        raise UsageError(
-            f"{out} holds results of {KINDS[name]} already; --resume goes on with them, -o names another folder"
-        )
-    try:
-        (out / CASES).mkdir(parents=True, exist_ok=True)
-        for left in [left for kind in (CASES, EQUALITY, ACCURACY) for left in (out / kind).glob(".*.running")]:
-            shutil.rmtree(left)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+
+@dataclass(frozen=True)
+class Kind(Generic[Result]):
+    """The results of suites, or of sweeps."""
+
+    what: str
+    command: str
+    name: str
+    table: str
+    model: type[Result]
+    version: int
+
+    def prepare(self, out: Path, *, resume: bool) -> None:
+        """Create the folders, inside `measuring`. Raises `UsageError` where it has results that must not be resumed."""
+        for other in (SUITE, SWEEP):
+            if other.name != self.name and (out / other.name).exists():
+                raise UsageError(
+                    f"{out} holds results of {other.what}, not of {self.what}; name another folder with -o"
+                )
+        if not resume and ((out / self.name).exists() or any((out / CASES).glob("[!.]*"))):
+            raise UsageError(
+                f"{out} holds results of {self.what} already; --resume goes on with them, -o names another folder"
+            )
+        try:
+            (out / CASES).mkdir(parents=True, exist_ok=True)
+            for left in [left for kind in (CASES, EQUALITY, ACCURACY) for left in (out / kind).glob(".*.running")]:
+                shutil.rmtree(left)
+        except OSError as error:
+            raise _unusable(out, error) from error
+
+    def write(self, out: Path, result: Result) -> None:
+        """Write the results and their table, each atomically."""
+        write_json(out / self.name, result)
+        write_bench_table(out / self.table, as_suite(result) if isinstance(result, SweepFile) else result)
+
+    def is_in(self, path: Path) -> bool:
+        """Whether a folder, or a file, holds such results."""
+        return path.name == self.name or (path / self.name).exists()
+
+    def read(self, path: Path) -> Result:
+        """Read the results of a folder, or of the file in it. Raises `ResultError`."""
+        file = path / self.name if path.is_dir() else path
+        try:
+            found = self.model.model_validate_json(file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ResultError(f"there is no {file}; name the folder that {self.command} -o wrote") from error
+        except OSError as error:
+            raise ResultError(f"{file} cannot be read: {error.strerror}") from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise ResultError(f"{file} is no result of {self.command}: {str(error).splitlines()[0]}") from error
+        if found.schema_version > self.version:
+            version = found.schema_version
+            raise ResultError(f"{file} has version {version}, this perfharness reads {self.version}; update it")
+        return found
+
+
+SUITE = Kind("a suite", "perfharness bench", BENCH_NAME, BENCH_TABLE_NAME, BenchSuiteResult, BENCH_VERSION)
+SWEEP = Kind("a sweep", "perfharness bench sweep", SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile, SWEEP_VERSION)
+
+
+def write_json(path: Path, content: BaseModel) -> None:
+    """Write a model, atomically. Raises `ResultError`."""
+    write_text(path, lambda file: print(content.model_dump_json(indent=2), file=file))
 
 
 def running_folder(folder: Path) -> Path:
@@ -102,7 +147,7 @@ def running_folder(folder: Path) -> Path:
 def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
     """Move a finished case to its final name, replacing an earlier attempt."""
     _write_iterations(running)
-    write_text(running / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
+    update_result(running, result)
     if folder.exists():
         old = folder.with_name(f".{folder.name}.old.running")
         shutil.rmtree(old, ignore_errors=True)
@@ -115,64 +160,16 @@ def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
 
 def update_result(folder: Path, result: CaseResult) -> None:
     """Replace the result of a finished case."""
-    write_text(folder / RESULT_NAME, lambda file: _write(file, result.model_dump_json(indent=2)))
+    write_json(folder / RESULT_NAME, result)
 
 
 def results_on_disk(out: Path, kind: str = CASES) -> dict[str, CaseResult]:
     """Finished results by case id, without those that cannot be read."""
-    found = (_readable(path) for path in sorted((out / kind).glob(f"[!.]*/{RESULT_NAME}")))
-    return {result.case.case_id: result for result in found if result is not None}
-
-
-def _readable(path: Path) -> CaseResult | None:
-    try:
-        return CaseResult.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        return None
-
-
-def write_suite(out: Path, suite: BenchSuiteResult) -> None:
-    """Write `bench.json` and `bench.parquet`, each atomically."""
-    write_text(out / BENCH_NAME, lambda file: _write(file, suite.model_dump_json(indent=2)))
-    write_bench_table(out / BENCH_TABLE_NAME, suite)
-
-
-def write_sweep(out: Path, found: SweepFile) -> None:
-    """Write `sweep.json` and `sweep.parquet`, each atomically."""
-    write_text(out / SWEEP_NAME, lambda file: _write(file, found.model_dump_json(indent=2)))
-    write_bench_table(out / SWEEP_TABLE_NAME, as_suite(found))
-
-
-def read_suite_result(path: Path) -> BenchSuiteResult:
-    """Read a suite's folder or its `bench.json`. Raises `ResultError`."""
-    return _read(path, BENCH_NAME, BenchSuiteResult, BENCH_VERSION, "perfharness bench")
-
-
-def read_sweep_result(path: Path) -> SweepFile:
-    """Read a sweep's folder or its `sweep.json`. Raises `ResultError`."""
-    return _read(path, SWEEP_NAME, SweepFile, SWEEP_VERSION, "perfharness bench sweep")
-
-
-def is_sweep_folder(path: Path) -> bool:
-    """Whether a folder, or a file, holds the results of a sweep."""
-    return path.name == SWEEP_NAME or (path / SWEEP_NAME).exists()
-
-
-Result = TypeVar("Result", BenchSuiteResult, SweepFile)
-
-
-def _read(path: Path, name: str, kind: type[Result], version: int, command: str) -> Result:
-    file = path / name if path.is_dir() else path
-    try:
-        found = kind.model_validate_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ResultError(f"there is no {file}; name the folder that {command} -o wrote") from error
-    except OSError as error:
-        raise ResultError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise ResultError(f"{file} is no result of {command}: {str(error).splitlines()[0]}") from error
-    if found.schema_version > version:
-        raise ResultError(f"{file} has version {found.schema_version}, this perfharness reads {version}; update it")
+    found = {}
+    for path in sorted((out / kind).glob(f"[!.]*/{RESULT_NAME}")):
+        with suppress(OSError, ValidationError):
+            result = CaseResult.model_validate_json(path.read_text(encoding="utf-8"))
+            found[result.case.case_id] = result
     return found
 
 
@@ -185,34 +182,19 @@ def read_outputs(folder: Path, name: str) -> dict[str, Any]:
         raise ResultError(f"{folder / name} cannot be read: {error}") from error
 
 
-def _write(file: Any, text: str) -> None:
-    file.write(text + "\n")
-
-
 def _write_iterations(folder: Path) -> None:
     """`iterations.parquet` of the arrays: one row an iteration, `pass` is `warm-up`, `timed` or `device`."""
     arrays = read_arrays(folder)
     shutil.rmtree(folder / ARRAYS_FOLDER, ignore_errors=True)
     parts = []
     for name, key in (("warm-up", "warmup_ns"), ("timed", "wall_ns"), ("device", "device_ms")):
-        values = arrays.get(key)
-        if values is None or not len(values):
+        if not (count := len(arrays.get(key, ()))):
             continue
-        start = arrays.get("start_ns") if name == "timed" else None
-        count = len(values)
-        parts.append(
-            pa.table(
-                {
-                    "pass": pa.array([name] * count, pa.string()),
-                    "iteration": pa.array(np.arange(count), pa.int64()),
-                    "wall_ns": pa.nulls(count, pa.int64()) if name == "device" else pa.array(values, pa.int64()),
-                    "start_ns": pa.nulls(count, pa.int64())
-                    if start is None or len(start) != count
-                    else pa.array(start, pa.int64()),
-                    "device_ms": pa.array(values, pa.float64()) if name == "device" else pa.nulls(count, pa.float64()),
-                }
-            )
-        )
+        columns = {column: pa.nulls(count, ITERATIONS.field(column).type) for column in ITERATIONS.names[2:]}
+        columns[key.replace("warmup", "wall")] = arrays[key]
+        if name == "timed" and len(arrays.get("start_ns", ())) == count:
+            columns["start_ns"] = arrays["start_ns"]
+        parts.append(pa.table({"pass": [name] * count, "iteration": np.arange(count), **columns}, schema=ITERATIONS))
     if parts:
         with replacing(folder / ITERATIONS_NAME) as temporary:
             pq.write_table(pa.concat_tables(parts), temporary, compression="zstd")

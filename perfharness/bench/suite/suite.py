@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 from perfharness.backends import Backend, Device, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.bench.worker.equality import Tolerance, tolerance_of
 from perfharness.errors import UsageError
+from perfharness.files import read_toml
 from perfharness.model.bench import Direction, Precision
 from perfharness.model.bench_suite import Constraints
 from perfharness_launcher.plan.options import DEFAULT_COOL_DOWN_LIMIT_S
-
-UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-
-
-def parse_bytes(text: str | int) -> int:
-    """A size as bytes. Raises `UsageError` where it is no size."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
-    if found is None or found[2].lower() not in UNITS:
-        raise UsageError(f"{text!r} is no size; write it as 12GB, 512MiB or a number of bytes")
-    size = round(float(found[1]) * UNITS[found[2].lower()])
-    if size <= 0:
-        raise UsageError(f"{text!r} is no size of anything; it must be above 0")
-    return size
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEFAULT_TIMEOUT_S = 1800.0
 DEFAULT_SEED = 1
@@ -63,13 +33,11 @@ def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
     return sizes if sizes[-1] == largest else [*sizes, largest]
 
 
-def _size(value: object) -> object:
-    if not isinstance(value, str | int):
-        return value
-    try:
-        return parse_bytes(value)
-    except UsageError as error:
-        raise ValueError(str(error)) from error
+def _whole_size(value: object) -> object:
+    """Pydantic takes 1,5GB as a byte."""
+    if isinstance(value, str) and not re.fullmatch(r"\s*\d+(\.\d+)?\s*[A-Za-z]*\s*", value):
+        raise ValueError("it is no size; write it as 12GB, 512MiB or a number of bytes")
+    return value
 
 
 def _one_or_many(value: object) -> object:
@@ -87,7 +55,8 @@ def _batch_sizes(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
-Size = Annotated[int, BeforeValidator(_size)]
+Size = Annotated[ByteSize, Field(gt=0), BeforeValidator(_whole_size)]
+
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
 Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
@@ -249,14 +218,9 @@ class Suite(_Table):
 
 def read_suite(path: Path) -> dict[str, Any]:
     """The tables of a suite file, short forms expanded. Raises `UsageError`."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no suite {path}; name a TOML file, or use --model and --backend") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+    if not path.exists():
+        raise UsageError(f"there is no suite {path}; name a TOML file, or use --model and --backend")
+    content = read_toml(path)
     if "folder" in content:
         raise UsageError(f"{path}: there is no key `folder`; relative paths start at the suite file's folder")
     return {**content, "name": content.get("name", path.stem), "folder": path.absolute().parent}

@@ -12,27 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.spec import (
-    ARRAYS_FOLDER,
-    EXIT_FAILED,
-    EXIT_MEMORY_LIMIT,
-    EXIT_OK,
-    EXIT_OUT_OF_MEMORY,
-    EXIT_UNAVAILABLE,
-    RESULT_NAME,
-    STATUS_NAME,
-    CaseSpec,
-    CaseState,
-)
+from perfharness.bench.spec import ARRAYS_FOLDER, EXITS, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState
 from perfharness.model.bench import CaseResult, CaseStatus
-
-EXITS: Mapping[CaseStatus, int] = {
-    "ok": EXIT_OK,
-    "failed": EXIT_FAILED,
-    "unavailable": EXIT_UNAVAILABLE,
-    "out-of-memory": EXIT_OUT_OF_MEMORY,
-    "memory-limit": EXIT_MEMORY_LIMIT,
-}
 
 
 class CaseRecord:
