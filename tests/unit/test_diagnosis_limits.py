@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.kernel_names import kind_of_name
 from perfharness.analysis.diagnosis.kernels import LIMITERS, find_residency
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice
-from perfharness.testing.trace_builder import H200, TraceBuilder
-from perfharness.trace import open_trace
+from tests.unit.made_batches import Batch, Content, diagnosed, gpu_of, stage_of
 
-US = 1000
-BATCH = 1000 * US
-BATCHES = 3
 SMS = 132
 PEAK = 4_814_304_000_000
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
@@ -101,94 +94,73 @@ def test_residency_is_not_guessed() -> None:
     assert found.fill[2] == 0.5  # the number of multiprocessors and the grid are enough for that
 
 
-Content = Callable[[TraceBuilder, int], None]
-
-
 def stage_with(content: Content, path: Path, *, facts: bool = True) -> StageDiagnosis:
-    builder = TraceBuilder(gpu=False)
-    builder.row("TARGET_INFO_GPU", **({"id": 0} | (H200 if facts else {"name": "a GPU"})))
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        builder.range("stage", begin, begin + BATCH)
-        content(builder, begin)
-    trace = open_trace(builder.write(path / "t.sqlite"))
-    found = diagnose(Analysis(trace)).stages
-    return next(stage for stage in found if stage.path[-1] == "stage")
+    return stage_of(diagnosed(path, content, batches=3, gpus=int(facts)))
 
 
-def limits_of(stage: StageDiagnosis) -> GpuLimits:
-    assert stage.gpu is not None
+def limits_with(content: Content, path: Path, *, facts: bool = True) -> GpuLimits:
+    stage = stage_with(content, path, facts=facts)
     assert stage.verdict.verdict is Verdict.GPU_BOUND
-    assert stage.verdict.limit is stage.gpu.limits.limit
-    return stage.gpu.limits
+    assert stage.verdict.limit is gpu_of(stage).limits.limit
+    return gpu_of(stage).limits
 
 
-def kernel(builder: TraceBuilder, begin: int, first: float, last: float, name: str, grid: int, stream: int = 7) -> None:
-    call = begin + int((first - 5) * US)
-    builder.kernel(
-        (call, call + US), (begin + int(first * US), begin + int(last * US)), name=name, grid=grid, stream=stream
-    )
+def kernels(*each: tuple[float, float, str, int]) -> Content:
+    """Kernels from and to, by name and grid, one of each on a stream of its own."""
+
+    def content(batch: Batch) -> None:
+        for number, (first, last, name, grid) in enumerate(each):
+            batch.kernel(first - 5, first, last, name=name, grid=grid, stream=7 + number)
+
+    return content
 
 
-def move(builder: TraceBuilder, begin: int, first: int, last: int, size: int, copy_kind: int | None) -> None:
-    """A copy of this direction, or a memset (None)."""
-    name = "cudaMemsetAsync_v3020" if copy_kind is None else "cudaMemcpyAsync_v3020"
-    correlation = builder.call(name, begin + (first - 5) * US, begin + (first - 4) * US)
-    table = schema.TABLE_MEMSET if copy_kind is None else schema.TABLE_MEMCPY
-    more = {"memKind": 2} if copy_kind is None else {"copyKind": copy_kind, "srcKind": 2, "dstKind": 2}
-    builder.operation(begin + first * US, begin + last * US, correlation, table=table, bytes=size, **more)
+def moves(size: int, kind: int | None = CopyKind.DEVICE_TO_DEVICE) -> Content:
+    """A copy of this direction, or a memset (None), from 10 to 810."""
+
+    def content(batch: Batch) -> None:
+        if kind is None:
+            run = ((5, 6), (10, 810))
+            batch.operation(schema.TABLE_MEMSET, "cudaMemsetAsync_v3020", *run, bytes=size, memKind=2)
+        else:
+            batch.copy((5, 6), (10, 810), kind=kind, size=size, srcKind=2, dstKind=2)
+
+    return content
 
 
-def test_large_elementwise_kernels_are_memory_bound_by_name(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        kernel(builder, begin, 10, 610, ELEMENTWISE, 100_000)
-        kernel(builder, begin, 620, 820, GEMM, 132)
-
-    limits = limits_of(stage_with(content, tmp_path))
-    assert (limits.limit, limits.basis) == (GpuLimit.MEMORY, "names")
-    assert limits.work_ms == pytest.approx(0.8)
-    assert limits.by_name_ms["memory"] == pytest.approx(0.6)
-    assert limits.by_name_ms["tensor-core"] == pytest.approx(0.2)
-    assert "75 % of its GPU time are kernels that, by their names, move data" in limits.evidence[0]
-    assert "no hardware counters" in limits.missing[0]
-
-
-def test_large_products_are_compute_bound_by_name(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        kernel(builder, begin, 10, 210, ELEMENTWISE, 100_000)
-        kernel(builder, begin, 220, 820, GEMM, 132)
-
+@pytest.mark.parametrize(
+    ("elementwise_us", "limit", "basis", "evidence"),
+    [
+        (600, GpuLimit.MEMORY, "names", "75 % of its GPU time are kernels that, by their names, move data"),
+        (200, GpuLimit.COMPUTE, "names", "75 % of its GPU time are kernels that, by their names, multiply matrices"),
+        (400, GpuLimit.CANNOT_TELL, None, "50 % of its GPU time are kernels that, by their names, move data"),
+    ],
+)
+def test_large_kernels_are_judged_by_name(
+    elementwise_us: int, limit: GpuLimit, basis: str | None, evidence: str, tmp_path: Path
+) -> None:
+    middle = 10 + elementwise_us
+    content = kernels((10, middle, ELEMENTWISE, 100_000), (middle + 10, 820, GEMM, 132))
     stage = stage_with(content, tmp_path)
-    limits = limits_of(stage)
-    assert (limits.limit, limits.basis) == (GpuLimit.COMPUTE, "names")
-    assert "75 % of its GPU time are kernels that, by their names, use tensor cores." in stage.verdict.evidence
-    assert "tensor cores" in stage.verdict.next_step
-
-
-def test_an_even_mixture_is_not_told(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        kernel(builder, begin, 10, 410, ELEMENTWISE, 100_000)
-        kernel(builder, begin, 420, 820, GEMM, 132)
-
-    limits = limits_of(stage_with(content, tmp_path))
-    assert (limits.limit, limits.basis) == (GpuLimit.CANNOT_TELL, None)
+    limits = gpu_of(stage).limits
+    assert (limits.limit, limits.basis) == (limit, basis)
+    assert limits.work_ms == pytest.approx(0.8)
+    assert limits.by_name_ms["memory"] == pytest.approx(elementwise_us / 1e3)
+    assert limits.by_name_ms["tensor-core"] == pytest.approx(0.8 - elementwise_us / 1e3)
+    assert evidence in " ".join(stage.verdict.evidence)
+    assert ("tensor cores" in stage.verdict.next_step) == (limit is GpuLimit.COMPUTE)
     assert "no hardware counters" in limits.missing[0]
 
 
 @pytest.mark.parametrize(("grid", "limit"), [(66, GpuLimit.UNDERFILLED), (67, GpuLimit.COMPUTE)])
 def test_grids_for_half_of_the_gpu_leave_it_underfilled(grid: int, limit: GpuLimit, tmp_path: Path) -> None:
-    limits = limits_of(stage_with(lambda builder, begin: kernel(builder, begin, 10, 900, GEMM, grid), tmp_path))
+    limits = limits_with(kernels((10, 900, GEMM, grid)), tmp_path)
     assert limits.limit is limit
     assert limits.underfilled_ms == pytest.approx(0.89 if limit is GpuLimit.UNDERFILLED else 0.0)
 
 
 def test_small_kernels_beside_each_other_are_not_underfilled(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        kernel(builder, begin, 10, 810, GEMM, 40, stream=7)
-        kernel(builder, begin, 110, 910, GEMM, 40, stream=8)
-
-    limits = limits_of(stage_with(content, tmp_path))
+    limits = limits_with(kernels((10, 810, GEMM, 40), (110, 910, GEMM, 40)), tmp_path)
     assert limits.underfilled_ms == pytest.approx(0.2)  # 100 us before the second, and 100 us after the first
     assert limits.by_name_ms["tensor-core"] == pytest.approx(1.4)
     assert limits.limit is GpuLimit.COMPUTE
@@ -196,79 +168,67 @@ def test_small_kernels_beside_each_other_are_not_underfilled(tmp_path: Path) -> 
 
 def test_last_waves_by_hand(tmp_path: Path) -> None:
     # 128 threads, 32 registers: 16 blocks on each of 132 multiprocessors; 1.25 waves take two, and lose 3/8.
-    grid = 16 * 132 * 5 // 4
-    limits = limits_of(stage_with(lambda builder, begin: kernel(builder, begin, 10, 810, "mine", grid), tmp_path))
+    limits = limits_with(kernels((10, 810, "mine", 16 * 132 * 5 // 4)), tmp_path)
     assert limits.tail_ms == pytest.approx(0.8 * 0.375)
     assert "38 % of its GPU time (about) passes in last waves" in limits.evidence[0]
-    full = limits_of(stage_with(lambda builder, begin: kernel(builder, begin, 10, 810, "mine", 16 * 132 * 2), tmp_path))
-    assert full.tail_ms == 0.0
+    assert limits_with(kernels((10, 810, "mine", 16 * 132 * 2)), tmp_path).tail_ms == 0.0
 
 
-def test_copies_inside_the_gpu_near_its_bandwidth_are_measured(tmp_path: Path) -> None:
-    # 800 us at 3.6 TB/s, read and written: 75 % of 4.8 TB/s.
-    size = int(0.75 * PEAK * 800e-6 / 2)
-
-    def content(size: int) -> Content:
-        return lambda builder, begin: move(builder, begin, 10, 810, size, CopyKind.DEVICE_TO_DEVICE)
-
-    near = limits_of(stage_with(content(size), tmp_path))  # work of the GPU's memory, and no transfer
-    assert (near.limit, near.basis, near.missing) == (GpuLimit.MEMORY, "bandwidth", [])
-    assert near.moved_gb_per_s == pytest.approx(0.75 * PEAK / 1e9)
-    assert near.moved_peak_share == pytest.approx(0.75)
-    assert near.at_peak_ms == pytest.approx(0.8)
-    slow = limits_of(stage_with(content(size // 2), tmp_path))
-    assert (slow.limit, slow.at_peak_ms) == (GpuLimit.CANNOT_TELL, 0.0)
-    assert slow.moved_peak_share == pytest.approx(0.375)
-
-
-def test_memsets_count_what_they_write(tmp_path: Path) -> None:
-    size = int(0.9 * PEAK * 800e-6)
-    limits = limits_of(stage_with(lambda builder, begin: move(builder, begin, 10, 810, size, None), tmp_path))
-    assert (limits.limit, limits.basis) == (GpuLimit.MEMORY, "bandwidth")
-    assert limits.moved_peak_share == pytest.approx(0.9)
+@pytest.mark.parametrize(
+    ("kind", "share", "limit", "basis"),
+    [
+        (CopyKind.DEVICE_TO_DEVICE, 0.75, GpuLimit.MEMORY, "bandwidth"),  # work of the GPU's memory, and no transfer
+        (CopyKind.DEVICE_TO_DEVICE, 0.375, GpuLimit.CANNOT_TELL, None),
+        (None, 0.9, GpuLimit.MEMORY, "bandwidth"),  # a memset only writes
+    ],
+)
+def test_copies_inside_the_gpu_and_memsets_near_its_bandwidth_are_measured(
+    kind: CopyKind | None, share: float, limit: GpuLimit, basis: str | None, tmp_path: Path
+) -> None:
+    size = int(share * PEAK * 800e-6 / (1 if kind is None else 2))
+    found = limits_with(moves(size, kind), tmp_path)
+    assert (found.limit, found.basis) == (limit, basis)
+    assert found.moved_gb_per_s == pytest.approx(share * PEAK / 1e9)
+    assert found.moved_peak_share == pytest.approx(share)
+    assert found.at_peak_ms == pytest.approx(0.8 if basis else 0.0)
+    assert bool(found.missing) == (basis is None)
 
 
 def test_copies_from_the_host_are_no_work_of_the_gpu(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        kernel(builder, begin, 10, 810, GEMM, 132)
-        move(builder, begin, 20, 300, 10_000_000, CopyKind.HOST_TO_DEVICE)
+    def content(batch: Batch) -> None:
+        kernels((10, 810, GEMM, 132))(batch)
+        batch.copy((15, 16), (20, 300))
 
-    assert limits_of(stage_with(content, tmp_path)).work_ms == pytest.approx(0.8)
+    assert limits_with(content, tmp_path).work_ms == pytest.approx(0.8)
 
 
 def test_short_kernels_are_not_judged_by_name(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
+    def content(batch: Batch) -> None:
         for at in range(10, 990, 5):
-            kernel(builder, begin, at, at + 4.5, ELEMENTWISE, 1000)
+            batch.kernel(at - 5, at, at + 4.5, name=ELEMENTWISE, grid=1000)
 
-    limits = limits_of(stage_with(content, tmp_path))
+    limits = limits_with(content, tmp_path)
     assert limits.limit is GpuLimit.CANNOT_TELL
     assert limits.short_ms == pytest.approx(196 * 0.0045)
     assert "less than 5 us" in limits.evidence[0]
 
 
 def test_a_graph_that_is_traced_as_a_whole_tells_nothing(tmp_path: Path) -> None:
-    def content(builder: TraceBuilder, begin: int) -> None:
-        correlation = builder.call("cudaGraphLaunch_v10000", begin + 5 * US, begin + 6 * US)
-        builder.operation(begin + 10 * US, begin + 810 * US, correlation, table=schema.TABLE_GRAPH, graphExecId=1)
+    def content(batch: Batch) -> None:
+        batch.operation(schema.TABLE_GRAPH, "cudaGraphLaunch_v10000", (5, 6), (10, 810), graphExecId=1)
 
-    limits = limits_of(stage_with(content, tmp_path))
+    limits = limits_with(content, tmp_path)
     assert limits.limit is GpuLimit.CANNOT_TELL
     assert "CUDA graphs" in limits.missing[0]
 
 
 def test_a_trace_that_does_not_describe_the_gpu_says_so(tmp_path: Path) -> None:
-    stage = stage_with(lambda builder, begin: kernel(builder, begin, 10, 810, GEMM, 1), tmp_path, facts=False)
-    limits = limits_of(stage)
-    assert (limits.underfilled_ms, limits.tail_ms) == (None, None)
-    assert limits.limit is GpuLimit.COMPUTE
+    limits = limits_with(kernels((10, 810, GEMM, 1)), tmp_path, facts=False)
+    assert (limits.underfilled_ms, limits.tail_ms, limits.limit) == (None, None, GpuLimit.COMPUTE)
     assert "whether its kernels fill the GPU" in limits.missing[1]
 
 
 def test_the_top_kernel_says_what_keeps_it_small(tmp_path: Path) -> None:
-    stage = stage_with(lambda builder, begin: kernel(builder, begin, 10, 810, GEMM, 66), tmp_path)
-    assert stage.gpu is not None
-    (group,) = stage.gpu.top_kernels
+    (group,) = gpu_of(stage_with(kernels((10, 810, GEMM, 66)), tmp_path)).top_kernels
     assert (group.kind, group.limiter, group.registers) == (KernelKind.TENSOR_CORE, OccupancyLimiter.GRID, 32)
-    assert group.waves == pytest.approx(66 / (16 * 132))
-    assert group.occupancy == pytest.approx(66 * 4 / (64 * 132))
+    assert (group.waves, group.occupancy) == pytest.approx((66 / (16 * 132), 66 * 4 / (64 * 132)))

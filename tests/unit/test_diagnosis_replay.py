@@ -8,123 +8,78 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.model.diagnosis import StageCost
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.unit.made_batches import BATCH, DEVICE_SYNCHRONIZE, SYNCHRONIZE, Batch, Content, diagnosed, nothing, stage_of
 
-US = 1000
-BATCH = 1000 * US
-BATCHES = 4
-SYNCHRONIZE = "cudaStreamSynchronize_v3020"
+Bounds = tuple[float, float]
 
 
-def costs(builder: TraceBuilder, path: Path) -> dict[str, StageCost]:
-    trace = open_trace(builder.write(path / "t.sqlite"))
-    diagnosis = diagnose(Analysis(trace))
-    return {stage.path[-1]: stage.cost for stage in diagnosis.stages}
+def hidden_host(batch: Batch) -> None:
+    batch.kernel(10, 20, 990)
+    batch.call(SYNCHRONIZE, 710, 995)
 
 
-def without(cost: StageCost) -> float:
-    assert cost.without_stage_ms is not None, cost.reason
-    return cost.without_stage_ms
+def hidden_gpu(batch: Batch) -> None:
+    batch.kernel(10, 20, 300)
+    batch.call(SYNCHRONIZE, 960, 964)
 
 
-def stage(builder: TraceBuilder, begin: int, name: str, first: int, last: int) -> None:
-    builder.range(name, begin + first * US, begin + last * US)
+def one_stream(batch: Batch) -> None:
+    batch.kernel(10, 20, 620)
+    batch.kernel(30, 621, 980)
+    batch.call(SYNCHRONIZE, 50, 985)
 
 
-def test_stages_on_the_host_add_up(tmp_path: Path) -> None:
+def two_streams(batch: Batch) -> None:
+    batch.kernel(10, 20, 980, stream=7)
+    batch.kernel(30, 40, 500, stream=8)
+    batch.call(DEVICE_SYNCHRONIZE, 50, 985)
+
+
+CASES: dict[str, tuple[dict[str, Bounds], Content, dict[str, tuple[float, float]]]] = {
     # |aaa|bbbbbbb|
-    builder = TraceBuilder()
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        stage(builder, begin, "a", 0, 300)
-        stage(builder, begin, "b", 300, 1000)
-    found = costs(builder, tmp_path)
-    assert found["a"].pipeline_ms == pytest.approx(1.0)
-    assert without(found["a"]) == pytest.approx(0.7)
-    assert without(found["b"]) == pytest.approx(0.3)
-    assert without(found["batch"]) == pytest.approx(0.0)
-
-
-def test_host_work_hidden_behind_the_gpu_costs_nothing(tmp_path: Path) -> None:
+    "stages on the host add up": (
+        {"a": (0, 300), "b": (300, 1000)}, nothing, {"a": (0.7, 1e-6), "b": (0.3, 1e-6), "batch": (0.0, 1e-6)},
+    ),
     # host |a|bbbbbbbbb|ssss|     a starts the kernel, b computes beside it, s waits for it
-    # GPU   .AAAAAAAAAAAAA.
-    builder = TraceBuilder()
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        stage(builder, begin, "a", 0, 20)
-        builder.kernel((begin + 10 * US, begin + 15 * US), (begin + 20 * US, begin + 990 * US))
-        stage(builder, begin, "b", 20, 700)
-        stage(builder, begin, "s", 700, 1000)
-        builder.call(SYNCHRONIZE, begin + 710 * US, begin + 995 * US)
-    found = costs(builder, tmp_path)
-    assert without(found["b"]) == pytest.approx(1.0)  # the kernel takes as long as before
-    assert without(found["a"]) == pytest.approx(0.710, abs=0.03)  # b remains, and the empty wait
-    assert without(found["s"]) == pytest.approx(0.98, abs=0.02)  # the wait for a stays
-
-
-def test_gpu_work_hidden_behind_the_host_costs_only_its_launch(tmp_path: Path) -> None:
+    # GPU   .AAAAAAAAAAAAA.       without b it takes as long; without a b and the empty wait remain; the wait stays
+    "host work hidden behind the GPU costs nothing": (
+        {"a": (0, 20), "b": (20, 700), "s": (700, 1000)}, hidden_host,
+        {"b": (1.0, 1e-6), "a": (0.710, 0.03), "s": (0.98, 0.02)},
+    ),
     # host |a|bbbbbbbbbbbbbbb|s|
-    # GPU   .AAAA.
-    builder = TraceBuilder()
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        stage(builder, begin, "a", 0, 20)
-        builder.kernel((begin + 10 * US, begin + 15 * US), (begin + 20 * US, begin + 300 * US))
-        stage(builder, begin, "b", 20, 950)
-        stage(builder, begin, "s", 950, 1000)
-        builder.call(SYNCHRONIZE, begin + 960 * US, begin + 964 * US)
-    found = costs(builder, tmp_path)
-    assert without(found["a"]) == pytest.approx(0.980)
-    # Without b the wait, which was empty, is for the kernel.
-    assert without(found["b"]) == pytest.approx(0.340, abs=0.01)
-
-
-def test_a_queue_on_one_stream_shortens_by_what_is_taken_out(tmp_path: Path) -> None:
+    # GPU   .AAAA.                without b the wait, which was empty, is for the kernel
+    "GPU work hidden behind the host costs only its launch": (
+        {"a": (0, 20), "b": (20, 950), "s": (950, 1000)}, hidden_gpu, {"a": (0.980, 1e-6), "b": (0.340, 0.01)},
+    ),
     # host |a|b|ssssssss|
     # GPU   AAAAAABBB
-    builder = TraceBuilder()
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        stage(builder, begin, "a", 0, 20)
-        builder.kernel((begin + 10 * US, begin + 15 * US), (begin + 20 * US, begin + 620 * US))
-        stage(builder, begin, "b", 20, 40)
-        builder.kernel((begin + 30 * US, begin + 35 * US), (begin + 621 * US, begin + 980 * US))
-        stage(builder, begin, "s", 40, 1000)
-        builder.call(SYNCHRONIZE, begin + 50 * US, begin + 985 * US)
-    found = costs(builder, tmp_path)
-    assert without(found["a"]) == pytest.approx(0.4, abs=0.02)
-    assert without(found["b"]) == pytest.approx(0.64, abs=0.02)
-
-
-def test_streams_run_beside_each_other(tmp_path: Path) -> None:
+    "a queue on one stream shortens by what is taken out": (
+        {"a": (0, 20), "b": (20, 40), "s": (40, 1000)}, one_stream, {"a": (0.4, 0.02), "b": (0.64, 0.02)},
+    ),
     # stream 7 AAAAAAAA
-    # stream 8 BBBBB         taking b out saves nothing but its launch
-    builder = TraceBuilder()
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + BATCH)
-        stage(builder, begin, "a", 0, 20)
-        builder.kernel((begin + 10 * US, begin + 15 * US), (begin + 20 * US, begin + 980 * US), stream=7)
-        stage(builder, begin, "b", 20, 40)
-        builder.kernel((begin + 30 * US, begin + 35 * US), (begin + 40 * US, begin + 500 * US), stream=8)
-        stage(builder, begin, "s", 40, 1000)
-        builder.call("cudaDeviceSynchronize_v3020", begin + 50 * US, begin + 985 * US)
-    found = costs(builder, tmp_path)
-    assert without(found["b"]) == pytest.approx(1.0, abs=0.001)
-    assert without(found["a"]) == pytest.approx(0.5, abs=0.02)
+    # stream 8 BBBBB              taking b out saves nothing but its launch
+    "streams run beside each other": (
+        {"a": (0, 20), "b": (20, 40), "s": (40, 1000)}, two_streams, {"b": (1.0, 0.001), "a": (0.5, 0.02)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_batch_takes_without_a_stage(name: str, tmp_path: Path) -> None:
+    stages, content, expected = CASES[name]
+    found = diagnosed(tmp_path, content, stages, batches=4)
+    for stage, (without_ms, within) in expected.items():
+        cost = stage_of(found, stage).cost
+        assert cost.without_stage_ms == pytest.approx(without_ms, abs=within), cost
+        assert cost.pipeline_ms == pytest.approx(1.0)
 
 
 def test_loops_over_several_threads_are_not_played(tmp_path: Path) -> None:
     builder = TraceBuilder()
-    for index in range(BATCHES):
+    for index in range(4):
         builder.range(f"batch_{index}", index * BATCH, (index + 1) * BATCH, tid=100 + index % 2)
-    cost = costs(builder, tmp_path)["batch"]
-    assert cost.pipeline_ms is None
-    assert cost.reason is not None
-    assert "several threads" in cost.reason
+    (stage,) = diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))).stages
+    assert stage.cost.pipeline_ms is None
+    assert "several threads" in (stage.cost.reason or "")
