@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,8 +25,8 @@ from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
+from tests.integration.launches import environment, manifest, run_to_the_end
 
-ROOT = Path(__file__).parents[2]
 COMPUTE, GRAPHICS, MPS = LISTS
 OURS, FOREIGN, GONE = 100, 200, 300
 
@@ -179,21 +178,13 @@ def busy_machine(tmp_path: Path) -> NvmlRecord:
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["--require-exclusive"], 1)])
 def test_a_launch_says_so(busy_machine: NvmlRecord, tmp_path: Path, options: list[str], code: int) -> None:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    command = [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "-o", str(tmp_path / "out")]
-    done = subprocess.run(
-        [*command, *options, "true"],
-        env={**os.environ, "PYTHONPATH": path, **replay_environment(tmp_path / "nvml.json"), "COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    replayed = environment(**replay_environment(tmp_path / "nvml.json"))
+    done = run_to_the_end(("--tracer", "none", "-o", tmp_path / "out", *options, "true"), replayed)
     assert done.returncode == code, done.stdout + done.stderr
     if code == 0:
-        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-        assert "gpu-shared" in {finding["code"] for finding in manifest["findings"]}
-        assert manifest["companions"]["exclusive"]["gpus"][0]["foreign_before"][0]["pid"] == os.getpid()
+        run = manifest(tmp_path / "out")
+        assert "gpu-shared" in {finding["code"] for finding in run["findings"]}
+        assert run["companions"]["exclusive"]["gpus"][0]["foreign_before"][0]["pid"] == os.getpid()
     else:
         assert "--require-exclusive" in done.stderr
         assert not (tmp_path / "out" / "manifest.json").exists()

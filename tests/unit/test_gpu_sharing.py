@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.manifest import ProcessRecord
 from perfharness.model.trace import Trace
 from perfharness.runs import gpu_sharing, run_folder
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.unit.test_run_folder import manifest_of as run_of
+from tests.unit.test_run_folder import process
 
 UTC = 1_700_000_000_000_000_000
 
@@ -28,24 +30,6 @@ def write_trace(folder: Path, began: int | None, run: tuple[int, int]) -> None:
 
 def opened(run: Path, process: ProcessRecord) -> Trace:
     return open_trace(run / process.folder / "trace.sqlite")
-
-
-def run_of(*processes: ProcessRecord) -> RunManifest:
-    record: dict[str, Any] = {
-        "run_id": "r1", "created": "2026-01-01T00:00:00Z", "command": ["perfharness"], "script": "toy.py",
-        "script_arguments": [], "num_processes_per_gpu": len(processes), "warmup_batches": 0,
-        "tracer": TracerRecord(kind="nsys", version="2025.3"), "processes": list(processes), "findings": [],
-        "environment": EnvironmentRecord.model_construct(gpus=[]),
-    }  # fmt: skip
-    return RunManifest.model_construct(**record)
-
-
-def process(index: int, **changes: Any) -> ProcessRecord:
-    record: dict[str, Any] = {
-        "index": index, "gpu_index": 0, "gpu_uuid": "GPU-1", "folder": f"proc_{index}_gpu_0",
-        "command": ["python"], "pid": 10 + index, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
-    }  # fmt: skip
-    return ProcessRecord(**(record | changes))
 
 
 def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:

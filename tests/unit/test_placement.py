@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,12 @@ from perfharness.model.manifest import GpuRecord
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
 from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness_launcher.plan.options import CpuBind
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, parse_cpu_list, read_topology
 from perfharness_launcher.processes.spawn import Placement, cpu_list
+from tests.integration.launches import environment, manifest, run_to_the_end
 
-ROOT = Path(__file__).parents[2]
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
 
 
@@ -64,26 +63,26 @@ def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
     assert parse_cpu_list(text) == (frozenset() if text != "3-" else frozenset({3}))
 
 
-def test_numa_binds_each_process_to_the_side_of_its_gpu() -> None:
-    placed = place([GPU_0, GPU_1, GPU_1], "numa", two_sockets(), NEAR)
-    assert shown(placed) == ["0-7,16-23", "8-15,24-31", "8-15,24-31"]
-
-
-def test_cores_are_divided_among_processes_whole() -> None:
-    placed = place([GPU_0, GPU_0, GPU_0, GPU_1], "cores", two_sockets(), NEAR)
-    assert shown(placed) == ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]
-    assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
-
-
-def test_two_gpus_of_one_side_share_its_cores() -> None:
-    near = {**NEAR, "GPU-b": NEAR["GPU-a"]}
-    assert shown(place([GPU_0, GPU_1], "cores", two_sockets(), near)) == ["0-3,16-19", "4-7,20-23"]
-
-
-def test_only_cpus_that_we_are_allowed() -> None:
-    topology = two_sockets("0-3,8-9,16-17")  # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
-    assert shown(place([GPU_0, GPU_0], "cores", topology, NEAR)) == ["0-1,16-17", "2-3"]
-    assert shown(place([GPU_1], "numa", topology, NEAR)) == ["8-9"]
+@pytest.mark.parametrize(
+    ("bind", "gpus", "allowed", "near", "expected"),
+    [
+        ("numa", [GPU_0, GPU_1, GPU_1], "0-31", NEAR, ["0-7,16-23", "8-15,24-31", "8-15,24-31"]),
+        ("auto", [GPU_0, GPU_1], "0-31", NEAR, ["0-7,16-23", "8-15,24-31"]),
+        ("cores", [GPU_0, GPU_0, GPU_0, GPU_1], "0-31", NEAR, ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]),
+        ("cores", [GPU_0, GPU_1], "0-31", {**NEAR, "GPU-b": NEAR["GPU-a"]}, ["0-3,16-19", "4-7,20-23"]),
+        ("cores", [None, None], "0-31", {}, ["0-7,16-23", "8-15,24-31"]),
+        # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
+        ("cores", [GPU_0, GPU_0], "0-3,8-9,16-17", NEAR, ["0-1,16-17", "2-3"]),
+        ("numa", [GPU_1], "0-3,8-9,16-17", NEAR, ["8-9"]),
+    ],
+)
+def test_which_cpus_each_process_gets(
+    bind: CpuBind, gpus: list[GpuRecord | None], allowed: str, near: dict[str, GpuLocality], expected: list[str]
+) -> None:
+    placed = place(gpus, bind, two_sockets(allowed), near)
+    assert shown(placed) == expected
+    if len(gpus) == 4:
+        assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
 
 
 def test_fewer_cores_than_processes_is_refused() -> None:
@@ -127,14 +126,9 @@ def test_by_default_nothing_is_bound_where_it_may_do_harm(
     assert reason in placed.reason
 
 
-def test_by_default_processes_are_bound_to_their_side_where_there_are_two() -> None:
-    assert shown(place([GPU_0, GPU_1], "auto", two_sockets(), NEAR)) == ["0-7,16-23", "8-15,24-31"]
-
-
-def test_numa_that_cannot_be_had_is_refused_and_cores_need_no_gpu() -> None:
+def test_numa_that_cannot_be_had_is_refused() -> None:
     with pytest.raises(UsageError, match="no GPU to be near to"):
         place([None], "numa", two_sockets(), {})
-    assert shown(place([None, None], "cores", two_sockets(), {})) == ["0-7,16-23", "8-15,24-31"]
 
 
 # ---- what a machine tells ----
@@ -198,21 +192,11 @@ NSYS, SITE = os.environ.get("PERFHARNESS_TEST_NSYS"), os.environ.get("PERFHARNES
 
 
 def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    script = tmp_path / "tell.py"
+    script, out = tmp_path / "tell.py", tmp_path / "out"
     script.write_text(TELL)
-    path = os.pathsep.join(part for part in (site, str(ROOT), str(ROOT / "launcher")) if part)
-    command = [sys.executable, "-m", "perfharness", "launch", "-np", "2", "-o", str(tmp_path / "out"), *options]
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (tmp_path / "out" / "manifest.json").exists(), done.stdout + done.stderr
-    told = [json.loads((tmp_path / "out" / f"proc_{n}_gpu_0" / "stdout.log").read_text()) for n in range(2)]
-    return told, json.loads((tmp_path / "out" / "manifest.json").read_text())
+    done = run_to_the_end(("-np", 2, "-o", out, *options, script), environment(site))
+    assert (out / "manifest.json").exists(), done.stdout + done.stderr
+    return [json.loads((out / f"proc_{n}_gpu_0" / "stdout.log").read_text()) for n in range(2)], manifest(out)
 
 
 @pytest.mark.skipif(len(read_topology().cores) < 2, reason="needs two cores")
@@ -226,19 +210,19 @@ def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[s
 )
 def test_the_measured_process_itself_is_bound(tmp_path: Path, tracer: str) -> None:
     options = ["--cpu-bind", "cores", "--tracer", tracer, *(["--nsys", str(NSYS)] if tracer == "nsys" else [])]
-    told, manifest = launched(tmp_path, *options, site=(SITE or "") if tracer == "nsys" else "")
+    told, run = launched(tmp_path, *options, site=(SITE or "") if tracer == "nsys" else "")
     topology = read_topology()
     each = len(topology.cores) // 2
     for number, one in enumerate(told):
         wanted = [cpu for core in topology.cores[number * each : (number + 1) * each] for cpu in core]
         assert one["cpus"] == sorted(wanted)
-        record = manifest["processes"][number]["placement"]
+        record = run["processes"][number]["placement"]
         assert (record["cpus"], record["bound"], record["problems"]) == (cpu_list(wanted), True, [])
     assert psutil.Process().cpu_affinity() == sorted(topology.allowed), "and this one is where it was"
 
 
 def test_left_alone_it_runs_where_the_launcher_runs(tmp_path: Path) -> None:
-    told, manifest = launched(tmp_path, "--tracer", "none")
+    told, run = launched(tmp_path, "--tracer", "none")
     assert told[0]["cpus"] == psutil.Process().cpu_affinity()
-    assert manifest["processes"][0]["placement"]["bound"] is False
-    assert manifest["placement_reason"].startswith("not bound: ")
+    assert run["processes"][0]["placement"]["bound"] is False
+    assert run["placement_reason"].startswith("not bound: ")

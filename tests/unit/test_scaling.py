@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from perfharness.runs.scaling import (
 )
 from perfharness.runs.sweep import sweep_options, why_it_failed
 from perfharness_launcher.plan.options import LaunchOptions
+from tests.integration.launches import environment, run_to_the_end
 from tests.unit.charts import marks, notes, png_size
 
 ROOT = Path(__file__).parents[2]
@@ -55,35 +54,31 @@ def knee(rates: dict[int, float | None]) -> int | None:
     return find_knee(scaling_points(rows(rates))).num_processes
 
 
-def test_figures_against_one_process() -> None:
-    one, two, four = scaling_points(rows({1: 100.0, 2: 180.0, 4: 200.0}))
-    assert (one.speedup, one.efficiency, one.slowdown) == (1.0, 1.0, 1.0)
-    assert two.speedup == pytest.approx(1.8)
-    assert two.efficiency == pytest.approx(0.9)
-    assert four.efficiency == pytest.approx(0.5)
-    assert four.slowdown == pytest.approx(2.0), "each of four gets 50 items/s where one alone got 100"
-
-
-def test_figures_against_the_smallest_that_was_measured() -> None:
-    four, one, two = scaling_points(rows({4: 300.0, 1: None, 2: 200.0}))
-    assert (one.speedup, one.efficiency) == (None, None)
-    assert (two.speedup, four.speedup) == (1.0, 1.5)
-    assert four.efficiency == pytest.approx(0.75)
-
-
-def test_the_knee_is_where_a_further_process_brings_less_than_half() -> None:
-    assert knee({1: 100, 2: 190, 4: 300, 8: 340}) == 4  # steps: 0.9, 0.55, 0.1 of a process each
-    assert knee({8: 340, 1: 100, 4: 300, 2: 190}) == 4, "in whatever order they ran"
-    assert knee({1: 100, 2: 90}) == 1
-    assert knee({1: 100, 2: 200, 4: 400, 8: 800}) is None
-    assert knee({1: 100, 2: 150, 3: 200}) is None, "half is enough"
-
-
-def test_a_launch_that_failed_is_stepped_over() -> None:
-    assert knee({1: 100, 2: None, 4: 110, 8: None}) == 1
-    found = find_knee(scaling_points(rows({1: 100, 2: None})))
-    assert found.num_processes is None
-    assert "1 points were measured" in found.reason
+@pytest.mark.parametrize(
+    ("rates", "figures", "bend"),
+    [
+        # speedup, efficiency, slowdown: each of four gets 50 items/s where one alone got 100
+        ({1: 100, 2: 180, 4: 200}, [(1, 1, 1), (1.8, 0.9, 1 / 0.9), (2, 0.5, 2)], 2),
+        ({4: 300, 1: None, 2: 200}, [(1.5, 0.75, 1 / 0.75), (None, None, None), (1, 1, 1)], None),
+        ({1: 100, 2: 190, 4: 300, 8: 340}, None, 4),  # steps: 0.9, 0.55, 0.1 of a process each
+        ({8: 340, 1: 100, 4: 300, 2: 190}, None, 4),  # in whatever order they ran
+        ({1: 100, 2: 90}, None, 1),
+        ({1: 100, 2: 200, 4: 400, 8: 800}, None, None),
+        ({1: 100, 2: 150, 3: 200}, None, None),  # half is enough
+        ({1: 100, 2: None, 4: 110, 8: None}, None, 1),  # a launch that failed is stepped over
+        ({1: 100, 2: None}, None, None),
+    ],
+)
+def test_figures_against_the_smallest_that_was_measured_and_the_knee(
+    rates: dict[int, float | None], figures: list[tuple[float | None, ...]] | None, bend: int | None
+) -> None:
+    points = scaling_points(rows(rates))
+    if figures is not None:
+        found = [(point.speedup, point.efficiency, point.slowdown) for point in points]
+        assert found == [tuple(None if one is None else pytest.approx(one) for one in each) for each in figures]
+    assert knee(rates) == bend
+    if len(rates) == 2 and None in rates.values():
+        assert "1 points were measured" in find_knee(points).reason
 
 
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=6, unique=True), st.floats(0.51, 1.5))
@@ -207,13 +202,7 @@ perf.finalize()
 def sweep(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    return subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "-o", str(tmp_path / "out"), *options,
-         str(script)],
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    return run_to_the_end(("--tracer", "embedded", "-o", tmp_path / "out", *options, script), environment())
 
 
 def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:

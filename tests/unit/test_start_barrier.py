@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,43 +113,29 @@ def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: C
     assert "30 s" in next(barrier.findings()).message
 
 
-def test_one_that_ends_before_it_comes_is_not_waited_for(hold: Hold) -> None:
-    barrier = hold(THREE)
-    come(barrier, 0)
-    barrier.poll([1])
-    assert not is_open(barrier), "process 2 may still come"
-    come(barrier, 2)
-    barrier.poll([1])
-    assert is_open(barrier)
-    assert codes(barrier) == [("start-barrier-missed", "proc_1_gpu_0")]
-
-
-def test_the_last_one_that_is_waited_for_ends(hold: Hold) -> None:
-    barrier = hold(TWO)
-    come(barrier, 0)
-    barrier.poll([])
-    barrier.poll([1])
-    assert is_open(barrier)
-
-
-def test_nobody_comes(hold: Hold) -> None:
-    barrier = hold(TWO)
-    barrier.poll([0, 1])
-    assert not is_open(barrier)
-    assert codes(barrier) == [("start-barrier-not-reached", None)]
-    assert barrier.record().opened_unix_ns is None
-
-
-def test_those_that_ended_while_they_waited_hold_nobody_up(hold: Hold) -> None:
-    barrier = hold(THREE)
-    come(barrier, 0)
-    barrier.poll([])
-    barrier.poll([0])
-    come(barrier, 1)
-    come(barrier, 2)
-    barrier.poll([0])
-    assert is_open(barrier)
-    assert codes(barrier) == []
+@pytest.mark.parametrize(
+    ("processes", "steps", "opens", "found"),
+    [
+        (THREE, [0, [1], 2, [1]], 3, [("start-barrier-missed", "proc_1_gpu_0")]),
+        (TWO, [0, [], [1]], 2, [("start-barrier-missed", "proc_1_gpu_0")]),
+        (TWO, [[0, 1]], None, [("start-barrier-not-reached", None)]),
+        (THREE, [0, [], [0], 1, 2, [0]], 5, []),
+    ],
+    ids=["one ends before it comes", "the last one ends", "nobody comes", "one ended while it waited"],
+)
+def test_who_is_waited_for(
+    hold: Hold, processes: Mapping[int, str], steps: list[Any], opens: int | None, found: list[tuple[str, str | None]]
+) -> None:
+    """A number: that process comes. A list: the processes that are over at a poll. Opens at that step, not before."""
+    barrier = hold(processes)
+    for place, step in enumerate(steps):
+        if isinstance(step, int):
+            come(barrier, step)
+        else:
+            barrier.poll(step)
+        assert is_open(barrier) is (opens is not None and place >= opens)
+    assert codes(barrier) == found
+    assert (barrier.record().opened_unix_ns is None) is (opens is None)
 
 
 def test_a_line_that_comes_in_two_parts(hold: Hold) -> None:
