@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+from tests.integration.launches import PATIENCE_S, environment, launching, run_to_the_end
+
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
 SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 
@@ -49,22 +45,17 @@ TRACERS = [
 ]
 
 
-def command(tmp_path: Path, *arguments: object) -> tuple[list[str], dict[str, str]]:
+def arguments_of(tmp_path: Path, *given: object, text: str = SCRIPT) -> tuple[tuple[object, ...], dict[str, str]]:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    options, own = arguments[: arguments.index("|")], arguments[arguments.index("|") + 1 :]
-    sites = [SITE] if "nsys" in options else []
-    path = [*sites, str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
-    line = [sys.executable, "-m", "perfharness", "launch", "-o", tmp_path / "out", *options, script, *own]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part)}
-    if NSYS:
-        environment["PERFHARNESS_NSYS"] = NSYS
-    return list(map(str, line)), environment
+    script.write_text(text)
+    options, own = given[: given.index("|")], given[given.index("|") + 1 :]
+    sites = [str(SITE)] if "nsys" in options else []
+    named = {"PERFHARNESS_NSYS": NSYS} if NSYS else {}
+    return ("-o", tmp_path / "out", *options, script, *own), environment(*sites, **named)
 
 
-def launch(tmp_path: Path, *arguments: object) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    line, environment = command(tmp_path, *arguments)
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+def launch(tmp_path: Path, *given: object, text: str = SCRIPT) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    done = run_to_the_end(*arguments_of(tmp_path, *given, text=text))
     out = tmp_path / "out"
     assert (out / "manifest.json").exists(), done.stdout + done.stderr
     return done.returncode, load(out / "manifest.json"), load(out / "benchmark_mean.json")
@@ -134,23 +125,14 @@ def test_one_process_alone_and_no_barrier_wait_for_nobody(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
-    line, environment = command(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)
-    with subprocess.Popen(
-        line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            assert launcher.stdout is not None
-            for text in launcher.stdout:
-                assert time.monotonic() < deadline
-                if "proc_0_gpu_0: waits for the others" in text:
-                    break
-            launcher.send_signal(signal.SIGINT)
-            launcher.stdout.read()
-            launcher.wait(PATIENCE_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                launcher.kill()
+    with launching(*arguments_of(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)) as launcher:
+        assert launcher.stdout is not None
+        for text in launcher.stdout:
+            if "proc_0_gpu_0: waits for the others" in text:
+                break
+        launcher.send_signal(signal.SIGINT)
+        launcher.stdout.read()
+        launcher.wait(PATIENCE_S)
     manifest = load(tmp_path / "out" / "manifest.json")
     assert launcher.returncode == 1
     assert [process["ended"] for process in manifest["processes"]] == ["interrupted"] * 2
@@ -177,9 +159,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_forked_workers_come_to_it(tmp_path: Path, tracer: str) -> None:
     """Also under the embedded tracer, which does not trace a fork: its recorder then writes nowhere, and goes on."""
-    line, environment = command(tmp_path, "-np", 2, "-w", 1, "--tracer", tracer, "|")
-    (tmp_path / "script.py").write_text(WORKERS)
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    manifest = load(tmp_path / "out" / "manifest.json")
-    assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"], done.stdout + done.stderr
+    _, manifest, _ = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", tracer, "|", text=WORKERS)
+    assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"]
     assert None not in manifest["start_barrier"]["arrived_unix_ns"].values()

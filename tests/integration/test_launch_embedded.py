@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfharness.cli.main import run
 from perfharness.trace import open_trace
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import manifest as manifest_of
 
 SCRIPT = """
 import os, signal, sys, time
@@ -36,16 +34,8 @@ if os.environ["PERFHARNESS_PROCESS_INDEX"] == "1":
 def launch(out: Path, mode: str, *options: str) -> tuple[int, dict[str, Any]]:
     script = out.parent / "script.py"
     script.write_text(SCRIPT)
-    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
-    own = ["launch", "-np", "2", "--tracer", "embedded", "-o", str(out), *options]
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness", *own, str(script), mode],
-        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-        stdout=subprocess.DEVNULL,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, json.loads((out / "manifest.json").read_text())
+    done = run_to_the_end(("-np", "2", "--tracer", "embedded", "-o", out, *options, script, mode), environment())
+    return done.returncode, manifest_of(out)
 
 
 def names(trace: Path) -> list[str]:
@@ -55,27 +45,19 @@ def names(trace: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mode", "options", "ended"),
-    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "5"], "timeout")],
+    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "5"], "timeout"), ("kill", [], "failed")],
 )
-def test_a_process_that_ends_badly_still_leaves_its_trace(
+def test_a_process_that_ends_badly_leaves_what_it_recorded(
     tmp_path: Path, mode: str, options: list[str], ended: str
 ) -> None:
     code, manifest = launch(tmp_path / "out", mode, *options)
     assert code == 1
     assert [record["ended"] for record in manifest["processes"]] == ["ok", ended]
-    for record in manifest["processes"]:
-        assert names(tmp_path / "out" / record["folder"] / record["trace"]) == ["batch"]
-
-
-def test_a_killed_process_leaves_what_it_recorded(tmp_path: Path) -> None:
-    code, manifest = launch(tmp_path / "out", "kill")
-    assert code == 1
-    assert [record["trace"] for record in manifest["processes"]] == ["trace.sqlite"] * 2
-    assert ("process-failed", "proc_1_gpu_0") in [
-        (finding["code"], finding["process"]) for finding in manifest["findings"]
-    ]
+    found = [(finding["code"], finding["process"]) for finding in manifest["findings"]]
+    assert (f"process-{ended}", "proc_1_gpu_0") in found
     for record in manifest["processes"]:
         folder = tmp_path / "out" / record["folder"]
+        assert record["trace"] == "trace.sqlite"
         assert names(folder / "trace.sqlite") == ["batch"]
         assert (folder / "benchmark.json").exists()
         assert not list(folder.glob(".ranges_*"))
@@ -109,11 +91,8 @@ perf.finalize()
 )
 def test_a_launch_that_measured_nothing_is_3(tmp_path: Path, script: str, options: list[str], code: int) -> None:
     (tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--tracer", "embedded", "--no-telemetry", *options,
-         "-o", str(tmp_path / "out"), str(tmp_path / "script.py")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    own = ("--tracer", "embedded", "--no-telemetry", *options, "-o", tmp_path / "out", tmp_path / "script.py")
+    done = run_to_the_end(own, environment())
     assert done.returncode == code, done.stdout + done.stderr
     if script == NO_BATCH:
         (row,) = [cells for line in done.stdout.splitlines() if (cells := line.split())[:1] == ["work"]]
@@ -129,18 +108,11 @@ def test_a_run_without_a_number_does_not_replace_a_good_one(tmp_path: Path) -> N
     results = {path: path.read_bytes() for path in out.rglob("benchmark*.json")}
     fails = tmp_path / "fails.py"
     fails.write_text("import sys; sys.exit(7)")
-    command = [sys.executable, "-m", "perfharness"]
-    done = subprocess.run(
-        [*command, "launch", "--tracer", "embedded", "-o", str(out), str(fails), "-np", "2"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_to_the_end(("--tracer", "embedded", "-o", out, fails, "-np", "2"), environment())
     assert done.returncode == 1
-    assert json.loads((out / "manifest.json").read_text()) == before
+    assert manifest_of(out) == before
     (aside,) = out.glob("run-*")
     assert str(aside) in done.stdout + done.stderr
     assert json.loads((aside / "manifest.json").read_text())["processes"][0]["exit_code"] == 7
-    assert subprocess.run([*command, "analyze", str(aside)], timeout=120, check=False).returncode == 3
+    assert run(["analyze", str(aside)]) == 3
     assert {path: path.read_bytes() for path in results} == results

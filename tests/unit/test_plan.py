@@ -42,26 +42,31 @@ def refusal(facts: dict[str, Any] | None = None, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_two_processes_without_a_gpu_get_the_ancestors_folder_names() -> None:
-    made = plan(num_processes=2)
-    assert [spec.folder for spec in made.processes] == ["proc_0_gpu_0", "proc_1_gpu_0"]
-    assert all("CUDA_VISIBLE_DEVICES" not in spec.environment for spec in made.processes)
-
-
-def test_each_gpu_gets_a_group_of_processes_by_uuid() -> None:
-    made = plan({"gpus": TWO_GPUS}, num_processes=2, num_gpus=2)
-    assert [(spec.index, spec.folder, spec.environment["CUDA_VISIBLE_DEVICES"]) for spec in made.processes] == [
-        (0, "proc_0_gpu_0", "GPU-aaaa"),
-        (1, "proc_1_gpu_0", "GPU-aaaa"),
-        (2, "proc_0_gpu_1", "GPU-bbbb"),
-        (3, "proc_1_gpu_1", "GPU-bbbb"),
-    ]
-
-
-def test_folders_of_two_mig_instances_of_one_gpu_do_not_collide() -> None:
-    made = plan({"gpus": MIG}, num_gpus=3)
-    assert [spec.folder for spec in made.processes] == ["proc_0_gpu_0", "proc_1_gpu_0", "proc_0_gpu_1"]
-    assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in made.processes] == ["MIG-1111", "MIG-2222", "GPU-bbbb"]
+@pytest.mark.parametrize(
+    ("gpus", "options", "expected"),
+    [
+        ((), {"num_processes": 2}, [("proc_0_gpu_0", None), ("proc_1_gpu_0", None)]),
+        (
+            TWO_GPUS,
+            {"num_processes": 2, "num_gpus": 2},
+            [
+                *(("proc_0_gpu_0", "GPU-aaaa"), ("proc_1_gpu_0", "GPU-aaaa")),
+                *(("proc_0_gpu_1", "GPU-bbbb"), ("proc_1_gpu_1", "GPU-bbbb")),
+            ],
+        ),
+        (  # two MIG instances of one GPU
+            MIG,
+            {"num_gpus": 3},
+            [("proc_0_gpu_0", "MIG-1111"), ("proc_1_gpu_0", "MIG-2222"), ("proc_0_gpu_1", "GPU-bbbb")],
+        ),
+    ],
+)
+def test_each_gpu_gets_a_group_of_processes_by_uuid(
+    gpus: tuple[GpuRecord, ...], options: dict[str, Any], expected: list[tuple[str, str | None]]
+) -> None:
+    made = plan({"gpus": gpus}, **options)
+    assert [(spec.folder, spec.environment.get("CUDA_VISIBLE_DEVICES")) for spec in made.processes] == expected
+    assert [spec.index for spec in made.processes] == list(range(len(expected)))
 
 
 def test_the_environment_says_who_and_where_the_process_is() -> None:
@@ -89,16 +94,16 @@ def test_a_script_that_is_no_python_runs_as_a_program() -> None:
     assert made.processes[0].command == ("/bin/ls", "-l")
 
 
-def test_nsys_traces_cuda_only_where_there_is_a_gpu() -> None:
-    without = plan({"nsys": (NSYS,)})
-    assert "--trace=nvtx" in planned_command(without.processes[0], without.nsys, Path("/run"))
-    with_gpu = plan({"nsys": (NSYS,), "gpus": TWO_GPUS})
-    assert "--trace=cuda,nvtx" in planned_command(with_gpu.processes[0], with_gpu.nsys, Path("/run"))
+@pytest.mark.parametrize(
+    ("gpus", "options", "trace"),
+    [((), {}, "nvtx"), (TWO_GPUS, {}, "cuda,nvtx"), (TWO_GPUS, {"trace_os": True}, "cuda,nvtx,osrt")],
+)
+def test_what_nsys_records(gpus: tuple[GpuRecord, ...], options: dict[str, Any], trace: str) -> None:
+    made = plan({"nsys": (NSYS,), "gpus": gpus}, **options)
+    assert f"--trace={trace}" in planned_command(made.processes[0], made.nsys, Path("/run"))
 
 
-def test_the_operating_systems_calls_are_recorded_only_where_asked_for() -> None:
-    made = plan({"nsys": (NSYS,), "gpus": TWO_GPUS}, trace_os=True)
-    assert "--trace=cuda,nvtx,osrt" in planned_command(made.processes[0], made.nsys, Path("/run"))
+def test_only_nsys_records_the_operating_systems_calls() -> None:
     assert "only nsys records the operating system's calls" in refusal({}, tracer="embedded", trace_os=True)
 
 
@@ -154,15 +159,18 @@ def test_gpus_are_refused_with_the_reason_where_there_are_none(options: dict[str
 
 
 @pytest.mark.parametrize(
-    ("names", "uuids"),
-    [(("1", "0"), ["GPU-bbbb", "GPU-aaaa"]), (("GPU-b",), ["GPU-bbbb"]), (("GPU-aaaa",), ["GPU-aaaa"])],
+    ("gpus", "names", "uuids"),
+    [
+        (TWO_GPUS, ("1", "0"), ["GPU-bbbb", "GPU-aaaa"]),
+        (TWO_GPUS, ("GPU-b",), ["GPU-bbbb"]),
+        (MIG, ("0:1", "MIG-1111"), ["MIG-2222", "MIG-1111"]),
+    ],
 )
-def test_gpus_by_name(names: tuple[str, ...], uuids: list[str]) -> None:
-    assert [gpu.uuid for gpu in plan({"gpus": TWO_GPUS}, gpus=names).gpus] == uuids
+def test_gpus_by_name(gpus: tuple[GpuRecord, ...], names: tuple[str, ...], uuids: list[str]) -> None:
+    assert [gpu.uuid for gpu in plan({"gpus": gpus}, gpus=names).gpus] == uuids
 
 
-def test_mig_instances_by_uuid_and_by_place() -> None:
-    assert [gpu.uuid for gpu in plan({"gpus": MIG}, gpus=("0:1", "MIG-1111")).gpus] == ["MIG-2222", "MIG-1111"]
+def test_mig_instances_by_place() -> None:
     assert "may be any of MIG-1111, MIG-2222" in refusal({"gpus": MIG}, gpus=("0",))
     assert "no GPU is called '0:2'" in refusal({"gpus": MIG}, gpus=("0:2",))
 

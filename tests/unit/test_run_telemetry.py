@@ -149,11 +149,17 @@ def codes(summary: RunSummary) -> list[str]:
     return [finding.code for finding in summary.findings]
 
 
-def test_energy_of_a_run_with_its_idle_power_apart(tmp_path: Path) -> None:
-    made = MadeUpRun(tmp_path)
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeUpRun, RunSummary]:
+    """A run of one process on one GPU, analysed."""
+    made = MadeUpRun(tmp_path_factory.mktemp("usual"))
     made.sample("GPU-a")
-    analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path)["energy"]
+    return made, analyze_run(made.folder, made.write())
+
+
+def test_energy_of_a_run_with_its_idle_power_apart(usual: tuple[MadeUpRun, RunSummary]) -> None:
+    made, _ = usual
+    energy = valid(made.folder)["energy"]
     gpu = energy["gpus"][0]
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert energy["energy_j"] == pytest.approx(truth, abs=energy["error_j"])
@@ -174,15 +180,11 @@ def test_energy_of_a_run_with_its_idle_power_apart(tmp_path: Path) -> None:
     assert energy["energy_run_j"] > energy["energy_j"]
 
 
-def test_energy_of_stages_adds_up(tmp_path: Path) -> None:
-    made = MadeUpRun(tmp_path)
-    made.sample("GPU-a")
-    summary = analyze_run(tmp_path, made.write())
-    gpu = valid(tmp_path)["energy"]["gpus"][0]
+def test_energy_of_stages_adds_up(usual: tuple[MadeUpRun, RunSummary]) -> None:
+    made, summary = usual
+    gpu = valid(made.folder)["energy"]["gpus"][0]
     stages = {one["stage"]: one for one in gpu["attribution"]["stages"]}
-    inner = slice(3, -3)  # without the first and the last batch, which are warm-up
-    lengths = np.diff(made.edges).reshape(-1, 3)[1:-1].sum(axis=0) / S
-    assert inner
+    lengths = np.diff(made.edges).reshape(-1, 3)[1:-1].sum(axis=0) / S  # without the batches of the warm-up
     for name, place, watts in (
         ("toy/batch/matmul", 0, MATMUL_W), ("toy/batch/copy", 1, COPY_W), ("waiting", 2, AWAKE_W)
     ):  # fmt: skip
@@ -199,12 +201,9 @@ def test_energy_of_stages_adds_up(tmp_path: Path) -> None:
     assert "energy-sensors-disagree" not in codes(summary)
 
 
-def test_batches_long_enough_have_energies_of_their_own(tmp_path: Path) -> None:
-    made = MadeUpRun(tmp_path)
-    made.sample("GPU-a")
-    analyze_run(tmp_path, made.write())
-    valid(tmp_path)
-    one = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["energy"]["occurrences"]
+def test_batches_long_enough_have_energies_of_their_own(usual: tuple[MadeUpRun, RunSummary]) -> None:
+    made, _ = usual
+    one = load(made.folder / "proc_0_gpu_0" / "benchmark.json")["energy"]["occurrences"]
     assert one["shortest_window_ms"] == 2000
     lengths = np.diff(made.edges[::3])
     measured = [value is not None for value in one["batch_energy_j"]]
@@ -228,31 +227,27 @@ def test_two_processes_share_their_gpu_by_busy_time(tmp_path: Path) -> None:
     assert "shared with proc_1_gpu_0" in shares["proc_0_gpu_0"]["occurrences"]["reason"]
 
 
-def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_step", [False, True])
+def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power_if_at_all(
+    tmp_path: Path, in_step: bool
+) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
     made.log = SampleBuilder()
+    if in_step:  # then the awake power is not known either
+        made.lay_in_step()
     made.sample("GPU-a")
     summary = analyze_run(tmp_path, made.write())
     energy = valid(tmp_path, 2)["energy"]
-    assert energy["energy_j"] is not None
-    assert energy["gpus"][0]["idle"]["power_mean_w"] is None
-    assert energy["gpus"][0]["attribution"]["awake"]["power_mean_w"] == pytest.approx(AWAKE_W, rel=0.05)
-    shares = energy["processes"]
+    gpu, shares = energy["gpus"][0], energy["processes"]
+    assert gpu["idle"]["power_mean_w"] is None
+    if in_step:
+        assert shares["proc_0_gpu_0"]["energy_j"] is None
+        assert shares["proc_0_gpu_0"]["reason"]
+        return
+    assert gpu["attribution"]["awake"]["power_mean_w"] == pytest.approx(AWAKE_W, rel=0.05)
     assert shares["proc_0_gpu_0"]["idle_j"] is None
     assert sum(one["energy_j"] for one in shares.values()) == pytest.approx(energy["energy_j"], rel=1e-6)
     assert "energy-idle-unknown" in codes(summary)
-
-
-def test_without_idle_and_awake_power_a_shared_gpu_cannot_be_shared_out(tmp_path: Path) -> None:
-    made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
-    made.log = SampleBuilder()
-    made.lay_in_step()
-    made.sample("GPU-a")
-    analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path, 2)["energy"]
-    assert energy["gpus"][0]["idle"]["power_mean_w"] is None
-    assert energy["processes"]["proc_0_gpu_0"]["energy_j"] is None
-    assert energy["processes"]["proc_0_gpu_0"]["reason"]
 
 
 def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) -> None:
@@ -366,11 +361,10 @@ def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
     assert "energy" not in valid(tmp_path)
 
 
-def test_the_terminal_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = MadeUpRun(tmp_path)
-    made.sample("GPU-a")
-    made.write()
-    assert run(["analyze", str(tmp_path)]) == 0
+def test_the_terminal_says_what_it_took(
+    usual: tuple[MadeUpRun, RunSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analyze", str(usual[0].folder)]) == 0
     out = capsys.readouterr().out
     assert "Energy:" in out
     assert "J/item" in out
