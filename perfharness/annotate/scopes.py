@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
 from perfharness.own_work import own_work
-from perfharness.recorder.checks import check_index, check_items
 from perfharness.recorder.scopes import BatchScope, RangeScope
+from perfharness.recorder.spec import check_index, check_items
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,6 +13,7 @@ from perfharness.model import environment
 
 LOG_LEVELS = ("info", "error", "debug", "warning")
 _SMALLEST_IMAGE_SIDE = 10
+_MINIMAL = ("--output_dir", "--device_id", "--log_level")
 
 
 def get_default_arg_parser(
@@ -45,56 +46,29 @@ def get_default_arg_parser(
     if parser_type not in ("vision", "minimal"):
         raise UsageError(f"parser_type must be 'vision' or 'minimal', got {parser_type!r}")
     launch = os.environ.get(environment.OUTPUT_DIR)
-    parser = argparse.ArgumentParser(message, formatter_class=_Formatter, allow_abbrev=False)
-    if parser_type == "vision":
-        kinds = "a JPEG image, an MP4 video" if supports_video else "a JPEG image"
-        _add(
-            parser,
-            "-i",
-            "--input_path",
-            default=input_path and os.fspath(input_path),
-            required=input_path is None,
-            help=f"{kinds} or a folder of JPEG images (*.jpg)",
-        )
-    _add(parser, "-o", "--output_dir", default=launch or os.fspath(output_dir), help="folder for the results")
-    if parser_type == "vision":
-        _add(
-            parser,
-            "-th",
-            "--target_img_height",
-            default=target_img_height,
-            type=_integer,
-            help="height to which images are resized before inference",
-        )
-        _add(
-            parser,
-            "-tw",
-            "--target_img_width",
-            default=target_img_width,
-            type=_integer,
-            help="width to which images are resized before inference",
-        )
-        _add(parser, "-b", "--batch_size", default=batch_size, type=_integer, help="images per batch")
-    # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
-    _add(parser, "-d", "--device_id", default=0 if launch else device_id, type=_integer, help="index of the GPU")
-    if parser_type == "vision":
-        _add(
-            parser,
-            "-bk",
-            "--backend",
-            default=backend or supported_backends[0],
-            choices=tuple(supported_backends),
-            help="inference backend",
-        )
     level = os.environ.get(environment.LOG_LEVEL, "").lower()
-    _add(
-        parser,
-        "-ll",
-        "--log_level",
-        default=level if level in LOG_LEVELS else log_level,
-        choices=LOG_LEVELS,
-        help="how much is logged",
-    )
+    images = "a JPEG image, an MP4 video" if supports_video else "a JPEG image"
+    parser = argparse.ArgumentParser(message, formatter_class=_Formatter, allow_abbrev=False)
+    arguments: list[tuple[str, str, str, object, dict[str, Any]]] = [
+        ("-i", "--input_path", f"{images} or a folder of JPEG images (*.jpg)", input_path and os.fspath(input_path),
+            {"required": input_path is None}),
+        ("-o", "--output_dir", "folder for the results", launch or os.fspath(output_dir), {}),
+        ("-th", "--target_img_height", "height to which images are resized before inference", target_img_height,
+            {"type": _integer}),
+        ("-tw", "--target_img_width", "width to which images are resized before inference", target_img_width,
+            {"type": _integer}),
+        ("-b", "--batch_size", "images per batch", batch_size, {"type": _integer}),
+        # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
+        ("-d", "--device_id", "index of the GPU", 0 if launch else device_id, {"type": _integer}),
+        ("-bk", "--backend", "inference backend", backend or supported_backends[0],
+            {"choices": tuple(supported_backends)}),
+        ("-ll", "--log_level", "how much is logged", level if level in LOG_LEVELS else log_level,
+            {"choices": LOG_LEVELS}),
+    ]  # fmt: skip
+    for short, long, text, default, options in arguments:
+        if parser_type == "vision" or long in _MINIMAL:
+            names = dict.fromkeys([short, long, "--" + long[2:].replace("_", "-")])  # dashes too
+            parser.add_argument(*names, dest=long[2:], default=default, help=text, **options)
     return parser
 
 
@@ -142,12 +116,6 @@ def _integer(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
-
-
-def _add(parser: argparse.ArgumentParser, short: str, long: str, **options: Any) -> None:
-    """Add an argument that may be spelled with dashes too."""
-    names = dict.fromkeys([short, long, "--" + long[2:].replace("_", "-")])
-    parser.add_argument(*names, dest=long[2:], **options)
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):

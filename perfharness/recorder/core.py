@@ -12,10 +12,17 @@ from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
 from perfharness.recorder import barrier, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
-from perfharness.recorder.checks import USUAL_END, check_category_part, check_index, check_items, check_name
-from perfharness.recorder.colors import color_to_argb
-from perfharness.recorder.keys import RangeKey, RangeSpec, message_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
+from perfharness.recorder.spec import (
+    USUAL_END,
+    RangeKey,
+    RangeSpec,
+    check_category_part,
+    check_index,
+    check_items,
+    check_name,
+    color_to_argb,
+)
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
 
 CLOCK_MARKS = 8
@@ -152,7 +159,7 @@ class RecorderCore:
         self.registry.reset(stack.thread if stack is not None else None)
         if self.barrier is not None:
             self.barrier.forget_waits()
-        forget_definitions(self.sink)
+        forget_definitions()
         self._announced = set()
         for inherited in stack.thread.stacks() if stack is not None else ():
             inherited.forget_channels()
@@ -221,7 +228,7 @@ class RecorderCore:
     def checked_index(self, stack: RangeStack, batch_idx: object, key: RangeKey) -> int:
         """The checked index of a batch to be pushed."""
         try:
-            return check_index(batch_idx, message_of(key))
+            return check_index(batch_idx, RangeSpec.of(key).message)
         except RecorderError:
             _give_back_if_empty(stack)
             raise

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from perfharness.model import environment
 from perfharness.own_work import own_work
 from perfharness.recorder import startup
-from perfharness.recorder.checks import check_name
 from perfharness.recorder.json_values import arguments_to_json
+from perfharness.recorder.spec import check_name
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,42 +40,13 @@ COUNTS_EVERY_S = 1.0
 _numbers = itertools.count()
 
 
-class Entry:
-    """A recorder in the journal. Its arguments are those at the time it was made."""
-
-    def __init__(self, core: RecorderCore, args: dict[str, Any]) -> None:
-        self.core = core
-        self.args = args
-
-    @property
-    def finalized(self) -> bool:
-        """Whether all `PerfRecorder` objects of the recorder are finalized."""
-        return self.core.users == 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The recorder's object in the file."""
-        totals = self.core.registry.totals()
-        return {
-            "name": self.core.name,
-            "domain": self.core.domain,
-            "args": self.args,
-            "ranges": totals.ranges,
-            "batches": totals.batches,
-            "items": totals.items,
-            "deleted_ranges": totals.deleted_ranges,
-            "threads": self.core.registry.threads,
-            "finalized": self.finalized,
-            "open_ranges": self.core.open_ranges()[:OPEN_RANGES_NAMED],
-        }
-
-
 class Journal:
     """The recorders of one process and their file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.forked = False
-        self._entries: list[Entry] = []
+        self._args: dict[RecorderCore, dict[str, Any]] = {}  # the pipeline's arguments, by recorder
         self._lock = threading.RLock()
         self._path: Path | None = None  # until it is claimed
         self._exception: str | None = None
@@ -96,32 +67,16 @@ class Journal:
     def add(self, core: RecorderCore, args: dict[str, Any]) -> None:
         """Add a recorder; further objects of a known one add their arguments."""
         with self._lock:
-            known = next((entry for entry in self._entries if entry.core is core), None)
-            if known is None:
-                self._entries.append(Entry(core, args))
-            else:
-                known.args = {**known.args, **args}
+            self._args[core] = {**self._args.get(core, {}), **args}
         self.write()
 
-    def write(self) -> None:
+    def write(self, unless_finalized: str = "running") -> None:
         """Write the current state."""
-        self._write("finalized" if self._all_finalized() else "running")
-
-    def write_at_exit(self) -> None:
-        """Write the final state."""
-        if self._exception is not None:
-            self._write("exception")
-        else:
-            self._write("finalized" if self._all_finalized() else "exit")
-
-    def _all_finalized(self) -> bool:
-        return all(entry.finalized for entry in self._entries)
-
-    def _write(self, ended: str) -> None:
         with own_work.thread, self._lock:
             if self._broken or not self._has_begun:
                 return
-            text = dumps(self._content(ended), indent=2) + "\n"
+            is_finalized = all(core.users == 0 for core in self._args)
+            text = dumps(self._content("finalized" if is_finalized else unless_finalized), indent=2) + "\n"
             try:
                 if self._path is None:
                     self._path = self._claim(text)
@@ -136,8 +91,13 @@ class Journal:
                     stacklevel=2,
                 )
 
+    def write_at_exit(self) -> None:
+        """Write the final state."""
+        self.write("exit")
+
     def _content(self, ended: str) -> dict[str, Any]:
-        listening = [entry.core.sink.listening for entry in self._entries]
+        listening = [core.sink.listening for core in self._args]
+        barriers = [core.barrier.waits for core in self._args if core.barrier is not None]
         return {
             "schema_version": SCHEMA_VERSION,
             "pid": os.getpid(),
@@ -146,11 +106,11 @@ class Journal:
             "python_version": sys.version.split()[0],
             "listening": True if any(listening) else None if None in listening else False,
             "cuda_loaded": _cuda_loaded(),
-            "ended": ended,
+            "ended": ended if self._exception is None else "exception",
             "exception": self._exception,
             "startup": startup.process_startup.to_json(),
-            "start_barrier": _barrier_waits(self._entries),
-            "recorders": [entry.to_json() for entry in self._entries],
+            "start_barrier": barriers[0] if barriers else None,
+            "recorders": [_recorder_to_json(core, args) for core, args in self._args.items()],
         }
 
     def _claim(self, text: str) -> Path:
@@ -189,9 +149,9 @@ class Journal:
         self._path = None
         self._exception = None
         self._has_begun, self._due_s = False, 0.0
-        for entry in self._entries:
-            entry.core.forget_counts()
-            entry.core.write_counts = self._write_counts
+        for core in self._args:
+            core.forget_counts()
+            core.write_counts = self._write_counts
 
     def _write_counts(self) -> None:
         """In a forked child: write with its first range and periodically, for a signal may end it at any time."""
@@ -219,10 +179,20 @@ class Journal:
         sys.modules["multiprocessing.util"].Finalize(None, self.write_at_exit, exitpriority=0)
 
 
-def _barrier_waits(entries: list[Entry]) -> list[dict[str, Any]] | None:
-    """Each wait of this process at the start barrier; None without a barrier."""
-    barriers = [entry.core.barrier for entry in entries if entry.core.barrier is not None]
-    return barriers[0].waits if barriers else None
+def _recorder_to_json(core: RecorderCore, args: dict[str, Any]) -> dict[str, Any]:
+    totals = core.registry.totals()
+    return {
+        "name": core.name,
+        "domain": core.domain,
+        "args": args,
+        "ranges": totals.ranges,
+        "batches": totals.batches,
+        "items": totals.items,
+        "deleted_ranges": totals.deleted_ranges,
+        "threads": core.registry.threads,
+        "finalized": core.users == 0,
+        "open_ranges": core.open_ranges()[:OPEN_RANGES_NAMED],
+    }
 
 
 def _cuda_loaded() -> bool | None:

@@ -8,11 +8,9 @@ from typing import Any, TypeVar, overload
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
-from perfharness.recorder.checks import USUAL_END, check_items
-from perfharness.recorder.colors import Color
 from perfharness.recorder.core import core_named
-from perfharness.recorder.keys import RangeKey, range_key
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
+from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
 
 LABELS_SHOWN = 20
 """Most open ranges that a message names."""

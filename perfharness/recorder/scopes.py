@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
-from perfharness.recorder.checks import USUAL_END, check_items
-from perfharness.recorder.keys import RangeKey, message_of
+from perfharness.recorder.spec import USUAL_END, RangeKey, RangeSpec, check_items
 from perfharness.steps import async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class RangeScope:
         self._key = key
 
     def __str__(self) -> str:
-        return f"range {message_of(self._key)!r}"
+        return f"range {RangeSpec.of(self._key).message!r}"
 
     def __enter__(self) -> Self:
         core = self._core
@@ -80,7 +79,7 @@ class BatchScope:
 
     @property
     def _label(self) -> str:
-        return f"{message_of(self._key)}_{self.batch_idx}"
+        return f"{RangeSpec.of(self._key).message}_{self.batch_idx}"
 
     def __enter__(self) -> Self:
         core = self._core

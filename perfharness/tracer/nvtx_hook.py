@@ -102,21 +102,17 @@ class _Recording:
         return found
 
     def payload_bits(self, payload: Any) -> tuple[int, int, bool]:
-        """`(flag, 64 bits, whether they are a double)` of a payload; `(0, 0, False)` where there is none."""
-        if payload is None:
-            return 0, 0, False
+        """`(flag, 64 bits, whether they are a double)` of a payload; `(0, 0, False)` where it cannot be recorded."""
         if isinstance(payload, float):
             return HAS_PAYLOAD, struct.unpack("<q", struct.pack("<d", payload))[0], True
         try:
             return HAS_PAYLOAD, payload.__index__(), False
         except (AttributeError, TypeError):
-            self._not_recorded(f"nvtx payloads of type {type(payload).__name__}")
+            kind = f"nvtx payloads of type {type(payload).__name__}"
+            sentence = f"{kind} are not recorded by the embedded tracer; the ranges themselves are"
+            if sentence not in self.diagnostics:
+                self.diagnostics.append(sentence)
             return 0, 0, False
-
-    def _not_recorded(self, what: str) -> None:
-        sentence = f"{what} are not recorded by the embedded tracer; the ranges themselves are"
-        if sentence not in self.diagnostics:
-            self.diagnostics.append(sentence)
 
     def replacements(self) -> dict[str, Any]:
         """The replacements of the package's own functions, by name."""
@@ -141,9 +137,9 @@ class _Recording:
 
         def start_range(
             message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
-        ) -> tuple[int, None]:
+        ) -> tuple[int | None, None]:
             """Mark the beginning of a process range."""
-            return self.domain(domain).start(message, color, category, payload), None
+            return self.domain(domain).record(START, message, color, category, payload), None
 
         def end_range(range_id: Any, domain: Any = None) -> None:
             """Mark the end of a code range that was started with `start_range`."""
@@ -210,23 +206,10 @@ class RecordedDomain:
             raise AttributeError(name)
         return getattr(self._recording.real_domain(self.name), name)
 
-    def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> None:
-        """Write a push or a mark; the clock is read last."""
-        writer, head = self._log.writer(), self._head(op, message, color, category, payload)
-        if head & HAS_PAYLOAD:
-            writer.event_with_value(head, self._recording.payload_bits(payload)[1])
-        else:
-            writer.event(head)
-
-    def start(self, message: Any, color: Any, category: Any, payload: Any) -> int:
-        """Write the start of a range that any thread may end; its id."""
-        writer, head = self._log.writer(), self._head(START, message, color, category, payload)
-        if head & HAS_PAYLOAD:
-            return writer.start_with_value(head, self._recording.payload_bits(payload)[1])
-        return writer.start(head)
-
-    def _head(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> int:
-        flag, _, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
+    def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> int | None:
+        """Write a push, a mark, or a start, whose id is returned; the clock is read last."""
+        writer = self._log.writer()
+        flag, bits, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
         try:
             key = self._keys[message, color, category, is_double]
         except KeyError:
@@ -234,7 +217,10 @@ class RecordedDomain:
             if len(self._keys) >= KEYS_REMEMBERED:
                 self._keys.clear()
             self._keys[message, color, category, is_double] = key
-        return key << OP_BITS | op | flag
+        head = key << OP_BITS | op | flag
+        if op == START:
+            return writer.start_with_value(head, bits) if flag else writer.start(head)
+        return writer.event_with_value(head, bits) if flag else writer.event(head)
 
     def _new_key(self, message: Any, color: Any, category: Any, is_double: bool) -> int:
         from nvtx.colors import color_to_hex
@@ -255,17 +241,15 @@ class RecordedDomain:
 
     def push_range(self, attributes: EventAttributes | None = None, **values: Any) -> None:
         """Begin a range on this thread's stack of this domain."""
-        event = self._attributes(attributes, values)
-        self.record(PUSH, event.message, event.color, event.category, event.payload)
+        self._record(PUSH, attributes, values)
 
     def pop_range(self) -> None:
         """End the innermost range of this thread and domain."""
         self._log.writer().event(self._pop)
 
-    def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int:
+    def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int | None:
         """Begin a range that any thread may end; its id."""
-        event = self._attributes(attributes, values)
-        return self.start(event.message, event.color, event.category, event.payload)
+        return self._record(START, attributes, values)
 
     def end_range(self, range_id: int) -> None:
         """End the range of that id."""
@@ -273,8 +257,13 @@ class RecordedDomain:
 
     def mark(self, attributes: EventAttributes | None = None, **values: Any) -> None:
         """Mark a moment."""
-        event = self._attributes(attributes, values)
-        self.record(MARK, event.message, event.color, event.category, event.payload)
+        self._record(MARK, attributes, values)
+
+    def _record(self, op: int, attributes: EventAttributes | None, values: dict[str, Any]) -> int | None:
+        event = EventAttributes() if attributes is None else attributes
+        if values:
+            self.set_event_attributes(event, **values)
+        return self.record(op, event.message, event.color, event.category, event.payload)
 
     def get_registered_string(self, string: str | None) -> RegisteredString:
         """A message in the form that attributes accept."""
@@ -294,13 +283,6 @@ class RecordedDomain:
         """Change some of the attributes in place."""
         for name, value in values.items():
             setattr(attributes, name, value)
-
-    def _attributes(self, attributes: EventAttributes | None, values: dict[str, Any]) -> EventAttributes:
-        if attributes is None:
-            return EventAttributes(**values)
-        if values:
-            self.set_event_attributes(attributes, **values)
-        return attributes
 
 
 class _Annotate:
