@@ -14,7 +14,7 @@ import pytest
 
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
-from perfharness.telemetry.clock_settings import refusal_lines, step_lines
+from perfharness.telemetry.clock_settings import refusal_lines
 from perfharness.telemetry.clocks import MIG_REASON, ClockOwner, ClockState, GpuClocks, changed_gpus, restore
 from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
@@ -83,20 +83,71 @@ def test_everything_is_set_and_comes_back(folder: Path) -> None:
     with machine.open() as nvml:
         owner = ClockOwner(nvml, folder)
         steps = owner.maximize([GPU])
-        assert answers(steps) == ["set"] * 5
         assert machine.settings() == AT_MAXIMUM
         assert machine.settings(OTHER) == BEFORE
-        assert [(step.setting, step.before, step.wanted, step.after) for step in steps] == [
-            ("persistence_mode", [0], [1], [1]),
-            ("power_limit_mw", [650_000], [700_000], [700_000]),
-            ("application_clocks_mhz", [2619, 1755], [2619, 1980], [2619, 1980]),
-            ("memory_clock_lock_mhz", None, [2619, 2619], None),
-            ("graphics_clock_lock_mhz", None, [1980, 1980], None),
+        assert [(step.answer, step.setting, step.before, step.wanted, step.after) for step in steps] == [
+            ("set", "persistence_mode", [0], [1], [1]),
+            ("set", "power_limit_mw", [650_000], [700_000], [700_000]),
+            ("set", "application_clocks_mhz", [2619, 1755], [2619, 1980], [2619, 1980]),
+            ("set", "memory_clock_lock_mhz", None, [2619, 2619], None),
+            ("set", "graphics_clock_lock_mhz", None, [1980, 1980], None),
         ]
         restored = owner.restore()
-    assert [item.setting for item in restored] == [step.setting for step in reversed(steps)]
-    assert {item.outcome for item in restored} == {"restored"}
+    assert [(item.setting, item.outcome) for item in restored] == [
+        (step.setting, "restored") for step in reversed(steps)
+    ]
     assert machine.settings() == BEFORE
+    assert not changed_gpus([folder])
+
+
+def without_application_clocks() -> NvmlRecord:
+    record = h100_machine()
+    for kind in range(3):
+        error(record, "nvmlDeviceGetApplicationsClock", device(GPU), kind, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return record
+
+
+ONE_REFUSAL = Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)
+ONE_LINE = f"GPU {GPU}: power limit not changed: no permission; it takes root"
+ALL_LINE = f"GPU {GPU}: clocks not changed: no permission; it takes root"
+MIG = h100_machine(1, mig_instances={0: 2})
+
+
+@pytest.mark.parametrize(
+    ("record", "faults", "options", "uuid", "expected", "lines"),
+    [
+        (ONE_CARD, [ONE_REFUSAL], {}, GPU, "set refused set set set", [ONE_LINE]),
+        (ONE_CARD, [ONE_REFUSAL], {"stop_on_refusal": True}, GPU, "set refused" + 3 * " not_tried", [ONE_LINE]),
+        (ONE_CARD, [Fault(name="nvmlDevice*Set*", error=4)], {}, GPU, "refused " * 5, [ALL_LINE]),
+        (
+            ONE_CARD,
+            [],
+            {"interrupted": iter([False, False, *[True] * 3]).__next__},
+            GPU,
+            "set set" + 3 * " not_tried",
+            [],
+        ),
+        (without_application_clocks(), [], {"stop_on_refusal": True}, GPU, "set set absent set set", []),
+        (MIG, [], {}, GPU, "refused " * 5, [f"GPU {GPU}: clocks not changed: {MIG_REASON}"]),
+        (MIG, [], {}, mig_uuid(0, 0), "refused " * 5, [f"GPU {mig_uuid(0, 0)}: clocks not changed: {MIG_REASON}"]),
+    ],
+)
+def test_what_cannot_be_set_is_one_line_and_the_rest_comes_back(
+    folder: Path, record: NvmlRecord, faults: list[Fault], options: Any, uuid: str, expected: str, lines: list[str]
+) -> None:
+    machine = Machine(record)
+    before = machine.settings()
+    with machine.open(*faults) as nvml:
+        owner = ClockOwner(nvml, folder, **options)
+        steps = owner.maximize([uuid])
+        assert answers(steps) == expected.split()
+        assert refusal_lines(steps) == lines
+        kept = [
+            change.setting for clocks in changed_gpus([folder]) for change in (clocks.read() or ClockState()).changes
+        ]
+        assert kept == [step.setting for step in steps if step.answer == "set"]
+        owner.restore()
+    assert machine.settings() == before
     assert not changed_gpus([folder])
 
 
@@ -123,100 +174,42 @@ def test_what_was_there_is_on_disk_before_each_change(folder: Path) -> None:
     ]
 
 
-def test_a_refusal_is_one_line_and_the_others_go_on(folder: Path) -> None:
-    machine = Machine()
-    with machine.open(Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)) as nvml:
-        owner = ClockOwner(nvml, folder)
-        steps = owner.maximize([GPU])
-        assert answers(steps) == ["set", "refused", "set", "set", "set"]
-        assert refusal_lines(steps) == [f"GPU {GPU}: power limit not changed: no permission; it takes root"]
-        [clocks] = changed_gpus([folder])
-        state = clocks.read()
-        assert state is not None
-        assert "power_limit_mw" not in [change.setting for change in state.changes]
-        owner.restore()
-    assert machine.settings() == BEFORE
+class Noted(Steps):
+    """Steps that are noted by name."""
+
+    def before(self, name: str) -> int | None:
+        self.names = [*getattr(self, "names", []), name]
+        return super().before(name)
 
 
-def test_a_refusal_may_stop_it(folder: Path) -> None:
-    machine = Machine()
-    with machine.open(Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)) as nvml:
-        owner = ClockOwner(nvml, folder, stop_on_refusal=True)
-        assert answers(owner.maximize([GPU])) == ["set", "refused", "not_tried", "not_tried", "not_tried"]
-        owner.restore()
-    assert machine.settings() == BEFORE
-    assert not changed_gpus([folder])
-
-
-def test_a_user_without_any_permission_leaves_nothing_behind(folder: Path) -> None:
-    machine = Machine()
-    with machine.open(Fault(name="nvmlDevice*Set*", error=4), Fault(name="nvmlDeviceSet*", error=4)) as nvml:
-        owner = ClockOwner(nvml, folder)
-        steps = owner.maximize([GPU])
-        assert answers(steps) == ["refused"] * 5
-        assert len(step_lines(steps)) == 1  # all for one reason
-        assert owner.restore() == []
-    assert not changed_gpus([folder])
-
-
-def step_names(folder: Path) -> list[str]:
-    """The calls of taking and giving back when nothing goes wrong."""
-    names: list[str] = []
-
-    class Noted(Steps):
-        def before(self, name: str) -> int | None:
-            names.append(name)
-            return super().before(name)
-
+def test_an_error_at_every_step_of_taking_and_restoring(folder: Path) -> None:
     machine = Machine(ONE_CARD)
     with machine.open() as nvml:
-        machine.replay.steps = Noted()
         owner = ClockOwner(nvml, folder)
+        machine.replay.steps = taking = Noted()
         owner.maximize([GPU])
-        names.append("-")
+        machine.replay.steps = restoring = Noted()
         owner.restore()
-        given_back = len(names)
-    return names[:given_back]
-
-
-def test_an_error_at_every_step_of_taking(folder: Path) -> None:
-    names = step_names(folder)
-    for number, name in enumerate(names[: names.index("-")], 1):
         for code in CODES:
-            machine = Machine(ONE_CARD)
-            with machine.open() as nvml:
+            for number, name in enumerate(taking.names, 1):
                 machine.replay.steps = Steps([Fault(step=number, error=code)])
-                owner = ClockOwner(nvml, folder)
-                steps = owner.maximize([GPU])
-                result = owner.restore()
-            assert machine.settings() == BEFORE, (name, code)
-            assert not changed_gpus([folder]), (name, code)
-            assert all(item.outcome in ("restored", "nothing_to_do") for item in result), (name, code, result)
-            if name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")):
-                refused = [step for step in steps if step.answer in ("refused", "absent")]
-                assert len(refused) == 1, (name, code)
-                assert refused[0].reason
-
-
-def test_an_error_at_every_step_of_restoring(folder: Path) -> None:
-    names = step_names(folder)
-    for number, name in enumerate(names[names.index("-") + 1 :], 1):
-        for code in CODES:
-            machine = Machine(ONE_CARD)
-            with machine.open() as nvml:
-                owner = ClockOwner(nvml, folder)
+                steps, result = owner.maximize([GPU]), owner.restore()
+                owner.steps = []
+                assert all(item.outcome in ("restored", "nothing_to_do") for item in result), (name, code, result)
+                if name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")):
+                    [refused] = [step for step in steps if step.answer in ("refused", "absent")]
+                    assert refused.reason
+                assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, code)
+            for number, name in enumerate(restoring.names, 1):
+                machine.replay.steps = Steps()
                 owner.maximize([GPU])
                 machine.replay.steps = Steps([Fault(step=number, error=code)])
-                result = owner.restore()
-                failed = [item for item in result if item.outcome == "failed"]
-                assert len(failed) == 1, (name, code)
-                assert failed[0].reason
+                [failed] = [item for item in owner.restore() if item.outcome == "failed"]
+                assert failed.reason
                 assert changed_gpus([folder])
                 machine.replay.steps = Steps()
-                again = restore(nvml, [folder])
-            assert [item.setting for item in again] == [failed[0].setting]
-            assert machine.settings() == BEFORE, (name, code)
-            assert not changed_gpus([folder])
+                assert [item.setting for item in restore(nvml, [folder])] == [failed.setting]
+                assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, code)
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceSetPersistenceMode", "nvmlDeviceSetGpuLockedClocks"])
@@ -226,39 +219,6 @@ def test_an_exception_in_between_undoes_what_was_done(folder: Path, name: str, w
     with machine.open(Fault(name=name, raises=True, when=when)) as nvml, pytest.raises(InjectedError):
         ClockOwner(nvml, folder).maximize([GPU])
     assert machine.settings() == BEFORE
-
-
-def test_an_interrupt_leaves_the_rest_untried(folder: Path) -> None:
-    machine = Machine()
-    asked = iter([False, False, True, True, True])
-    with machine.open() as nvml:
-        owner = ClockOwner(nvml, folder, interrupted=lambda: next(asked))
-        assert answers(owner.maximize([GPU])) == ["set", "set", "not_tried", "not_tried", "not_tried"]
-        owner.restore()
-    assert machine.settings() == BEFORE
-
-
-def test_a_card_without_application_clocks(folder: Path) -> None:
-    record = h100_machine()
-    for kind in range(3):
-        error(record, "nvmlDeviceGetApplicationsClock", device(GPU), kind, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    machine = Machine(record)
-    with machine.open() as nvml:
-        owner = ClockOwner(nvml, folder, stop_on_refusal=True)
-        assert answers(owner.maximize([GPU])) == ["set", "set", "absent", "set", "set"]
-        owner.restore()
-    assert machine.settings().locked_graphics_mhz is None
-
-
-@pytest.mark.parametrize("uuid", [mig_uuid(0, 0), GPU])
-def test_a_gpu_divided_by_mig_is_left_alone(folder: Path, uuid: str) -> None:
-    machine = Machine(h100_machine(1, mig_instances={0: 2}))
-    with machine.open() as nvml:
-        steps = ClockOwner(nvml, folder).maximize([uuid])
-    assert set(answers(steps)) == {"refused"}
-    assert step_lines(steps) == [f"GPU {uuid}: clocks not changed: {MIG_REASON}"]
-    assert machine.settings() == BEFORE
-    assert not changed_gpus([folder])
 
 
 def test_what_is_at_its_maximum_already_is_not_ours_to_undo(folder: Path) -> None:
@@ -301,14 +261,6 @@ def test_a_driver_that_rounds_is_not_taken_for_somebody_else(folder: Path) -> No
     assert machine.settings() == BEFORE
 
 
-def calls(nvml_calls: Any, machine: Machine) -> int:
-    """How many steps it takes when nothing goes wrong."""
-    with machine.open() as nvml:
-        machine.replay.steps = counted = Steps()
-        nvml_calls(nvml)
-        return counted.count
-
-
 def set_and_restore(nvml: Nvml, folder: Path) -> None:
     owner = ClockOwner(nvml, folder)
     owner.maximize([GPU])
@@ -324,11 +276,14 @@ def hold_and_restore(nvml: Nvml, folder: Path) -> None:
 @pytest.mark.parametrize(("commands", "next_command"), [(set_and_restore, "launch"), (hold_and_restore, "restore")])
 def test_killed_at_every_step(tmp_path: Path, commands: Any, when: Any, next_command: str) -> None:
     """A forked process is killed before or after each call of NVML; then the next command restores what it left."""
-    count = calls(lambda nvml: commands(nvml, tmp_path / "state"), Machine(ONE_CARD))
+    machine = Machine(ONE_CARD)
+    with machine.open() as nvml:
+        machine.replay.steps = counted = Steps()
+        commands(nvml, tmp_path / "state")
     lefts = set()
-    for number in range(1, count + 1):
-        folder, state = tmp_path / f"state-{number}", tmp_path / f"nvml-{number}.json"
-        machine = Machine(ONE_CARD, state)
+    for number in range(1, counted.count):
+        folder = tmp_path / f"state-{number}"
+        machine = Machine(ONE_CARD, tmp_path / f"nvml-{number}.json")
         if (child := os.fork()) == 0:
             with machine.open() as nvml:
                 machine.replay.steps = Steps([Fault(step=number, signal="SIGKILL", when=when)])
@@ -337,7 +292,6 @@ def test_killed_at_every_step(tmp_path: Path, commands: Any, when: Any, next_com
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         left = sum(value != getattr(BEFORE, name) for name, value in machine.settings())
         kept = changed_gpus([folder])
-        assert kept or not left
         is_held = bool(kept) and (kept[0].read() or ClockState()).held
         assert is_held or not left or kept[0].unrestored()
         lefts.add(left)
@@ -346,8 +300,7 @@ def test_killed_at_every_step(tmp_path: Path, commands: Any, when: Any, next_com
                 set_and_restore(nvml, folder)
             if next_command == "restore" or is_held:
                 restore(nvml, [folder])
-        assert machine.settings() == BEFORE, number
-        assert not changed_gpus([folder])
+        assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), number
     assert lefts == set(range(6))  # the cases are what they say
 
 
