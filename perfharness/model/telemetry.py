@@ -35,68 +35,6 @@ def process_subject(folder: str) -> str:
     return f"process:{folder}"
 
 
-@dataclass(frozen=True)
-class Metric:
-    """What a metric means.
-
-    A reading holds from then on, until the next, but for `SINCE_LAST_READING`.
-
-    Args:
-        name: with its unit.
-        meaning: for the documentation and the plots, without the unit.
-        counter: the value only grows, and a difference of two readings is what counts.
-        computed: the value is made at the reading, or delivered once; else the source updates it now and then, and
-            readings repeat.
-    """
-
-    name: str
-    meaning: str
-    counter: bool = False
-    computed: bool = False
-
-
-GPU_METRICS = (
-    Metric("power_instant_mw", "power drawn, at the sensor's last sample"),
-    Metric("power_average_mw", "power drawn, averaged by the driver (over one second on Ampere and later)"),
-    Metric(
-        "power_sample_mw", "power drawn, from the driver's own buffer of samples, at the driver's times", computed=True
-    ),
-    Metric("power_limit_mw", "enforced power limit"),
-    Metric("energy_total_mj", "energy since the driver was loaded", counter=True),
-    Metric("sm_clock_mhz", "clock of the multiprocessors"),
-    Metric("memory_clock_mhz", "clock of the memory"),
-    Metric("temperature_c", "temperature of the GPU"),
-    Metric("gpu_utilization_percent", "share of time in which at least one kernel ran"),
-    Metric("memory_utilization_percent", "share of time in which memory was read or written"),
-    Metric("memory_used_bytes", "memory allocated, by all processes and the driver", computed=True),
-    Metric("pcie_rx_kb_per_s", "received over PCIe"),
-    Metric("pcie_tx_kb_per_s", "sent over PCIe"),
-    Metric("nvlink_rx_kib", "received over NVLink, all links", counter=True),
-    Metric("nvlink_tx_kib", "sent over NVLink, all links", counter=True),
-    Metric("pstate", "performance state: 0 is the fastest"),
-    Metric("clock_event_reasons", "why the clocks are not higher: bits of `CLOCK_EVENT_REASONS`"),
-)
-PROCESS_METRICS = (
-    Metric("process_memory_bytes", "memory of its GPU that the process tree has allocated", computed=True),
-    Metric("cpu_percent", "CPU time of the process tree, 100 is one core", computed=True),
-    Metric("cpu_time_ns", "CPU time of the process tree since it started", counter=True, computed=True),
-    Metric("rss_bytes", "resident memory of the process tree", computed=True),
-    Metric("threads", "threads of the process tree", computed=True),
-    Metric("context_switches", "context switches of the process tree", counter=True, computed=True),
-    Metric("involuntary_context_switches", "those that the scheduler forced", counter=True, computed=True),
-    Metric("read_bytes", "read from storage by the process tree", counter=True, computed=True),
-    Metric("write_bytes", "written to storage by the process tree", counter=True, computed=True),
-)
-HOST_METRICS = (
-    Metric("cpu_percent", "CPU time of all processes, 100 is all cores; or of one core", computed=True),
-    Metric("io_wait_percent", "idle CPU time in which a process waited for storage, 100 is all cores", computed=True),
-    Metric("memory_used_bytes", "memory in use, without caches", computed=True),
-    Metric("context_switches", "context switches of the machine", counter=True, computed=True),
-    Metric("read_bytes", "read from storage", counter=True, computed=True),
-    Metric("write_bytes", "written to storage", counter=True, computed=True),
-)
-
-
 SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent"})
 """Metrics whose value is the mean over the time since the reading before."""
 
@@ -106,90 +44,30 @@ class ClockEventReason:
     """One bit of `clock_event_reasons`.
 
     Args:
-        name: ours; up to driver 535 NVML called them `throttle reasons`, `old_name` being `nvidia-smi`'s of that time.
         slows: whether the clocks are lower than the work would have them; idling and a user's own setting are not.
         meaning: for the documentation.
     """
 
     bit: int
     name: str
-    old_name: str
     slows: bool
     meaning: str
 
 
 CLOCK_EVENT_REASONS = (
-    ClockEventReason(0x1, "gpu_idle", "clocks_throttle_reasons.gpu_idle", False, "nothing runs, so the clocks fall"),
+    ClockEventReason(0x1, "gpu_idle", False, "nothing runs, so the clocks fall"),
+    ClockEventReason(0x2, "applications_clocks_setting", False, "these clocks were requested, perhaps `-m`"),
+    ClockEventReason(0x4, "sw_power_cap", True, "the power limit is reached, and the driver lowers the clocks"),
     ClockEventReason(
-        0x2,
-        "applications_clocks_setting",
-        "clocks_throttle_reasons.applications_clocks_setting",
-        False,
-        "these clocks were requested, perhaps `-m`",
+        0x8, "hw_slowdown", True, "temperature, power brake or power draw: the hardware halves the clocks, or more"
     ),
-    ClockEventReason(
-        0x4,
-        "sw_power_cap",
-        "clocks_throttle_reasons.sw_power_cap",
-        True,
-        "the power limit is reached, and the driver lowers the clocks",
-    ),
-    ClockEventReason(
-        0x8,
-        "hw_slowdown",
-        "clocks_throttle_reasons.hw_slowdown",
-        True,
-        "temperature, power brake or power draw: the hardware halves the clocks, or more",
-    ),
-    ClockEventReason(
-        0x10,
-        "sync_boost",
-        "clocks_throttle_reasons.sync_boost",
-        True,
-        "another GPU of its group is slowed down, and this one with it",
-    ),
-    ClockEventReason(
-        0x20,
-        "sw_thermal_slowdown",
-        "clocks_throttle_reasons.sw_thermal_slowdown",
-        True,
-        "GPU or memory too hot: the driver lowers the clocks",
-    ),
-    ClockEventReason(
-        0x40,
-        "hw_thermal_slowdown",
-        "clocks_throttle_reasons.hw_thermal_slowdown",
-        True,
-        "too hot: the hardware halves the clocks, or more",
-    ),
-    ClockEventReason(
-        0x80,
-        "hw_power_brake_slowdown",
-        "clocks_throttle_reasons.hw_power_brake_slowdown",
-        True,
-        "the power supply asks for it",
-    ),
-    ClockEventReason(
-        0x100,
-        "display_clock_setting",
-        "clocks_throttle_reasons.display_clock_setting",
-        False,
-        "a display's settings ask for these clocks",
-    ),
-    ClockEventReason(
-        0x200,
-        "board_limit",
-        "clocks_throttle_reasons.board_limit",
-        True,
-        "the board's limit is reached (an old name of NVML)",
-    ),
-    ClockEventReason(
-        0x400,
-        "reliability",
-        "clocks_throttle_reasons.reliability",
-        True,
-        "the voltage's limit is reached (an old name of NVML)",
-    ),
+    ClockEventReason(0x10, "sync_boost", True, "another GPU of its group is slowed down, and this one with it"),
+    ClockEventReason(0x20, "sw_thermal_slowdown", True, "GPU or memory too hot: the driver lowers the clocks"),
+    ClockEventReason(0x40, "hw_thermal_slowdown", True, "too hot: the hardware halves the clocks, or more"),
+    ClockEventReason(0x80, "hw_power_brake_slowdown", True, "the power supply asks for it"),
+    ClockEventReason(0x100, "display_clock_setting", False, "a display's settings ask for these clocks"),
+    ClockEventReason(0x200, "board_limit", True, "the board's limit is reached (an old name of NVML)"),
+    ClockEventReason(0x400, "reliability", True, "the voltage's limit is reached (an old name of NVML)"),
 )
 """NVML's bits (nvml.h, `nvmlClocksEventReason…`; the last two only under their old names)."""
 
@@ -225,13 +103,7 @@ class Series:
 
     def select(self, which: Bool) -> Series:
         """Some of the readings."""
-        return Series(
-            self.time_unix_ns[which],
-            self.time_monotonic_ns[which],
-            self.value[which],
-            self.is_new[which],
-            self.read_ns[which],
-        )
+        return Series(*(column[which] for column in vars(self).values()))
 
     def updates(self) -> Series:
         """The readings that did not fail and found something new."""

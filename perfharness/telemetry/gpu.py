@@ -5,28 +5,22 @@ Power, clocks and temperature are a whole GPU's; where a MIG instance was chosen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfharness.model.telemetry import SubjectRecord
-from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, FieldReading, Nvml, Refusal
-from perfharness.telemetry.process_tree import ProcessTree
-from perfharness.telemetry.source import Source, Tape, TrackedProcess
-
-ENERGY_PERIOD_NS = 70_000_000
-"""The counter moves every 100 ms, and reading it takes 3 ms (measured on an H200): often enough to see that period."""
-
-MEMORY_PERIOD_NS = 100_000_000
-SLOW_PERIOD_NS = 1_000_000_000
-SAMPLES_PERIOD_NS = 1_000_000_000
-"""The driver keeps about 119 power samples, 20 ms apart (measured on an H200): more than two seconds."""
+from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, Nvml, Refusal
+from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext, Source, Tape
 
 FOR_GOOD = frozenset({Refusal.NOT_SUPPORTED, Refusal.MIG, Refusal.NO_PERMISSION, Refusal.INVALID_ARGUMENT})
 """Refusals that asking again would not change."""
 
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field that means the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
+
+NOT_LISTED = "the driver lists no process of this tree: it has no CUDA context yet, or is in another pid namespace"
+
+Take = Callable[[Any], float]
 
 
 def chosen_devices(nvml: Nvml, uuids: Sequence[str]) -> list[Device]:
@@ -35,30 +29,47 @@ def chosen_devices(nvml: Nvml, uuids: Sequence[str]) -> list[Device]:
     return list({device.uuid: device for chosen in found for device in (chosen.gpu, chosen)}.values())
 
 
-def subject_record(device: Device) -> SubjectRecord:
-    """What a device is."""
-    name = device.ask("nvmlDeviceGetName")
-    return SubjectRecord(
-        subject=device.uuid,
-        kind="mig" if device.is_mig else "gpu",
-        name=name.value,
-        gpu_index=device.index,
-        parent_uuid=device.gpu.uuid if device.is_mig else None,
-    )
+class NvmlSource(Source):
+    """Asks the chosen devices.
 
+    Metrics that a device refused permanently are not queried again: one null with its reason is written.
+    """
 
-class _Retiring:
-    """Metrics that a device refused permanently are not queried again: one null with its reason is written."""
-
-    def __init__(self) -> None:
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
+        assert context.nvml is not None
+        self.nvml = context.nvml.module
+        self.devices = context.devices
+        self.gpus = [device for device in context.devices if not device.is_mig]
         self._retired: set[tuple[str, str]] = set()
 
-    def wants(self, device: Device, metric: str) -> bool:
-        return (device.uuid, metric) not in self._retired
+    @classmethod
+    def applies(cls, context: SamplerContext) -> bool:
+        """Whether a GPU was chosen."""
+        return bool(context.devices)
 
-    def write(
-        self, tape: Tape, device: Device, metric: str, answer: Answer, take: Callable[[Any], float] = float
-    ) -> None:
+    def ask(self, tape: Tape, device: Device, function: str, *arguments: Any, **takes: Take) -> Answer | None:
+        """Ask for metrics of a device; `takes`: how each is taken from the answer. None where none is asked for."""
+        takes = {metric: take for metric, take in takes.items() if (device.uuid, metric) not in self._retired}
+        if not takes:
+            return None
+        with tape.reading():
+            answer = device.ask(function, *arguments)
+        for metric, take in takes.items():
+            self._write(tape, device, metric, answer, take)
+        return answer
+
+    def ask_fields(self, tape: Tape, device: Device, ids: Mapping[str, int | tuple[int, int]]) -> None:
+        """Ask for metrics that are fields, in one call."""
+        wanted = [metric for metric in ids if (device.uuid, metric) not in self._retired]
+        if not wanted:
+            return
+        with tape.reading():
+            fields = device.fields([ids[metric] for metric in wanted])
+        for metric, field in zip(wanted, fields, strict=True):
+            self._write(tape, device, metric, field.answer, float)
+
+    def _write(self, tape: Tape, device: Device, metric: str, answer: Answer, take: Take) -> None:
         if answer.ok:
             tape.write(device.uuid, metric, take(answer.value))
             return
@@ -67,179 +78,144 @@ class _Retiring:
             self._retired.add((device.uuid, metric))
 
 
-@dataclass(frozen=True)
-class _Query:
-    """A query of NVML that gives one or several metrics."""
-
-    function: str
-    arguments: tuple[Any, ...]
-    takes: dict[str, Callable[[Any], float]]
-
-
-class GpuSource(Source):
+class GpuSource(NvmlSource):
     """What NVML answers in microseconds."""
 
     name = "gpu"
+    metrics = (
+        Metric("power_instant_mw", "power drawn, at the sensor's last sample", "gpu"),
+        Metric("power_average_mw", "power drawn, averaged by the driver (over one second on Ampere and later)", "gpu"),
+        Metric("sm_clock_mhz", "clock of the multiprocessors", "gpu"),
+        Metric("memory_clock_mhz", "clock of the memory", "gpu"),
+        Metric("temperature_c", "temperature of the GPU", "gpu"),
+        Metric("gpu_utilization_percent", "share of time in which at least one kernel ran", "gpu"),
+        Metric("memory_utilization_percent", "share of time in which memory was read or written", "gpu"),
+        Metric("pstate", "performance state: 0 is the fastest", "gpu"),
+        Metric("clock_event_reasons", "why the clocks are not higher: bits of `CLOCK_EVENT_REASONS`", "gpu"),
+    )
 
-    def __init__(self, nvml: Nvml, devices: Sequence[Device], period_ns: int) -> None:
-        self.period_ns = period_ns
-        self._devices = devices
-        self._gpus = [device for device in devices if not device.is_mig]
-        self._retiring = _Retiring()
-        module = nvml.module
-        self._power_fields = {
-            "power_instant_mw": module.NVML_FI_DEV_POWER_INSTANT,
-            "power_average_mw": module.NVML_FI_DEV_POWER_AVERAGE,
-        }
-        self._queries = [
-            _Query("nvmlDeviceGetClockInfo", (module.NVML_CLOCK_SM,), {"sm_clock_mhz": float}),
-            _Query("nvmlDeviceGetClockInfo", (module.NVML_CLOCK_MEM,), {"memory_clock_mhz": float}),
-            _Query("nvmlDeviceGetTemperature", (module.NVML_TEMPERATURE_GPU,), {"temperature_c": float}),
-            _Query(
-                "nvmlDeviceGetUtilizationRates",
-                (),
-                {
-                    "gpu_utilization_percent": lambda rates: float(rates.gpu),
-                    "memory_utilization_percent": lambda rates: float(rates.memory),
-                },
-            ),
-            _Query("nvmlDeviceGetPerformanceState", (), {"pstate": float}),
-        ]
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
         self._event_reasons = "nvmlDeviceGetCurrentClocksEventReasons"
+        if any(gpu.ask(self._event_reasons).refusal is Refusal.NOT_SUPPORTED for gpu in self.gpus):
+            self._event_reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"  # its name up to driver 535
 
     def subjects(self) -> Sequence[SubjectRecord]:
         """The GPUs, and the MIG instances on them."""
-        return [subject_record(device) for device in self._devices]
+        return [
+            SubjectRecord(
+                subject=device.uuid,
+                kind="mig" if device.is_mig else "gpu",
+                name=device.ask("nvmlDeviceGetName").value,
+                gpu_index=device.index,
+                parent_uuid=device.gpu.uuid if device.is_mig else None,
+            )
+            for device in self.devices
+        ]
 
     def read(self, tape: Tape) -> None:
         """One reading of each GPU."""
-        for device in self._gpus:
-            self._read_power(tape, device)
-            for query in self._queries:
-                self._read_query(tape, device, query)
-            self._read_event_reasons(tape, device)
-
-    def _read_power(self, tape: Tape, device: Device) -> None:
-        wanted = [metric for metric in self._power_fields if self._retiring.wants(device, metric)]
-        if not wanted:
-            return
-        with tape.reading():
-            fields = device.fields([self._power_fields[metric] for metric in wanted])
-        for metric, field in zip(wanted, fields, strict=True):
-            self._retiring.write(tape, device, metric, field.answer)
-
-    def _read_query(self, tape: Tape, device: Device, query: _Query) -> None:
-        if not any(self._retiring.wants(device, metric) for metric in query.takes):
-            return
-        with tape.reading():
-            answer = device.ask(query.function, *query.arguments)
-        for metric, take in query.takes.items():
-            self._retiring.write(tape, device, metric, answer, take)
-
-    def _read_event_reasons(self, tape: Tape, device: Device) -> None:
-        if not self._retiring.wants(device, "clock_event_reasons"):
-            return
-        with tape.reading():
-            answer = device.ask(self._event_reasons)
-            if answer.refusal is Refusal.NOT_SUPPORTED and self._event_reasons.endswith("EventReasons"):
-                self._event_reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"  # its name up to driver 535
-                answer = device.ask(self._event_reasons)
-        self._retiring.write(tape, device, "clock_event_reasons", answer)
+        nvml = self.nvml
+        power = {
+            "power_instant_mw": nvml.NVML_FI_DEV_POWER_INSTANT,
+            "power_average_mw": nvml.NVML_FI_DEV_POWER_AVERAGE,
+        }
+        for gpu in self.gpus:
+            self.ask_fields(tape, gpu, power)
+            self.ask(tape, gpu, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, sm_clock_mhz=float)
+            self.ask(tape, gpu, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, memory_clock_mhz=float)
+            self.ask(tape, gpu, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU, temperature_c=float)
+            self.ask(
+                tape,
+                gpu,
+                "nvmlDeviceGetUtilizationRates",
+                gpu_utilization_percent=lambda rates: float(rates.gpu),
+                memory_utilization_percent=lambda rates: float(rates.memory),
+            )
+            self.ask(tape, gpu, "nvmlDeviceGetPerformanceState", pstate=float)
+            self.ask(tape, gpu, self._event_reasons, clock_event_reasons=float)
 
 
-class GpuEnergySource(Source):
+class GpuEnergySource(NvmlSource):
     """The energy counter, whose reading takes milliseconds."""
 
     name = "gpu-energy"
-
-    def __init__(self, devices: Sequence[Device], period_ns: int) -> None:
-        self.period_ns = max(period_ns, ENERGY_PERIOD_NS)
-        self._gpus = [device for device in devices if not device.is_mig]
-        self._retiring = _Retiring()
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None: `GpuSource` reports them."""
-        return []
+    metrics = (Metric("energy_total_mj", "energy since the driver was loaded", "gpu", counter=True),)
+    period_limits_ns = (70_000_000, 1 << 62)
+    """The counter moves every 100 ms, reading it takes 3 ms (measured on an H200): often enough to see that period."""
 
     def read(self, tape: Tape) -> None:
         """One reading of each GPU."""
-        for device in self._gpus:
-            if self._retiring.wants(device, "energy_total_mj"):
-                with tape.reading():
-                    answer = device.ask("nvmlDeviceGetTotalEnergyConsumption")
-                self._retiring.write(tape, device, "energy_total_mj", answer)
+        for gpu in self.gpus:
+            self.ask(tape, gpu, "nvmlDeviceGetTotalEnergyConsumption", energy_total_mj=float)
 
 
-class GpuPowerSamples(Source):
+class GpuPowerSamples(NvmlSource):
     """The driver's own buffer of power samples, finer than polling can be."""
 
     name = "gpu-power-samples"
+    metrics = (
+        Metric(
+            "power_sample_mw",
+            "power drawn, from the driver's own buffer of samples, at the driver's times",
+            "gpu",
+            computed=True,
+        ),
+    )
+    period_limits_ns = (1_000_000_000, 1_000_000_000)
+    """The driver keeps about 119 samples, 20 ms apart (measured on an H200): more than two seconds."""
 
-    def __init__(self, nvml: Nvml, devices: Sequence[Device], utc_to_monotonic_ns: Callable[[int], int]) -> None:
-        self.period_ns = SAMPLES_PERIOD_NS
-        self._kind = nvml.module.NVML_TOTAL_POWER_SAMPLES
-        self._gpus = [device for device in devices if not device.is_mig]
-        self._to_monotonic_ns = utc_to_monotonic_ns
-        self._last_us = {device.uuid: 0 for device in devices}
-        self._retiring = _Retiring()
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None: `GpuSource` reports them."""
-        return []
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
+        self._unix_offset_ns = context.unix_offset_ns
+        self._last_us = dict.fromkeys((gpu.uuid for gpu in self.gpus), 0)
 
     def read(self, tape: Tape) -> None:
         """The samples since the last call, at their own times."""
-        for device in self._gpus:
-            if not self._retiring.wants(device, "power_sample_mw"):
-                continue
-            with tape.reading():
-                answer = device.ask("nvmlDeviceGetSamples", self._kind, self._last_us[device.uuid])
-            if answer.refusal is Refusal.NOT_FOUND:  # none since then
-                continue
-            if not answer.ok:
-                self._retiring.write(tape, device, "power_sample_mw", answer)
-                continue
-            kind, samples = answer.value
-            for sample in samples:
-                if sample.timeStamp > self._last_us[device.uuid]:
-                    self._last_us[device.uuid] = sample.timeStamp
-                    value = float(getattr(sample.sampleValue, VALUE_MEMBERS[int(kind)]))
-                    tape.write(
-                        device.uuid, "power_sample_mw", value, at_ns=self._to_monotonic_ns(sample.timeStamp * 1000)
-                    )
+        for gpu in self.gpus:
+            self._read(tape, gpu)
+
+    def _read(self, tape: Tape, gpu: Device) -> None:
+        last_us = self._last_us[gpu.uuid]
+        if (gpu.uuid, "power_sample_mw") in self._retired:
+            return
+        with tape.reading():
+            answer = gpu.ask("nvmlDeviceGetSamples", self.nvml.NVML_TOTAL_POWER_SAMPLES, last_us)
+        if answer.refusal is Refusal.NOT_FOUND:  # none since then
+            return
+        if not answer.ok:
+            self._write(tape, gpu, "power_sample_mw", answer, float)
+            return
+        kind, samples = answer.value
+        for sample in samples:
+            if sample.timeStamp > self._last_us[gpu.uuid]:
+                self._last_us[gpu.uuid] = sample.timeStamp
+                value = float(getattr(sample.sampleValue, VALUE_MEMBERS[int(kind)]))
+                tape.write(gpu.uuid, "power_sample_mw", value, at_ns=sample.timeStamp * 1000 - self._unix_offset_ns)
 
 
-class GpuMemorySource(Source):
+class GpuMemorySource(NvmlSource, FollowingSource):
     """Memory in use: of the whole device, and of each measured process by its id."""
 
     name = "gpu-memory"
+    metrics = (
+        Metric("memory_used_bytes", "memory allocated, by all processes and the driver", "gpu", computed=True),
+        Metric(
+            "process_memory_bytes", "memory of its GPU that the process tree has allocated", "process", computed=True
+        ),
+    )
+    period_limits_ns = (100_000_000, 1 << 62)
 
-    def __init__(self, devices: Sequence[Device], period_ns: int) -> None:
-        self.period_ns = max(period_ns, MEMORY_PERIOD_NS)
-        self._devices = {device.uuid: device for device in devices}
-        self._retiring = _Retiring()
-        self._followed: tuple[tuple[TrackedProcess, ProcessTree], ...] = ()
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
         self._matched: set[str] = set()
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None: `GpuSource` reports them."""
-        return []
-
-    def follow(self, process: TrackedProcess) -> None:
-        """Read this process too from now on."""
-        if process.gpu_uuid in self._devices:
-            self._followed = (*self._followed, (process, ProcessTree(process.pid)))
 
     def read(self, tape: Tape) -> None:
         """One reading of each device, and of each process on it."""
-        for device in self._devices.values():
-            if self._retiring.wants(device, "memory_used_bytes"):
-                with tape.reading():
-                    answer = device.ask("nvmlDeviceGetMemoryInfo")
-                self._retiring.write(tape, device, "memory_used_bytes", answer, lambda memory: float(memory.used))
-        for uuid in dict.fromkeys(process.gpu_uuid for process, _ in self._followed):
-            assert uuid is not None
-            self._read_processes(tape, self._devices[uuid])
+        for device in self.devices:
+            self.ask(tape, device, "nvmlDeviceGetMemoryInfo", memory_used_bytes=lambda memory: float(memory.used))
+            if any(process.gpu_uuid == device.uuid for process, _ in self.followed):
+                self._read_processes(tape, device)
 
     def _read_processes(self, tape: Tape, device: Device) -> None:
         with tape.reading():
@@ -247,92 +223,47 @@ class GpuMemorySource(Source):
                 device.ask(function)
                 for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
             ]
-        refused = answers[0] if not answers[0].ok else None
         used = {entry.pid: entry.usedGpuMemory for answer in answers if answer.ok for entry in answer.value}
-        for process, tree in self._followed:
-            if process.gpu_uuid != device.uuid:
+        for process, tree in self.followed:
+            if process.gpu_uuid != device.uuid or not (pids := tree.pids()):
                 continue
-            pids = tree.pids()
-            if not pids:
+            own = [used[pid] for pid in pids & used.keys()]
+            sizes = [size for size in own if size is not None]
+            if not answers[0].ok:
+                problem = answers[0].reason or "no reason given"
+            elif len(sizes) < len(own):
+                problem = "the driver lists the process, but not its memory"
+            elif sizes or process.subject in self._matched:  # one that was there and is not any more: all given back
+                self._matched.add(process.subject)
+                tape.write(process.subject, "process_memory_bytes", float(sum(sizes)))
                 continue
-            if refused is not None:
-                tape.fail(process.subject, "process_memory_bytes", refused.reason or "no reason given")
             else:
-                self._write_process(tape, process.subject, [used[pid] for pid in pids & used.keys()])
-
-    def _write_process(self, tape: Tape, subject: str, used: Sequence[int | None]) -> None:
-        sizes = [size for size in used if size is not None]
-        if len(sizes) < len(used):
-            tape.fail(subject, "process_memory_bytes", "the driver lists the process, but not its memory")
-        elif sizes or subject in self._matched:  # one that was there and is not any more has given all back
-            self._matched.add(subject)
-            tape.write(subject, "process_memory_bytes", float(sum(sizes)))
-        else:
-            tape.fail(
-                subject,
-                "process_memory_bytes",
-                "the driver lists no process of this tree: it has no CUDA context yet, or is in another pid namespace",
-            )
+                problem = NOT_LISTED
+            tape.fail(process.subject, "process_memory_bytes", problem)
 
 
-class GpuLinkSource(Source):
+class GpuLinkSource(NvmlSource):
     """PCIe and NVLink, and the power limit: PCIe's reading takes 20 ms, for it counts that long (nvml.h)."""
 
     name = "gpu-links"
-
-    def __init__(self, nvml: Nvml, devices: Sequence[Device]) -> None:
-        self.period_ns = SLOW_PERIOD_NS
-        self._gpus = [device for device in devices if not device.is_mig]
-        self._retiring = _Retiring()
-        module = nvml.module
-        self._pcie = {
-            "pcie_rx_kb_per_s": module.NVML_PCIE_UTIL_RX_BYTES,
-            "pcie_tx_kb_per_s": module.NVML_PCIE_UTIL_TX_BYTES,
-        }
-        self._nvlink = {
-            "nvlink_rx_kib": module.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
-            "nvlink_tx_kib": module.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
-        }
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None: `GpuSource` reports them."""
-        return []
+    metrics = (
+        Metric("power_limit_mw", "enforced power limit", "gpu"),
+        Metric("pcie_rx_kb_per_s", "received over PCIe", "gpu"),
+        Metric("pcie_tx_kb_per_s", "sent over PCIe", "gpu"),
+        Metric("nvlink_rx_kib", "received over NVLink, all links", "gpu", counter=True),
+        Metric("nvlink_tx_kib", "sent over NVLink, all links", "gpu", counter=True),
+    )
+    period_limits_ns = (1_000_000_000, 1_000_000_000)
 
     def read(self, tape: Tape) -> None:
         """One reading of each GPU."""
-        for device in self._gpus:
-            for metric, counter in self._pcie.items():
-                if self._retiring.wants(device, metric):
-                    with tape.reading():
-                        answer = device.ask("nvmlDeviceGetPcieThroughput", counter)
-                    self._retiring.write(tape, device, metric, answer)
-            self._read_nvlink(tape, device)
-            if self._retiring.wants(device, "power_limit_mw"):
-                with tape.reading():
-                    answer = device.ask("nvmlDeviceGetEnforcedPowerLimit")
-                self._retiring.write(tape, device, "power_limit_mw", answer)
-
-    def _read_nvlink(self, tape: Tape, device: Device) -> None:
-        wanted = [metric for metric in self._nvlink if self._retiring.wants(device, metric)]
-        if not wanted:
-            return
-        with tape.reading():
-            fields: list[FieldReading] = device.fields([(self._nvlink[metric], ALL_LINKS) for metric in wanted])
-        for metric, field in zip(wanted, fields, strict=True):
-            self._retiring.write(tape, device, metric, field.answer)
-
-
-def gpu_sources(
-    nvml: Nvml, uuids: Sequence[str], period_ns: int, utc_to_monotonic_ns: Callable[[int], int]
-) -> list[Source]:
-    """All sources of these devices; none where there are none."""
-    devices = chosen_devices(nvml, uuids)
-    if not devices:
-        return []
-    return [
-        GpuSource(nvml, devices, period_ns),
-        GpuEnergySource(devices, period_ns),
-        GpuPowerSamples(nvml, devices, utc_to_monotonic_ns),
-        GpuMemorySource(devices, period_ns),
-        GpuLinkSource(nvml, devices),
-    ]
+        nvml = self.nvml
+        links = {
+            "nvlink_rx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+            "nvlink_tx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+        }
+        for gpu in self.gpus:
+            self.ask(tape, gpu, "nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_RX_BYTES, pcie_rx_kb_per_s=float)
+            self.ask(tape, gpu, "nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_TX_BYTES, pcie_tx_kb_per_s=float)
+            self.ask_fields(tape, gpu, links)
+            self.ask(tape, gpu, "nvmlDeviceGetEnforcedPowerLimit", power_limit_mw=float)

@@ -5,21 +5,16 @@ Two sources: what is cheap goes with the period of the others, what walks over p
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
 from perfharness.model.telemetry import HOST, SubjectRecord, core_subject
-from perfharness.telemetry.process_tree import ProcessTree
-from perfharness.telemetry.source import Source, Tape, TrackedProcess
+from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext, Source, Tape
 
-MIN_PERIOD_NS = 200_000_000
-"""The kernel counts CPU time in steps of 10 ms: shares of less than this would be steps of more than 5 %."""
-
-SLOW_PERIOD_NS = 1_000_000_000
+SHARE_PERIODS_NS = (200_000_000, 1 << 62)
+"""The kernel counts CPU time in steps of 10 ms: shares of less than the first would be steps of more than 5 %."""
 
 
 class _Share:
@@ -47,55 +42,56 @@ class HostSource(Source):
     """The machine and its cores.
 
     Args:
-        period_ns: asked for; shares of CPU time are not read more often than `MIN_PERIOD_NS`.
         system: psutil, or what answers like it.
     """
 
     name = "host"
+    metrics = (
+        Metric("cpu_percent", "CPU time of all processes, 100 is all cores; or of one core", "host", computed=True),
+        Metric(
+            "io_wait_percent", "idle CPU time in which a process waited for storage, 100 is all cores", "host",
+            computed=True,
+        ),
+        Metric("memory_used_bytes", "memory in use, without caches", "host", computed=True),
+        Metric("context_switches", "context switches of the machine", "host", counter=True, computed=True),
+        Metric("read_bytes", "read from storage", "host", counter=True, computed=True),
+        Metric("write_bytes", "written to storage", "host", counter=True, computed=True),
+    )  # fmt: skip
+    period_limits_ns = SHARE_PERIODS_NS
 
-    def __init__(self, period_ns: int, system: Any = psutil) -> None:
-        self.period_ns = max(period_ns, MIN_PERIOD_NS)
+    def __init__(self, context: SamplerContext, system: Any = psutil) -> None:
+        super().__init__(context)
         self._system = system
-        self._cores = list(range(system.cpu_count() or 0))
         self._machine = _Share()
-        self._shares = [_Share() for _ in self._cores]
+        self._shares = [_Share() for _ in range(system.cpu_count() or 0)]
 
     def subjects(self) -> Sequence[SubjectRecord]:
         """The machine, and each core."""
-        cores = [SubjectRecord(subject=core_subject(core), kind="core") for core in self._cores]
+        cores = [SubjectRecord(subject=core_subject(core), kind="core") for core in range(len(self._shares))]
         return [SubjectRecord(subject=HOST, kind="host"), *cores]
 
     def read(self, tape: Tape) -> None:
         """One reading."""
-        self._read_cpu(tape)
-        self._read_counters(tape)
-
-    def _read_cpu(self, tape: Tape) -> None:
         with tape.reading():
             per_core = self._system.cpu_times(percpu=True)
             machine = self._system.cpu_times()
-        share = self._machine.of(machine)
-        if share is not None:
+        if (share := self._machine.of(machine)) is not None:
             tape.write(HOST, "cpu_percent", share[0])
             tape.write(HOST, "io_wait_percent", share[1])
-        for core, times in enumerate(per_core[: len(self._shares)]):
-            core_share = self._shares[core].of(times)
-            if core_share is not None:
-                tape.write(core_subject(core), "cpu_percent", core_share[0])
-
-    def _read_counters(self, tape: Tape) -> None:
+        for core, (before, times) in enumerate(zip(self._shares, per_core, strict=False)):  # a core may be switched off
+            if (share := before.of(times)) is not None:
+                tape.write(core_subject(core), "cpu_percent", share[0])
         with tape.reading():
             memory = self._system.virtual_memory()
             switches = self._system.cpu_stats().ctx_switches
             storage = _storage(self._system)
         tape.write(HOST, "memory_used_bytes", memory.total - memory.available)
         tape.write(HOST, "context_switches", switches)
-        if storage is None:
-            for metric in ("read_bytes", "write_bytes"):
+        for metric in ("read_bytes", "write_bytes"):
+            if storage is None:
                 tape.fail(HOST, metric, "the system reports no storage device")
-        else:
-            tape.write(HOST, "read_bytes", storage.read_bytes)
-            tape.write(HOST, "write_bytes", storage.write_bytes)
+            else:
+                tape.write(HOST, metric, getattr(storage, metric))
 
 
 def _storage(system: Any) -> Any:
@@ -105,77 +101,63 @@ def _storage(system: Any) -> Any:
         return None
 
 
-class _FollowedProcesses(Source):
-    """Reads the followed processes, each with its descendants."""
-
-    def __init__(self, clock_ns: Callable[[], int]) -> None:
-        self._clock_ns = clock_ns
-        self._trees: tuple[tuple[TrackedProcess, ProcessTree], ...] = ()
-
-    def subjects(self) -> Sequence[SubjectRecord]:
-        """None at the start: `follow` adds them."""
-        return []
-
-    def follow(self, process: TrackedProcess) -> None:
-        """Read this process too from now on."""
-        # Another thread may be reading: the tuple is replaced, never changed.
-        self._trees = (*self._trees, (process, ProcessTree(process.pid, clock_ns=self._clock_ns)))
-
-
-class ProcessSource(_FollowedProcesses):
+class ProcessSource(FollowingSource):
     """CPU time, memory and I/O of each measured process and what it started."""
 
     name = "processes"
+    metrics = (
+        Metric("cpu_percent", "CPU time of the process tree, 100 is one core", "process", computed=True),
+        Metric(
+            "cpu_time_ns", "CPU time of the process tree since it started", "process", counter=True, computed=True
+        ),
+        Metric("rss_bytes", "resident memory of the process tree", "process", computed=True),
+        Metric("threads", "threads of the process tree", "process", computed=True),
+        Metric("read_bytes", "read from storage by the process tree", "process", counter=True, computed=True),
+        Metric("write_bytes", "written to storage by the process tree", "process", counter=True, computed=True),
+    )  # fmt: skip
+    period_limits_ns = SHARE_PERIODS_NS
 
-    def __init__(self, period_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__(clock_ns)
-        self.period_ns = max(period_ns, MIN_PERIOD_NS)
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
         self._before: dict[str, tuple[int, float]] = {}
 
     def read(self, tape: Tape) -> None:
         """One reading of each process that still runs."""
-        for process, tree in self._trees:
+        for process, tree in self.followed:
             with tape.reading():
                 usage = tree.usage()
             if usage is None:
                 continue
             subject = process.subject
-            tape.write(subject, "cpu_time_ns", usage.cpu_time_ns)
             before = self._before.get(subject)
             self._before[subject] = (tape.read_at_ns, usage.cpu_time_ns)
             if before is not None and tape.read_at_ns > before[0]:
-                tape.write(
-                    subject, "cpu_percent", 100.0 * (usage.cpu_time_ns - before[1]) / (tape.read_at_ns - before[0])
-                )
-            tape.write(subject, "rss_bytes", usage.rss_bytes)
-            tape.write(subject, "threads", usage.threads)
-            if usage.read_bytes is None or usage.write_bytes is None:
-                for metric in ("read_bytes", "write_bytes"):
+                share = (usage.cpu_time_ns - before[1]) / (tape.read_at_ns - before[0])
+                tape.write(subject, "cpu_percent", 100.0 * share)
+            for metric, value in vars(usage).items():
+                if value is None:
                     tape.fail(subject, metric, "no permission to read /proc/PID/io")
-            else:
-                tape.write(subject, "read_bytes", usage.read_bytes)
-                tape.write(subject, "write_bytes", usage.write_bytes)
+                else:
+                    tape.write(subject, metric, value)
 
 
-class ThreadSource(_FollowedProcesses):
+class ThreadSource(FollowingSource):
     """Context switches of each measured process: /proc has them by thread, so there is much to read."""
 
     name = "threads"
-
-    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__(clock_ns)
-        self.period_ns = SLOW_PERIOD_NS
+    metrics = (
+        Metric("context_switches", "context switches of the process tree", "process", counter=True, computed=True),
+        Metric(
+            "involuntary_context_switches", "those that the scheduler forced", "process", counter=True, computed=True
+        ),
+    )  # fmt: skip
+    period_limits_ns = (1_000_000_000, 1_000_000_000)
 
     def read(self, tape: Tape) -> None:
         """One reading of each process that still runs."""
-        for process, tree in self._trees:
+        for process, tree in self.followed:
             with tape.reading():
                 switches = tree.context_switches()
             if switches is not None:
                 tape.write(process.subject, "context_switches", switches[0] + switches[1])
                 tape.write(process.subject, "involuntary_context_switches", switches[1])
-
-
-def proc_is_there() -> bool:
-    """Whether the system has a /proc with processes."""
-    return Path("/proc/self/stat").exists()

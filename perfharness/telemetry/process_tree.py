@@ -16,7 +16,7 @@ COST_SHARE = 100
 
 @dataclass(frozen=True)
 class TreeUsage:
-    """What a process tree used since it began; memory and threads as they are now.
+    """What a process tree used since it began, by the names of its metrics; memory and threads as they are now.
 
     I/O is None where the system does not report it.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.model.telemetry import FailureRecord, TelemetryMeta
+from perfharness.model.telemetry import FailureRecord, TelemetryMeta, process_subject
 
 SPOOL_NAME = ".telemetry.spool"
 """What the sampler writes while it runs, next to the file that is made of it."""
@@ -40,6 +40,11 @@ class FollowedProcess(BaseModel):
     folder: str
     pid: int
     gpu_uuid: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """Of its readings."""
+        return process_subject(self.folder)
 
 
 class Command(BaseModel):

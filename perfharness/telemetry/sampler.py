@@ -14,18 +14,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Literal
 
-from perfharness.model.telemetry import FailureRecord, SubjectRecord, TelemetryMeta, process_subject
-from perfharness.telemetry.gpu import gpu_sources
-from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource, proc_is_there
-from perfharness.telemetry.nvml import Nvml, open_nvml
+from perfharness.model.telemetry import FailureRecord, SubjectRecord, TelemetryMeta
+from perfharness.telemetry.gpu import chosen_devices
+from perfharness.telemetry.nvml import open_nvml
 from perfharness.telemetry.protocol import Answer, Command, FollowedProcess, Ready, SamplerOptions
-from perfharness.telemetry.source import Columns, Keys, Source, Tape, TrackedProcess
+from perfharness.telemetry.source import Keys, Reading, SamplerContext, Source, Tape
+from perfharness.telemetry.sources import make_sources
 from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
 from perfharness.telemetry.ticks import ClockTie, Ticker
 
@@ -45,8 +46,8 @@ Ended = Literal["stopped", "parent_died", "cut_off"]
 class _SourceThread:
     """One source with its thread, its ticker and its tape.
 
-    A reading that hangs in a driver must not hold up the others, nor what was read before it: the lock is held only
-    while whole readings change hands.
+    A reading that hangs in a driver must not hold up the others, nor what was read before it: only whole readings
+    change hands.
     """
 
     source: Source
@@ -55,8 +56,7 @@ class _SourceThread:
     problem: str | None = None
     thread: threading.Thread | None = None
     begun: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _read: Columns = field(default_factory=Columns)
+    _read: deque[list[Reading]] = field(default_factory=deque)
 
     def run(self) -> None:
         """Read at each tick until the end; a source that raises is not read again; the others go on."""
@@ -71,16 +71,12 @@ class _SourceThread:
     def read(self) -> None:
         """One reading of everything."""
         self.source.read(self.tape)
-        taken = self.tape.take()
-        with self._lock:
-            self._read.extend(taken)
+        self._read.append(self.tape.take())
         self.begun.set()
 
-    def take(self) -> Columns:
+    def take(self) -> list[Reading]:
         """What was read since the last time."""
-        with self._lock:
-            taken, self._read = self._read, Columns()
-        return taken
+        return [reading for _ in range(len(self._read)) for reading in self._read.popleft()]
 
     def join(self) -> None:
         """Wait for the thread to end, and read for the last time: not right after the reading before, for a share of a
@@ -95,17 +91,11 @@ class _SourceThread:
             with contextlib.suppress(Exception):
                 self.read()
 
-    def close(self) -> None:
-        """Close the source, unless it is still being read."""
-        if self.thread is None or not self.thread.is_alive():
-            self.source.close()
-
 
 class Sampler:
     """All sources, and the spool that they are written to.
 
     Args:
-        sources: they are closed at the end.
         driver: version of the NVIDIA driver, for the file.
     """
 
@@ -140,14 +130,14 @@ class Sampler:
 
     def follow(self, process: FollowedProcess) -> None:
         """A measured process has begun."""
-        subject = process_subject(process.folder)
         self._subjects.append(
             SubjectRecord(
-                subject=subject, kind="process", name=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid
+                subject=process.subject, kind="process", name=process.folder, pid=process.pid,
+                gpu_uuid=process.gpu_uuid,
             )
-        )
+        )  # fmt: skip
         for reader in self._readers:
-            reader.source.follow(TrackedProcess(subject, process.pid, process.gpu_uuid))
+            reader.source.follow(process)
 
     def flush(self) -> None:
         """Write what was read since the last time."""
@@ -162,8 +152,6 @@ class Sampler:
         self._clock.read_again()
         self._write(ended)
         self._spool.close()
-        for reader in self._readers:
-            reader.close()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -171,9 +159,9 @@ class Sampler:
         return {reader.source.name: reader.problem for reader in self._readers if reader.problem is not None}
 
     def _write(self, ended: Ended) -> None:
-        parts = [reader.take() for reader in self._readers]
-        keys = list(self._keys.names)  # after the columns: it holds all that they use
-        self._spool.append(parts, SpoolState(keys=keys, meta=self._meta(ended)), last=ended != "cut_off")
+        readings = [reading for reader in self._readers for reading in reader.take()]
+        keys = list(self._keys.names)  # after the readings: it holds all that they use
+        self._spool.append(readings, SpoolState(keys=keys, meta=self._meta(ended)), last=ended != "cut_off")
 
     def _meta(self, ended: Ended) -> TelemetryMeta:
         clock = self._clock.record()
@@ -211,12 +199,15 @@ def main(arguments: Sequence[str]) -> int:
     if options.cpus:
         with contextlib.suppress(OSError):  # it only disturbs the run more then
             os.sched_setaffinity(0, options.cpus)
-    with ExitStack() as stack:
-        nvml = stack.enter_context(_nvml(options))
+    with open_nvml() if options.gpu_uuids else nullcontext() as nvml:
         clock = ClockTie()
-        sampler = Sampler(options, _sources(options, nvml, clock), clock, _driver(nvml))
+        devices = chosen_devices(nvml, options.gpu_uuids) if nvml is not None else []
+        sources = make_sources(SamplerContext(options.period_ns, nvml, devices, clock.offset_ns))
+        driver = nvml.ask("nvmlSystemGetDriverVersion").value if nvml is not None else None
+        sampler = Sampler(options, sources, clock, driver)
         sampler.start()
-        _send(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=_nvml_problem(nvml))))
+        nvml_problem = nvml.opened.reason if nvml is not None else None
+        _send(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=nvml_problem)))
         why = _run_commands(sampler, sys.stdin.fileno(), terminated)
         if options.gpu_uuids and why == "stopped":
             time.sleep(GPU_TAIL_S)
@@ -224,33 +215,6 @@ def main(arguments: Sequence[str]) -> int:
     done = finish_spool(options.spool, options.target)
     _send(answers, Answer(done=done.model_copy(update={"asked": why == "stopped"})))
     return 0
-
-
-@contextmanager
-def _nvml(options: SamplerOptions) -> Iterator[Nvml | None]:
-    """NVML, where a GPU is to be sampled."""
-    if not options.gpu_uuids:
-        yield None
-        return
-    with open_nvml() as nvml:
-        yield nvml
-
-
-def _nvml_problem(nvml: Nvml | None) -> str | None:
-    return None if nvml is None else nvml.opened.reason
-
-
-def _driver(nvml: Nvml | None) -> str | None:
-    return None if nvml is None else nvml.ask("nvmlSystemGetDriverVersion").value
-
-
-def _sources(options: SamplerOptions, nvml: Nvml | None, clock: ClockTie) -> list[Source]:
-    sources: list[Source] = []
-    if nvml is not None and nvml.opened.ok:
-        sources += gpu_sources(nvml, options.gpu_uuids, options.period_ns, lambda unix_ns: unix_ns - clock.offset_ns)
-    if proc_is_there():
-        sources += [HostSource(options.period_ns), ProcessSource(options.period_ns), ThreadSource()]
-    return sources
 
 
 def _run_commands(sampler: Sampler, commands: int, terminated: int) -> Literal["stopped", "terminated", "parent_died"]:

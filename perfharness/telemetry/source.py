@@ -5,35 +5,49 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from perfharness.model.telemetry import SubjectRecord
+from perfharness.telemetry.nvml import Device, Nvml
+from perfharness.telemetry.process_tree import ProcessTree
+from perfharness.telemetry.protocol import FollowedProcess
 
 NAN = float("nan")
 
 
-@dataclass
-class Columns:
-    """Readings as columns: a number and three times each, no Python object per entry."""
+@dataclass(frozen=True)
+class Metric:
+    """What a metric means.
 
-    key: array[int] = field(default_factory=lambda: array("i"))
-    time_monotonic_ns: array[int] = field(default_factory=lambda: array("q"))
-    value: array[float] = field(default_factory=lambda: array("d"))
-    read_ns: array[int] = field(default_factory=lambda: array("q"))
+    A reading holds from then on, until the next, but for `model.telemetry.SINCE_LAST_READING`.
 
-    def __len__(self) -> int:
-        return len(self.key)
+    Args:
+        name: with its unit.
+        meaning: for the documentation, without the unit.
+        of: kind of its subject; cores and MIG instances count as host and GPU.
+        counter: the value only grows, and a difference of two readings is what counts.
+        computed: the value is made at the reading, or delivered once; else the source updates it now and then, and
+            readings repeat.
+    """
 
-    def extend(self, more: Columns) -> None:
-        """Append other readings."""
-        self.key.extend(more.key)
-        self.time_monotonic_ns.extend(more.time_monotonic_ns)
-        self.value.extend(more.value)
-        self.read_ns.extend(more.read_ns)
+    name: str
+    meaning: str
+    of: Literal["gpu", "process", "host"]
+    counter: bool = False
+    computed: bool = False
+
+
+class Reading(NamedTuple):
+    """A number for the (subject, metric), the middle of the reading, the value (NaN: it failed), how long it took."""
+
+    key: int
+    time_monotonic_ns: int
+    value: float
+    read_ns: int
 
 
 class Keys:
@@ -46,15 +60,11 @@ class Keys:
 
     def number(self, subject: str, metric: str) -> int:
         """The number of a subject's metric."""
-        key = (subject, metric)
-        found = self._number.get(key)
-        if found is not None:
-            return found
         with self._lock:
-            if key not in self._number:
-                self.names.append(key)
-                self._number[key] = len(self.names) - 1
-            return self._number[key]
+            number = self._number.setdefault((subject, metric), len(self.names))
+            if number == len(self.names):
+                self.names.append((subject, metric))
+            return number
 
 
 class Tape:
@@ -65,78 +75,98 @@ class Tape:
     """
 
     def __init__(self, keys: Keys, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self.clock_ns = clock_ns
         self.failures: Counter[tuple[str, str, str]] = Counter()
+        self.read_at_ns = 0
+        """Middle of the latest reading."""
+
+        self._clock_ns = clock_ns
         self._keys = keys
-        self._columns = Columns()
-        self._began_ns = 0
-        self._middle_ns = 0
+        self._readings: list[Reading] = []
         self._took_ns = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around the call that reads: gives the time of what is written next."""
-        self._began_ns = self.clock_ns()
+        began_ns = self._clock_ns()
         try:
             yield
         finally:
-            ended_ns = self.clock_ns()
-            self._took_ns = ended_ns - self._began_ns
-            self._middle_ns = self._began_ns + self._took_ns // 2
-
-    @property
-    def read_at_ns(self) -> int:
-        """Middle of the latest reading."""
-        return self._middle_ns
+            self._took_ns = self._clock_ns() - began_ns
+            self.read_at_ns = began_ns + self._took_ns // 2
 
     def write(self, subject: str, metric: str, value: float, *, at_ns: int | None = None) -> None:
         """A reading of the latest `reading`, or at the time that the source reports."""
-        columns = self._columns
-        columns.time_monotonic_ns.append(self._middle_ns if at_ns is None else at_ns)
-        columns.value.append(value)
-        columns.read_ns.append(self._took_ns)
-        columns.key.append(self._keys.number(subject, metric))
+        at_ns = self.read_at_ns if at_ns is None else at_ns
+        self._readings.append(Reading(self._keys.number(subject, metric), at_ns, value, self._took_ns))
 
     def fail(self, subject: str, metric: str, reason: str) -> None:
         """The latest reading failed."""
         self.failures[subject, metric, reason] += 1
         self.write(subject, metric, NAN)
 
-    def take(self) -> Columns:
+    def take(self) -> list[Reading]:
         """What was written since the last time."""
-        taken, self._columns = self._columns, Columns()
+        taken, self._readings = self._readings, []
         return taken
 
 
 @dataclass(frozen=True)
-class TrackedProcess:
-    """A measured process that has begun. `pid` is in the namespace of the launcher, which is the sampler's too."""
+class SamplerContext:
+    """What sources are made of.
 
-    subject: str
-    pid: int
-    gpu_uuid: str | None = None
+    Args:
+        period_ns: asked for.
+        devices: the chosen GPUs and MIG instances, the parents of these before them; of `nvml`.
+        unix_offset_ns: UTC less monotonic.
+    """
+
+    period_ns: int
+    nvml: Nvml | None = None
+    devices: Sequence[Device] = ()
+    unix_offset_ns: int = 0
 
 
 class Source(ABC):
     """Some metrics that are read together. Each source has a thread of its own, so that none delays another.
 
-    A source opens what it needs when it is made, and says by `subjects` what it reads. Readings that fail are written
-    as failed; only what makes the whole source useless may raise.
+    A source opens what it needs when it is made. Readings that fail are written as failed; only what makes the whole
+    source useless may raise.
     """
 
-    name: str
-    period_ns: int
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    period_limits_ns: ClassVar[tuple[int, int]] = (0, 1 << 62)
+    """It is not read more often nor more rarely, whatever was asked for."""
 
-    @abstractmethod
+    def __init__(self, context: SamplerContext) -> None:
+        least, most = self.period_limits_ns
+        self.period_ns = min(max(context.period_ns, least), most)
+
+    @classmethod
+    def applies(cls, _: SamplerContext) -> bool:
+        """Whether there is anything to read."""
+        return True
+
     def subjects(self) -> Sequence[SubjectRecord]:
-        """What it reads of."""
+        """Subjects that no other source reports."""
+        return []
 
     @abstractmethod
     def read(self, tape: Tape) -> None:
         """Take one reading of each metric."""
 
-    def follow(self, process: TrackedProcess) -> None:  # noqa: B027 - most sources do not care
+    def follow(self, process: FollowedProcess) -> None:  # noqa: B027 - most sources do not care
         """A measured process has begun. Called from another thread than `read`."""
 
-    def close(self) -> None:  # noqa: B027
-        """Release resources; called after the last `read`."""
+
+class FollowingSource(Source):
+    """A source that reads the followed processes, each with its descendants."""
+
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
+        self.followed: tuple[tuple[FollowedProcess, ProcessTree], ...] = ()
+
+    def follow(self, process: FollowedProcess) -> None:
+        """Read this process too from now on."""
+        # Another thread may be reading: the tuple is replaced, never changed.
+        self.followed = (*self.followed, (process, ProcessTree(process.pid)))

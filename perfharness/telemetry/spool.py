@@ -6,9 +6,8 @@ file afterwards: then the update periods are known, and which readings are repea
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,33 +18,23 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from perfharness.errors import ResultError
-from perfharness.model.telemetry import (
-    GPU_METRICS,
-    HOST_METRICS,
-    PROCESS_METRICS,
-    FailureRecord,
-    Float64,
-    Series,
-    TelemetryMeta,
-    UpdatePeriodRecord,
-)
-from perfharness.model.trace import Int64
+from perfharness.files import replacing
+from perfharness.model.telemetry import FailureRecord, SampleLog, Series, TelemetryMeta, UpdatePeriodRecord
 from perfharness.telemetry.protocol import Done
-from perfharness.telemetry.source import Columns
-from perfharness.telemetry.store import write_series
-from perfharness.telemetry.updates import UpdatePeriod, find_new, find_update_period
+from perfharness.telemetry.source import Reading
+from perfharness.telemetry.sources import METRICS
+from perfharness.telemetry.store import write_sample_log
+from perfharness.telemetry.updates import find_new, find_update_period
 
-_KINDS: dict[str, Any] = {"key": np.int32, "time_monotonic_ns": np.int64, "value": np.float64, "read_ns": np.int64}
-_SCHEMA = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _KINDS.items()])
+_SCHEMA = pa.schema(
+    [("key", pa.int32()), ("time_monotonic_ns", pa.int64()), ("value", pa.float64()), ("read_ns", pa.int64())]
+)
 _STATE = b"state"
 
 STATE_EVERY_S = 30.0
 """How often the state is written where no key was added: a day of it every second is as long as the readings."""
 
-GATHER_SIZE = 1 << 20
-"""Readings."""
-
-ALWAYS_NEW = frozenset(metric.name for metric in (*GPU_METRICS, *PROCESS_METRICS, *HOST_METRICS) if metric.computed)
+ALWAYS_NEW = frozenset(metric.name for metric in METRICS if metric.computed)
 """Made at the reading, or delivered only once."""
 
 
@@ -65,51 +54,19 @@ class SpoolWriter:
         self._keys = -1
         self._state_due = 0.0
 
-    def append(self, parts: Sequence[Columns], state: SpoolState, *, last: bool = False) -> None:
+    def append(self, readings: Sequence[Reading], state: SpoolState, *, last: bool = False) -> None:
         """Write what was taken from the tapes and, now and then and with the last of it, the state after it."""
-        now = time.monotonic()
-        keeps_state = not last and len(state.keys) == self._keys and now < self._state_due
-        if not keeps_state:
+        now, metadata = time.monotonic(), None
+        if last or len(state.keys) != self._keys or now >= self._state_due:
             self._keys, self._state_due = len(state.keys), now + STATE_EVERY_S
-        columns = [
-            pa.array(np.concatenate([np.empty(0, kind), *(np.asarray(getattr(part, name), kind) for part in parts)]))
-            for name, kind in _KINDS.items()
-        ]
-        batch = pa.record_batch(columns, schema=_SCHEMA)
-        metadata = None if keeps_state else {_STATE: state.model_dump_json().encode()}
-        self._stream.write_batch(batch, custom_metadata=metadata)
+            metadata = {_STATE: state.model_dump_json().encode()}
+        columns = list(zip(*readings, strict=True)) or [()] * len(_SCHEMA)
+        self._stream.write_batch(pa.record_batch([*columns], schema=_SCHEMA), custom_metadata=metadata)
 
     def close(self) -> None:
         """The end of the stream."""
         self._stream.close()
         self._file.close()
-
-
-class SpoolReader:
-    """Reads a spool as far as it can be read.
-
-    `state` and `cut_off` (its end is missing) are known after the last batch.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.state: SpoolState | None = None
-        self.cut_off = False
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All whole batches."""
-        with self._path.open("rb") as file:
-            try:
-                with pa.ipc.open_stream(file) as stream:
-                    while True:
-                        batch, metadata = stream.read_next_batch_with_custom_metadata()
-                        if metadata is not None:
-                            self.state = SpoolState.model_validate_json(metadata[_STATE])
-                        yield batch
-            except StopIteration:
-                self.cut_off = not _has_end(self._path)
-            except (pa.ArrowException, OSError):
-                self.cut_off = True
 
 
 @dataclass(frozen=True)
@@ -122,10 +79,22 @@ class Spooled:
 
 
 def read_spool(path: Path) -> Spooled:
-    """All whole batches of a spool, in memory."""
-    reader = SpoolReader(path)
-    table = pa.Table.from_batches(list(reader.batches()), _SCHEMA)
-    return Spooled({name: table.column(name).to_numpy() for name in _SCHEMA.names}, reader.state, reader.cut_off)
+    """All whole batches of a spool."""
+    batches, state, cut_off = [], None, True
+    with path.open("rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as stream:
+                while True:
+                    batch, metadata = stream.read_next_batch_with_custom_metadata()
+                    batches.append(batch)
+                    if metadata is not None:
+                        state = SpoolState.model_validate_json(metadata[_STATE])
+        except StopIteration:
+            cut_off = not _has_end(path)
+        except (pa.ArrowException, OSError):
+            pass
+    table = pa.Table.from_batches(batches, _SCHEMA)
+    return Spooled({name: table.column(name).to_numpy() for name in _SCHEMA.names}, state, cut_off)
 
 
 def _has_end(path: Path) -> bool:
@@ -137,122 +106,52 @@ def _has_end(path: Path) -> bool:
 
 
 def finish_spool(spool: Path, target: Path) -> Done:
-    """Make `telemetry.parquet` of a spool and remove the spool. Never holds more than one series in memory.
+    """Make `telemetry.parquet` of a spool and remove the spool.
 
-    Raises `ResultError` where there is not even one whole batch in it, `OSError` where the file cannot be written.
+    Raises `ResultError` where there is not even one whole batch in it, or the file cannot be written.
     """
-    reader = SpoolReader(spool)
-    counts = np.zeros(0, dtype=np.int64)
-    for batch in reader.batches():
-        found = np.bincount(batch.column("key").to_numpy(), minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
-    state = reader.state
-    if state is None:
+    spooled = read_spool(spool)
+    if spooled.state is None:
         raise ResultError(f"{spool} holds no reading: the sampler ended before it wrote any")
-    counts = counts[: len(state.keys)]  # a key whose name was not written yet is not known
-    temporary, gathered = (target.with_name(f".{target.name}.{end}") for end in ("new", "gathered"))
-    try:
-        with _GatheredSeries(gathered, spool, counts) as series:
-            done = _write(temporary, series, state, cut_off=reader.cut_off)
-        temporary.replace(target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    log = _sample_log(spooled, spooled.state)
+    with replacing(target) as temporary:
+        write_sample_log(temporary, log)
     spool.unlink()
-    return done
+    read = [key for key, series in log.series.items() if series.is_read.any()]
+    return Done(meta=log.meta, sampled=_sampled(read, log.meta), unread=_unread(log.series.keys() - read, log.meta))
 
 
-class _GatheredSeries:
-    """The readings of a spool, those of each key together, in a temporary file."""
-
-    def __init__(self, path: Path, spool: Path, counts: Int64) -> None:
-        self._path = path
-        self._spool = spool
-        self.counts = counts
-        self._begin = np.cumsum(counts) - counts
-        self._columns: dict[str, Any] = {}
-
-    def __enter__(self) -> _GatheredSeries:
-        total = max(1, int(self.counts.sum()))
-        kinds = {name: kind for name, kind in _KINDS.items() if name != "key"}
-        self._path.unlink(missing_ok=True)
-        for place, (name, kind) in enumerate(kinds.items()):
-            mode: Any = "r+" if self._columns else "w+"
-            self._columns[name] = np.memmap(self._path, kind, mode, offset=8 * total * place, shape=(total,))
-        self._path.unlink()  # the memory lives on as long as it is used
-        cursor = self._begin.copy()
-        waiting: list[pa.RecordBatch] = []
-        for batch in SpoolReader(self._spool).batches():
-            waiting.append(batch)
-            if sum(map(len, waiting)) >= GATHER_SIZE:
-                self._gather(waiting, cursor)
-                waiting = []
-        self._gather(waiting, cursor)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._columns.clear()
-
-    def _gather(self, batches: Sequence[pa.RecordBatch], cursor: Int64) -> None:
-        table = pa.Table.from_batches(batches, _SCHEMA)
-        key = table.column("key").to_numpy()
-        order = np.argsort(key, kind="stable")
-        order = order[: np.searchsorted(key[order], len(self.counts))]
-        numbers, first, lengths = np.unique(key[order], return_index=True, return_counts=True)
-        places = np.arange(len(order)) + np.repeat(cursor[numbers] - first, lengths)
-        for name, column in self._columns.items():
-            column[places] = table.column(name).to_numpy()[order]
-        cursor[numbers] += lengths
-
-    def get(self, number: int) -> tuple[Int64, Float64, Int64]:
-        """Times, values and durations of the readings of a key, in order of time."""
-        which = slice(self._begin[number], self._begin[number] + self.counts[number])
-        times, values, read_ns = (
-            np.array(self._columns[name][which]) for name in ("time_monotonic_ns", "value", "read_ns")
-        )
-        order = np.argsort(times, kind="stable")
-        return times[order], values[order], read_ns[order]
-
-
-def _write(path: Path, series: _GatheredSeries, state: SpoolState, *, cut_off: bool) -> Done:
-    """Write the Parquet file. The update periods go first, for they stand in its metadata."""
-    numbers = [number for number in range(len(state.keys)) if series.counts[number]]
-    updates: dict[int, UpdatePeriod] = {}
-    read = []
-    for number in numbers:
-        times, values, _ = series.get(number)
-        if state.keys[number][1] not in ALWAYS_NEW:
-            updates[number] = find_update_period(times, values)
-        if not np.isnan(values).all():
-            read.append(number)
-    periods = [_record(*state.keys[number], update) for number, update in updates.items()]
-    changes = {"update_periods": periods, **({"ended": "cut_off"} if cut_off else {})}
-    meta = state.meta.model_copy(update=changes)
-
-    def made(number: int) -> Series:
-        times, values, read_ns = series.get(number)
-        update = updates.get(number)
-        is_new = ~np.isnan(values) if update is None else find_new(times, values, update)
-        return Series(times + meta.clock.offset_ns, times, values, is_new, read_ns)
-
-    by_name = sorted(numbers, key=lambda number: state.keys[number])
-    write_series(path, meta, [state.keys[number] for number in by_name], map(made, by_name))
-    return Done(
-        meta=meta,
-        sampled=_sampled([state.keys[number] for number in read], meta),
-        unread=_unread({state.keys[number] for number in numbers} - {state.keys[number] for number in read}, meta),
-    )
+def _sample_log(spooled: Spooled, state: SpoolState) -> SampleLog:
+    """The readings of each key in order of time; the update periods, and which readings are new."""
+    offset_ns, periods, found = state.meta.clock.offset_ns, [], {}
+    key, times = spooled.columns["key"], spooled.columns["time_monotonic_ns"]
+    order = np.lexsort((times, key))
+    order = order[: np.searchsorted(key[order], len(state.keys))]  # a key whose name was not written yet is not known
+    for which in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else ():
+        subject, metric = state.keys[key[which[0]]]
+        own, values, read_ns = (spooled.columns[name][which] for name in ("time_monotonic_ns", "value", "read_ns"))
+        is_new = ~np.isnan(values)
+        if metric not in ALWAYS_NEW:
+            update = find_update_period(own, values)
+            is_new = find_new(own, values, update)
+            periods.append(
+                UpdatePeriodRecord(
+                    subject=subject, metric=metric, period_ns=update.period_ns, changes=update.changes,
+                    resolved=update.resolved,
+                )
+            )  # fmt: skip
+        found[subject, metric] = Series(own + offset_ns, own, values, is_new, read_ns)
+    ended = "cut_off" if spooled.cut_off else state.meta.ended
+    return SampleLog(found, state.meta.model_copy(update={"update_periods": periods, "ended": ended}))
 
 
 def _sampled(read: Sequence[tuple[str, str]], meta: TelemetryMeta) -> dict[str, list[str]]:
-    kinds = {record.subject: record.kind for record in meta.subjects}
+    cores = {record.subject for record in meta.subjects if record.kind == "core"}
     found: dict[str, list[str]] = {}
-    for subject, metric in read:
-        metrics = found.setdefault("cores" if kinds.get(subject) == "core" else subject, [])
-        if metric not in metrics:
-            metrics.append(metric)
+    for subject, metric in dict.fromkeys(
+        ("cores" if subject in cores else subject, metric) for subject, metric in read
+    ):
+        found.setdefault(subject, []).append(metric)
     return found
 
 
@@ -260,9 +159,3 @@ def _unread(never: Set[tuple[str, str]], meta: TelemetryMeta) -> list[FailureRec
     """Why metrics were never read: of each, the reason that came most often."""
     reasons = sorted(meta.failures, key=lambda failure: failure.count)
     return list({key: failure for failure in reasons if (key := (failure.subject, failure.metric)) in never}.values())
-
-
-def _record(subject: str, metric: str, update: UpdatePeriod) -> UpdatePeriodRecord:
-    return UpdatePeriodRecord(
-        subject=subject, metric=metric, period_ns=update.period_ns, changes=update.changes, resolved=update.resolved
-    )

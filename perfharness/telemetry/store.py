@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,18 @@ from pydantic import ValidationError
 
 from perfharness.errors import ResultError
 from perfharness.model.telemetry import TELEMETRY_VERSION, SampleLog, Series, TelemetryMeta
-from perfharness.model.trace import Int64
 
 META_KEY = b"perfharness.telemetry"
 """Key of the metadata: a `TelemetryMeta` as JSON."""
 
 ROW_GROUP = 1 << 20
-"""Readings in a row group, at least; a series is never divided."""
+"""Readings in a row group."""
 
-Key = tuple[str, str]
+KINDS: dict[str, Any] = {
+    "time_unix_ns": np.int64, "time_monotonic_ns": np.int64, "value": np.float64, "is_new": np.bool_,
+    "read_ns": np.int64,
+}  # fmt: skip
+"""Columns of a series, in their order."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -40,26 +42,19 @@ SCHEMA = pa.schema(
 def write_sample_log(path: Path, log: SampleLog) -> None:
     """Write the file, sorted by subject, metric and time; a reading that failed is a null. Raises `OSError`."""
     keys = sorted(log.series)
-    write_series(path, log.meta, keys, (log.series[key] for key in keys))
-
-
-def write_series(path: Path, meta: TelemetryMeta, keys: Sequence[Key], series: Iterable[Series]) -> None:
-    """The same, of series that are made one after the other: there is never more than a row group of them in memory.
-
-    Args:
-        keys: subject and metric of each series, sorted.
-    """
-    schema = SCHEMA.with_metadata({META_KEY: meta.model_dump_json().encode()})
-    subjects, metrics = (_codes(key[place] for key in keys) for place in (0, 1))
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        group: list[tuple[Key, Series]] = []
-        for key, one in zip(keys, series, strict=True):
-            group.append((key, one))
-            if sum(len(part) for _, part in group) >= ROW_GROUP:
-                writer.write_table(_to_table(group, subjects, metrics, schema))
-                group = []
-        if group or not keys:
-            writer.write_table(_to_table(group, subjects, metrics, schema))
+    lengths = [len(log.series[key]) for key in keys]
+    columns: dict[str, Any] = {
+        name: np.concatenate([np.empty(0, kind), *(getattr(log.series[key], name) for key in keys)])
+        for name, kind in KINDS.items()
+    }
+    columns["value"] = pa.array(columns["value"], from_pandas=True)
+    for place, name in enumerate(("subject", "metric")):
+        names, codes = np.unique(np.asarray([key[place] for key in keys], dtype=object), return_inverse=True)
+        column = np.repeat(codes.astype(np.int32), lengths)
+        columns[name] = pa.DictionaryArray.from_arrays(pa.array(column), pa.array(names, pa.string()))
+    schema = SCHEMA.with_metadata({META_KEY: log.meta.model_dump_json().encode()})
+    table = pa.table([columns[name] for name in schema.names], schema=schema)
+    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def read_sample_log(path: Path) -> SampleLog:
@@ -83,43 +78,6 @@ def read_sample_log(path: Path) -> SampleLog:
         ) from error
 
 
-def _to_table(
-    group: Sequence[tuple[Key, Series]], subjects: Mapping[str, int], metrics: Mapping[str, int], schema: pa.Schema
-) -> pa.Table:
-    columns = [series for _, series in group]
-    lengths = np.asarray([len(series) for series in columns], dtype=np.int64)
-    return pa.table(
-        [
-            _joined([series.time_unix_ns for series in columns], np.int64),
-            _joined([series.time_monotonic_ns for series in columns], np.int64),
-            _names([subject for (subject, _), _ in group], lengths, subjects),
-            _names([metric for (_, metric), _ in group], lengths, metrics),
-            pa.array(_concatenated([series.value for series in columns], np.float64), from_pandas=True),
-            _joined([series.is_new for series in columns], np.bool_),
-            _joined([series.read_ns for series in columns], np.int64),
-        ],
-        schema=schema,
-    )
-
-
-def _codes(names: Iterable[str]) -> dict[str, int]:
-    return {name: code for code, name in enumerate(dict.fromkeys(names))}
-
-
-def _concatenated(parts: list[Any], kind: Any) -> Any:
-    return np.concatenate([np.empty(0, dtype=kind), *parts])
-
-
-def _joined(parts: list[Any], kind: Any) -> pa.Array:
-    return pa.array(_concatenated(parts, kind))
-
-
-def _names(names: list[str], lengths: Int64, codes: Mapping[str, int]) -> pa.DictionaryArray:
-    """A column of names; all row groups have one dictionary."""
-    column = np.repeat(np.asarray([codes[name] for name in names], dtype=np.int32), lengths)
-    return pa.DictionaryArray.from_arrays(pa.array(column), pa.array(list(codes), pa.string()))
-
-
 def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:
     table = table.combine_chunks().unify_dictionaries()
     if not len(table):
@@ -127,9 +85,7 @@ def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:
     subject, metric = (table.column(name).combine_chunks() for name in ("subject", "metric"))
     subjects, metrics = subject.dictionary.to_pylist(), metric.dictionary.to_pylist()
     key = np.asarray(subject.indices, dtype=np.int64) * len(metrics) + np.asarray(metric.indices)
-    columns = [
-        table.column(name).to_numpy() for name in ("time_unix_ns", "time_monotonic_ns", "value", "is_new", "read_ns")
-    ]
+    columns = [table.column(name).to_numpy() for name in KINDS]
     order = np.lexsort((columns[0], key))
     borders = np.flatnonzero(np.diff(key[order], prepend=-1))
     return {

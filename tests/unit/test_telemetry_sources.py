@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from perfharness.model.telemetry import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, clock_event_names, process_subject
+from perfharness.model.telemetry import HOST, clock_event_names
 from perfharness.telemetry.gpu import (
     GpuEnergySource,
     GpuLinkSource,
@@ -22,12 +22,13 @@ from perfharness.telemetry.gpu import (
     GpuPowerSamples,
     GpuSource,
     chosen_devices,
-    gpu_sources,
 )
 from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource
-from perfharness.telemetry.nvml import Device, Nvml, open_nvml
+from perfharness.telemetry.nvml import open_nvml
 from perfharness.telemetry.process_tree import ProcessTree
-from perfharness.telemetry.source import Keys, Source, Tape, TrackedProcess
+from perfharness.telemetry.protocol import FollowedProcess
+from perfharness.telemetry.source import Keys, SamplerContext, Source, Tape
+from perfharness.telemetry.sources import SOURCES, make_sources
 from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_record import NvmlRecord, device
 from perfharness.testing.replayed_nvml import ReplayedNvml
@@ -35,10 +36,10 @@ from perfharness.testing.replayed_nvml import ReplayedNvml
 MS = 1_000_000
 PERIOD_NS = 50 * MS
 UTC_NS = 1_700_000_000_000_000_000
-KNOWN = {metric.name for metric in (*GPU_METRICS, *PROCESS_METRICS, *HOST_METRICS)}
 GPU = gpu_uuid(0)
-ME = TrackedProcess(process_subject("proc_0_gpu_0"), os.getpid(), GPU)
-Make = Callable[[Nvml, list[Device]], Source]
+ME = FollowedProcess(folder="proc_0_gpu_0", pid=os.getpid(), gpu_uuid=GPU)
+CORES = {f"core:{core}" for core in range(os.cpu_count() or 1)}
+Make = Callable[[SamplerContext], Source]
 
 
 class Readings:
@@ -46,7 +47,7 @@ class Readings:
 
     def __init__(
         self, make: Make, record: NvmlRecord | None = None, count: int = 1, every_ms: int = 1000, *, gpu: str = GPU,
-        later_ms: int = 0, follow: TrackedProcess | None = None, between: Callable[[], None] = lambda: None,
+        later_ms: int = 0, follow: FollowedProcess | None = None, between: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         now_ns = 10**12
         replay = ReplayedNvml(record or h100_machine(), clock_ns=lambda: now_ns, unix_ns=lambda: UTC_NS)
@@ -54,7 +55,7 @@ class Readings:
         tape = Tape(keys, lambda: now_ns)
         with open_nvml(replay) as nvml:
             now_ns += later_ms * MS
-            source = make(nvml, chosen_devices(nvml, [gpu]))
+            source = make(SamplerContext(PERIOD_NS, nvml, chosen_devices(nvml, [gpu]), UTC_NS))
             if follow is not None:
                 source.follow(follow)
             self.subjects = source.subjects()
@@ -62,14 +63,13 @@ class Readings:
                 source.read(tape)
                 now_ns += every_ms * MS
                 between()
-            source.close()
         self.period_ns = source.period_ns
         self.failures = tape.failures
-        columns = tape.take()
-        self.times = list(columns.time_monotonic_ns)
+        readings = tape.take()
+        self.times = [reading.time_monotonic_ns for reading in readings]
         self.of: dict[tuple[str, str], list[float | None]] = {}
-        for number, reading in zip(columns.key, columns.value, strict=True):
-            self.of.setdefault(keys.names[number], []).append(None if math.isnan(reading) else reading)
+        for number, _, found, _ in readings:
+            self.of.setdefault(keys.names[number], []).append(None if math.isnan(found) else found)
 
     def __getitem__(self, metric: str) -> list[float | None]:
         """The readings of the only subject that has the metric."""
@@ -77,56 +77,34 @@ class Readings:
         return found
 
 
-def _clocks(nvml: Nvml, devices: list[Device]) -> Source:
-    return GpuSource(nvml, devices, PERIOD_NS)
-
-
-def _energy(_: Nvml, devices: list[Device]) -> Source:
-    return GpuEnergySource(devices, PERIOD_NS)
-
-
-def _samples(nvml: Nvml, devices: list[Device]) -> Source:
-    return GpuPowerSamples(nvml, devices, lambda unix_ns: unix_ns - UTC_NS)
-
-
-def _memory(_: Nvml, devices: list[Device]) -> Source:
-    return GpuMemorySource(devices, PERIOD_NS)
-
-
-def _links(nvml: Nvml, devices: list[Device]) -> Source:
-    return GpuLinkSource(nvml, devices)
-
-
-SOURCES: list[Make] = [
-    _clocks, _energy, _samples, _memory, _links, lambda _, __: HostSource(PERIOD_NS),
-    lambda _, __: ProcessSource(PERIOD_NS), lambda _, __: ThreadSource(),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("make", SOURCES)
-def test_each_source_keeps_the_contract(make: Make) -> None:
-    read = Readings(make, count=3, every_ms=50, follow=ME)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_each_source_keeps_the_contract(kind: type[Source]) -> None:
+    read = Readings(kind, count=3, every_ms=50, follow=ME)
     assert read.period_ns >= PERIOD_NS
     assert read.of
-    assert {metric for _, metric in read.of} <= KNOWN
-    known = {GPU, ME.subject, *(record.subject for record in HostSource(1).subjects())}
-    assert {subject for subject, _ in read.of} <= known
+    subjects = {GPU: "gpu", ME.subject: "process"}
+    found = {(metric, subjects.get(subject, "host")) for subject, metric in read.of}
+    assert found <= {(metric.name, metric.of) for metric in kind.metrics}
+    assert {subject for subject, _ in read.of if subject not in subjects} <= {HOST, *CORES}
     nulls = sum(readings.count(None) for readings in read.of.values())
     assert nulls == sum(read.failures.values())  # each null has its reason
 
 
-def test_every_source_of_a_gpu_is_made() -> None:
+def test_sources_of_gpus_are_made_where_there_are_some() -> None:
     with open_nvml(ReplayedNvml(h100_machine())) as nvml:
-        made = [type(source) for source in gpu_sources(nvml, [GPU], PERIOD_NS, int)]
-        assert made == [GpuSource, GpuEnergySource, GpuPowerSamples, GpuMemorySource, GpuLinkSource]
-        assert gpu_sources(nvml, ["GPU-other"], PERIOD_NS, int) == []
+        made = make_sources(SamplerContext(PERIOD_NS, nvml, chosen_devices(nvml, [GPU])))
+        without = make_sources(SamplerContext(PERIOD_NS, nvml, chosen_devices(nvml, ["GPU-other"])))
+    assert [type(source) for source in made] == list(SOURCES)
+    assert [type(source) for source in without] == [HostSource, ProcessSource, ThreadSource]
+    periods = [make(SamplerContext(10_000 * MS, nvml, nvml.devices)).period_ns for make in SOURCES]
+    assert periods == [10_000 * MS if source.period_limits_ns[1] > 1000 * MS else 1000 * MS for source in SOURCES]
 
 
 def test_clocks_power_and_temperature_of_the_gpu_with_that_uuid() -> None:
     """The load begins after 2 s; the average lags by a tick."""
     record = h100_machine(2)
     value(record, "nvmlDeviceGetTemperature", device(gpu_uuid(1)), 0, result=77)
-    read = Readings(_clocks, record, 5, gpu=gpu_uuid(1))
+    read = Readings(GpuSource, record, 5, gpu=gpu_uuid(1))
     assert [(item.subject, item.kind, item.gpu_index) for item in read.subjects] == [(gpu_uuid(1), "gpu", 1)]
     idle, load = (
         {"power_instant_mw": 70_000, "sm_clock_mhz": 345, "gpu_utilization_percent": 0, "clock_event_reasons": 1},
@@ -140,7 +118,7 @@ def test_clocks_power_and_temperature_of_the_gpu_with_that_uuid() -> None:
 
 
 def test_energy_of_six_seconds_of_load() -> None:
-    energy = Readings(_energy, count=10)["energy_total_mj"]
+    energy = Readings(GpuEnergySource, count=10)["energy_total_mj"]
     assert (energy[9] or 0) - (energy[1] or 0) == 6 * 520_000 + 2 * 70_000
 
 
@@ -148,7 +126,7 @@ def test_a_refusal_for_good_is_one_null_and_any_other_is_asked_again() -> None:
     record = h100_machine()
     error(record, "nvmlDeviceGetTemperature", device(GPU), 0, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
     error(record, "nvmlDeviceGetUtilizationRates", device(GPU), code=pynvml.NVML_ERROR_UNKNOWN)
-    read = Readings(_clocks, record, 4)
+    read = Readings(GpuSource, record, 4)
     assert read["temperature_c"] == [None]
     assert read["gpu_utilization_percent"] == read["memory_utilization_percent"] == [None] * 4
     assert sum(read.failures.values()) == 1 + 2 * 4
@@ -159,13 +137,13 @@ def test_old_drivers_call_the_event_reasons_throttle_reasons() -> None:
     function = "nvmlDeviceGetCurrentClocksEventReasons"
     error(record, function, device(GPU), code=pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     value(record, "nvmlDeviceGetCurrentClocksThrottleReasons", device(GPU), result=0x44)
-    assert Readings(_clocks, record, 2)["clock_event_reasons"] == [0x44, 0x44]
+    assert Readings(GpuSource, record, 2)["clock_event_reasons"] == [0x44, 0x44]
     assert clock_event_names(0x44) == ["sw_power_cap", "hw_thermal_slowdown"]
     assert clock_event_names(0x8004) == ["sw_power_cap", "0x8000"]
 
 
 def test_power_samples_are_drained_once_each_at_their_own_times() -> None:
-    read = Readings(_samples, count=4, later_ms=2000)
+    read = Readings(GpuPowerSamples, count=4, later_ms=2000)
     found, times = read["power_sample_mw"], read.times
     assert len(set(times)) == len(times) == len(found)
     assert {after - before for before, after in pairwise(times)} == {20 * MS}
@@ -174,12 +152,12 @@ def test_power_samples_are_drained_once_each_at_their_own_times() -> None:
 
 def test_a_mig_instance_has_its_own_memory_and_its_parents_power() -> None:
     record, instance = h100_machine(1, mig_instances={0: 2}), mig_uuid(0, 1)
-    clocks = Readings(_clocks, record, gpu=instance)
+    clocks = Readings(GpuSource, record, gpu=instance)
     kinds = [(item.subject, item.kind, item.parent_uuid) for item in clocks.subjects]
     assert kinds == [(GPU, "gpu", None), (instance, "mig", GPU)]
     assert (GPU, "power_instant_mw") in clocks.of
     assert (instance, "power_instant_mw") not in clocks.of
-    assert (instance, "memory_used_bytes") in Readings(_memory, record, gpu=instance).of
+    assert (instance, "memory_used_bytes") in Readings(GpuMemorySource, record, gpu=instance).of
 
 
 def _listing(*processes: tuple[int, int | None]) -> NvmlRecord:
@@ -199,7 +177,7 @@ def _listing(*processes: tuple[int, int | None]) -> NvmlRecord:
     ],
 )
 def test_memory_of_a_process_is_found_by_its_pid(listed: list[tuple[int, int | None]], expected: int | None) -> None:
-    read = Readings(_memory, _listing(*listed), follow=ME)
+    read = Readings(GpuMemorySource, _listing(*listed), follow=ME)
     assert read["memory_used_bytes"] == [GIB]
     assert read["process_memory_bytes"] == [expected]
 
@@ -209,11 +187,11 @@ def test_a_process_that_was_listed_and_is_not_any_more_has_given_its_memory_back
     call = record.call("nvmlDeviceGetComputeRunningProcesses", device(GPU))
     assert call is not None
     call.at_ns, call.answers = [0, 1000 * MS], [*call.answers, call.answers[0].model_copy(update={"value": []})]
-    assert Readings(_memory, record, 2, follow=ME)["process_memory_bytes"] == [GIB, 0]
+    assert Readings(GpuMemorySource, record, 2, follow=ME)["process_memory_bytes"] == [GIB, 0]
 
 
 def test_links_and_limit() -> None:
-    read = Readings(_links, count=4)
+    read = Readings(GpuLinkSource, count=4)
     assert read["pcie_rx_kb_per_s"] == read["pcie_tx_kb_per_s"] == [0, 0, 250_000, 250_000]
     assert read["power_limit_mw"] == [650_000] * 4
     assert read["nvlink_rx_kib"] == [None]  # this card has none: refused for good
@@ -250,7 +228,7 @@ class MadeUpSystem:
 def test_shares_of_cpu_time_by_hand() -> None:
     system = MadeUpSystem()
     read = Readings(
-        lambda _, __: HostSource(PERIOD_NS, system), count=2, between=lambda: setattr(system, "seconds", 1.0)
+        lambda context: HostSource(context, system), count=2, between=lambda: setattr(system, "seconds", 1.0)
     )
     assert read.of == {
         ("host", "cpu_percent"): [50],

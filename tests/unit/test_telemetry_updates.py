@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
 from perfharness.model.trace import Bool, Int64
-from perfharness.telemetry import spool, store
 from perfharness.telemetry.protocol import Done
-from perfharness.telemetry.source import Columns
+from perfharness.telemetry.source import Reading
 from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
 from perfharness.telemetry.store import read_sample_log
 from perfharness.telemetry.updates import SLACK, UpdatePeriod, find_new, find_update_period
@@ -129,37 +128,29 @@ def test_silent_updates_of_all_stretches_together(steps: list[tuple[int, bool]],
 KEYS = [("gpu", "power_instant_mw"), ("host", "cpu_percent"), ("gpu", "never_read"), ("host", "late")]
 
 
-def part(seed: int) -> Columns:
+def part(seed: int) -> list[Reading]:
     """Five readings of each of the first keys, in the order in which they were taken."""
-    columns = Columns()
-    for reading in range(5):
-        for key in range(2 if seed < 3 else 4):
-            columns.key.append(key)
-            columns.time_monotonic_ns.append(seed * 1000 + reading * 10 + key)
-            columns.value.append(NAN if key == 2 else seed + key / 10)
-            columns.read_ns.append(reading)
-    return columns
+    return [
+        Reading(key, seed * 1000 + reading * 10 + key, NAN if key == 2 else seed + key / 10, reading)
+        for reading in range(5)
+        for key in range(2 if seed < 3 else 4)
+    ]
 
 
-def finished(folder: Path, *states: tuple[list[Columns], int]) -> Done:
-    """What becomes of a spool of these parts, each with so many of the keys known."""
+def finished(folder: Path, *states: tuple[list[Reading], int]) -> Done:
+    """What becomes of a spool of these batches, each with so many of the keys known."""
     meta = TelemetryMeta(period_ns=10, clock=ClockTieRecord(offset_ns=7, error_ns=0), ended="stopped")
     writer = SpoolWriter(folder / "spool")
-    for place, (parts, known) in enumerate(states):
-        writer.append(parts, SpoolState(keys=KEYS[:known], meta=meta), last=place == len(states) - 1)
+    for place, (readings, known) in enumerate(states):
+        writer.append(readings, SpoolState(keys=KEYS[:known], meta=meta), last=place == len(states) - 1)
     writer.close()
     done = finish_spool(folder / "spool", folder / "telemetry.parquet")
     assert [path.name for path in folder.iterdir()] == ["telemetry.parquet"]
     return done
 
 
-@pytest.mark.parametrize("together", [1, 7, 1 << 20])
-def test_the_file_is_the_same_in_whatever_parts_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    monkeypatch.setattr(spool, "GATHER_SIZE", together)
-    monkeypatch.setattr(store, "ROW_GROUP", together)
-    done = finished(tmp_path, *(([part(seed)], 2 if seed < 3 else 4) for seed in range(6)))
+def test_the_file_has_the_readings_of_each_key_in_order(tmp_path: Path) -> None:
+    done = finished(tmp_path, *((part(seed), 2 if seed < 3 else 4) for seed in (1, 0, 2, 3, 5, 4)))
     assert done.sampled == {"gpu": ["power_instant_mw"], "host": ["cpu_percent", "late"]}
     log = read_sample_log(tmp_path / "telemetry.parquet")
     assert log.meta.ended == "stopped"

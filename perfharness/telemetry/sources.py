@@ -1,0 +1,25 @@
+"""All sources of telemetry."""
+
+from __future__ import annotations
+
+from perfharness.telemetry.gpu import GpuEnergySource, GpuLinkSource, GpuMemorySource, GpuPowerSamples, GpuSource
+from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource
+from perfharness.telemetry.source import Metric, SamplerContext, Source
+
+SOURCES: tuple[type[Source], ...] = (
+    GpuSource,
+    GpuEnergySource,
+    GpuPowerSamples,
+    GpuMemorySource,
+    GpuLinkSource,
+    HostSource,
+    ProcessSource,
+    ThreadSource,
+)
+
+METRICS: tuple[Metric, ...] = tuple(metric for source in SOURCES for metric in source.metrics)
+
+
+def make_sources(context: SamplerContext) -> list[Source]:
+    """Those that there is something to read of."""
+    return [source(context) for source in SOURCES if source.applies(context)]
