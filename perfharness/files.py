@@ -26,7 +26,6 @@ STDOUT = Path("-")
 """As an output, standard output."""
 
 NOT_REGULAR = "it is not a regular file"
-MAX_LINKS = 40
 LOCK_PERIOD_S = 0.05
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -167,27 +166,18 @@ def is_stdout(path: Path) -> bool:
 
 def _target(path: Path) -> Path | int | None:
     """The regular file to replace or make; the descriptor to write to; or None: write to `path` itself."""
-    if path == STDOUT:
-        return 1
-    place = path.absolute()
-    for _ in range(MAX_LINKS):
-        name = os.path.normpath(place)
-        if name in _STANDARD:
-            return _STANDARD[name]
-        if found := _DESCRIPTOR.fullmatch(name):
-            return int(found[1])
-        if not place.is_symlink():
-            break
-        place = place.parent / place.readlink()
-    else:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    name = os.path.normpath(path.absolute())
+    if path == STDOUT or name in _STANDARD:
+        return _STANDARD.get(name, 1)
+    if found := _DESCRIPTOR.fullmatch(name):
+        return int(found[1])
     try:
-        mode = place.stat().st_mode
+        mode = path.stat().st_mode
     except FileNotFoundError:
-        return place
+        return Path(os.path.realpath(path))
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
-    return place if stat.S_ISREG(mode) else None
+    return Path(os.path.realpath(path)) if stat.S_ISREG(mode) else None
 
 
 def sync(path: Path) -> None:

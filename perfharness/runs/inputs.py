@@ -20,9 +20,8 @@ from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
 from perfharness.trace.parquet_folder import is_parquet_trace
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys.collect import collect
+from perfharness_launcher.nsys.collect import REPORT_SUFFIX, collect, sqlite_of
 from perfharness_launcher.nsys.command_line import REPORT_STEM
-from perfharness_launcher.nsys.export import REPORT_SUFFIX, sqlite_of
 from perfharness_launcher.nsys.probe import find_nsys
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")

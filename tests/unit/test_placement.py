@@ -19,8 +19,15 @@ from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uu
 from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.options import CpuBind
-from perfharness_launcher.plan.placement import Placed, place
-from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, parse_cpu_list, read_topology
+from perfharness_launcher.plan.placement import (
+    CpuTopology,
+    GpuLocality,
+    Placed,
+    gpu_localities,
+    parse_cpu_list,
+    place,
+    read_topology,
+)
 from perfharness_launcher.processes.spawn import Placement, cpu_list
 from tests.integration.launches import environment, manifest, run_to_the_end
 

@@ -9,13 +9,14 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfharness.errors import LaunchError, ToolNotFoundError
+from perfharness.errors import LaunchError, ToolNotFoundError, TraceFormatError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
 from perfharness.tracer.output import complete_trace
@@ -29,6 +30,7 @@ from perfharness_launcher.nsys.command_line import (
 )
 
 TRACE = "trace.sqlite"
+REPORT_SUFFIX = ".nsys-rep"
 TOOL_TIMEOUT_S = 1800.0
 POLL_S = 0.1
 
@@ -77,7 +79,7 @@ def collect_one(
     if not nsys.finds_importer:
         lines = without_import(lines)  # nsys could not import by itself: known, and made up for
     failures: list[Finding] = []
-    report = folder / f"{REPORT_STEM}.nsys-rep"
+    report = folder / f"{REPORT_STEM}{REPORT_SUFFIX}"
     recording = folder / f"{REPORT_STEM}.qdstrm"
     try:
         if recording.exists():  # nsys leaves it only where its own import failed
@@ -249,3 +251,54 @@ def run_tool(
         last = _complaints(lines)[:3] or lines[-3:]
         raise LaunchError(f"{name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
     return lines
+
+
+# ---- a report that was kept, exported again where it is read ----
+
+
+def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) -> Path:
+    """The sqlite file of a report, made where it is missing or older than the report.
+
+    Args:
+        report: an `.nsys-rep`.
+        find_installs: looks for nsys, newest first; asked only when an export is needed.
+
+    Raises:
+        ToolNotFoundError: an export is needed, and there is no nsys for it.
+        TraceFormatError: nsys cannot export it, or the folder cannot be written.
+    """
+    target = report.with_suffix(".sqlite")
+    if target.is_file() and target.stat().st_mtime >= report.stat().st_mtime:
+        return target
+    installs = find_installs()
+    if not installs:
+        raise ToolNotFoundError(
+            f"{report} has to be exported first, and there is no nsys here; export it where there is one with "
+            f"`nsys export --type sqlite {report.name}`, or give --nsys."
+        )
+    problems = []
+    for nsys in installs:  # an older nsys cannot read a newer one's report, but there may be a newer one here
+        problem = _export(nsys, report, target)
+        if problem is None:
+            return target
+        problems.append(f"nsys {nsys.version_text or nsys.path}: {problem}")
+    raise TraceFormatError(
+        f"{report} cannot be exported ({'; '.join(problems)}); use the nsys that wrote it, or a newer one."
+    )
+
+
+def _export(nsys: NsysInstall, report: Path, target: Path) -> str | None:
+    """Export next to the target and move it there; returns what went wrong, or None."""
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as folder:
+            made = Path(folder) / target.name
+            done = subprocess.run(
+                export_command(nsys, report.absolute(), made.absolute()), capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0 or not made.is_file():
+                lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+                return lines[-1] if lines else f"exit code {done.returncode}"
+            made.replace(target)
+    except OSError as error:
+        return f"{target.parent}: {error.strerror}"
+    return None

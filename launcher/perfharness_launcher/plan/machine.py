@@ -21,7 +21,7 @@ from perfharness_launcher.nsys.probe import Pair, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.topology import CpuTopology, GpuLocality, gpu_localities, read_topology
+from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
 
 INTERPRETER_TIMEOUT_S = 60
 

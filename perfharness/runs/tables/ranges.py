@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -17,8 +16,8 @@ import pyarrow.parquet
 
 from perfharness.analysis.range_table import RangeTable
 from perfharness.files import replacing
-from perfharness.model.trace import Integers, Style, Trace, pid_of, tid_of
-from perfharness.runs.tables.columns import constant, whole
+from perfharness.model.trace import Style, Trace, pid_of, tid_of
+from perfharness.runs.tables.columns import constant, names_of, nullable, whole
 
 ROWS_AT_A_TIME = 1 << 17
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
@@ -38,35 +37,23 @@ def range_rows(trace: Trace, table: RangeTable, part: slice = slice(None)) -> pa
     return pa.table(
         {
             "range_id": whole(ranges.row[order]),
-            "parent_id": _nullable(ranges.row[parent], parent < 0),
-            "name": _names(trace, ranges.name[order]),
-            "domain": _names(trace, ranges.domain[order]),
-            "category": _names(trace, ranges.category[order]),
+            "parent_id": nullable(ranges.row[parent], parent < 0),
+            **{
+                column: names_of(getattr(ranges, column)[order], trace.names).cast(pa.string())
+                for column in ("name", "domain", "category")
+            },
             "style": pa.DictionaryArray.from_arrays(ranges.style[order].astype(np.int8), list(STYLE_NAMES.values())),
             "pid": pid_of(ranges.thread[order]),
             "tid": tid_of(ranges.thread[order]),
             "level": whole(table.nesting.level[order]),
             "start_ns": start,
             "duration_ns": ranges.end_ns[order] - start,
-            "gpu_start_ns": _nullable(gpu_start, has_no_work),
-            "gpu_duration_ns": _nullable(projection.end_ns[order] - gpu_start, has_no_work),
-            "gpu_busy_ns": _nullable(projection.busy_ns[order], has_no_work),
-            "gpu_op_count": _nullable(operation_count, ~gpu_known),
-            "payload": _nullable(ranges.payload[order], ~ranges.has_payload[order]),
+            "gpu_start_ns": nullable(gpu_start, has_no_work),
+            "gpu_duration_ns": nullable(projection.end_ns[order] - gpu_start, has_no_work),
+            "gpu_busy_ns": nullable(projection.busy_ns[order], has_no_work),
+            "gpu_op_count": nullable(operation_count, ~gpu_known),
+            "payload": nullable(ranges.payload[order], ~ranges.has_payload[order]),
         }
-    )
-
-
-def _nullable(values: Integers, is_null: npt.NDArray[np.bool_]) -> pa.Array:
-    return pa.array(whole(values), mask=is_null)
-
-
-def _names(trace: Trace, codes: Integers) -> pa.Array:
-    """Dictionary-encoded strings; code -1 is NULL."""
-    used, place = np.unique(codes, return_inverse=True)
-    strings = [trace.names[code] if code >= 0 else None for code in used]
-    return pa.DictionaryArray.from_arrays(place.ravel().astype(np.int32), pa.array(strings, type=pa.string())).cast(
-        pa.string()
     )
 
 
