@@ -42,7 +42,7 @@ from perfharness.render.charts.drawing import (
     wrapped,
 )
 from perfharness.render.terminal.bench_format import first_line, short_cell, side_by_side, status_line
-from perfharness.render.terminal.sweep import case_of, end_text, is_of, names_of
+from perfharness.render.terminal.sweep import case_of, end_text, is_of
 
 BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
 WIDTH, HEIGHT = 640, 380
@@ -56,8 +56,29 @@ WIDE_RANGE = 20
 """Ratio of values above which an axis is logarithmic: a linear one would hide the small values."""
 
 Value = Callable[[CaseResult], Estimate | None]
-Axis = tuple[Value, str]
-"""A value with its label."""
+Target = tuple[LatencyFigure, float]
+"""A figure of the latency, and its limit in ms."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a chart shows of each case, over the batch size or over another value.
+
+    Args:
+        field: of the results, for the reason why there is no value.
+        notes: below the chart.
+        bars_of: what the bars are the 95 % interval of, where points without one are named.
+        limit: value and label of a limit that the user set.
+        across: value and label of the other axis; None: the batch size.
+    """
+
+    value: Value
+    field: str
+    label: str
+    notes: tuple[str, ...] = ()
+    bars_of: str | None = None
+    limit: tuple[float, str] | None = None
+    across: tuple[Value, str] | None = None
 
 
 def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
@@ -65,29 +86,29 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 
     Raises `ToolNotFoundError` without what draws charts.
     """
-    require_charts("--charts")
     limits = suite.constraints
     target = None if limits.max_latency_ms is None else (limits.latency_percentile, limits.max_latency_ms)
-    return [
-        picture
+    return _drawn(
+        _Chart(f"bench_{name}{end}", own, title, plot(own, target))
         for own, title, end in by_model(suite)
-        for name, draw in CHARTS.items()
-        if (picture := draw(_Chart(f"bench_{name}{end}", own, title, target))) is not None
-    ]
+        for name, plot in CHARTS.items()
+    )
 
 
 def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
     """Throughput over batch size of all runs, one chart per model. Raises `ToolNotFoundError`."""
-    require_charts("--charts")
-    pictures = []
     models = list(dict.fromkeys(row.model for row in merged.rows))
-    for number, model in enumerate(models):
-        cases = list(cases_by_machine(merged, model))
-        suite = BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=cases)
-        end = "" if len(models) == 1 else f"_{number}"
-        chart = _Chart(f"bench_merged_throughput{end}", suite, f"{model}, {side_by_side(merged)}")
-        pictures.append(throughput(chart))
-    return [picture for picture in pictures if picture is not None]
+    suites = [
+        BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=list(cases_by_machine(merged, model)))
+        for model in models
+    ]
+    return _drawn(
+        _Chart(
+            "bench_merged_throughput" + (f"_{number}" if len(models) > 1 else ""), suite,
+            f"{model}, {side_by_side(merged)}", _throughput(suite, None),
+        )
+        for number, (model, suite) in enumerate(zip(models, suites, strict=True))
+    )  # fmt: skip
 
 
 def sweep_pictures(found: SweepFile) -> list[Picture]:
@@ -95,16 +116,20 @@ def sweep_pictures(found: SweepFile) -> list[Picture]:
 
     Raises `ToolNotFoundError`.
     """
-    require_charts("--charts")
     target = None if found.target_ms is None or found.figure is None else (found.figure, found.target_ms)
-    pictures = []
-    for own, title, end in by_model(as_suite(found)):
-        cells = [one for one in found.cells if one.model == own.cases[0].case.model]
-        names = names_of(found.model_copy(update={"cells": cells}))
-        for name in ("throughput", "latency", "memory"):
-            chart = _Chart(f"sweep_{name}{end}", own, title, target, names, cells)
-            pictures.append(CHARTS[name](chart))
-    return [picture for picture in pictures if picture is not None]
+    return _drawn(
+        _Chart(
+            f"sweep_{name}{end}", own, title, CHARTS[name](own, target),
+            [one for one in found.cells if one.model == own.cases[0].case.model],
+        )
+        for own, title, end in by_model(as_suite(found))
+        for name in ("throughput", "latency", "memory")
+    )  # fmt: skip
+
+
+def _drawn(charts: Iterable[_Chart]) -> list[Picture]:
+    require_charts("--charts")
+    return [picture for chart in charts if (picture := chart.picture()) is not None]
 
 
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
@@ -177,26 +202,16 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     return curves
 
 
-def value_of(result: CaseResult, value: Value) -> Estimate | None:
-    """The value, only of cases that are `ok`: partial measurements do not count."""
-    return value(result) if result.status == "ok" else None
-
-
 class _Chart(Sheet):
-    """One chart of a suite under construction."""
+    """One chart of a suite, or of the `swept` cells of a sweep."""
 
     def __init__(
-        self,
-        name: str,
-        suite: BenchSuiteResult,
-        title: str,
-        target: tuple[LatencyFigure, float] | None = None,
-        names: CaseNames | None = None,
-        swept: Sequence[CellSweep] = (),
+        self, name: str, suite: BenchSuiteResult, title: str, plot: Plot, swept: Sequence[CellSweep] = ()
     ) -> None:
         super().__init__(name)
-        self.suite, self.title, self.target, self.swept = suite, title, target, swept
-        self.names = names or CaseNames.of((result.case for result in suite.cases), with_model=False)
+        self.suite, self.title, self.plot, self.swept = suite, title, plot, swept
+        cases = [case_of(cell) for cell in swept] or [result.case for result in suite.cases]
+        self.names = CaseNames.of(cases, with_model=False)
         self.curves = curves_of(suite, self.names)
         self.drawn: list[Curve] = []
         self.layers: list[Specification] = []
@@ -204,72 +219,67 @@ class _Chart(Sheet):
         self.missing: list[tuple[str, BenchCase]] = []
         self.without_bar: list[BenchCase] = []
 
-    def picture(self) -> Picture:
-        """The picture of the layers so far."""
-        notes = [*dict.fromkeys(self.notes), *self._missing_notes()]
+    def picture(self) -> Picture | None:
+        """One curve per cell, with its bars; None where there is no data."""
+        plot, across = self.plot, self.plot.across
+        rows = [row for curve in self.curves for row in self._points(curve)]
+        if not self.drawn:
+            return None
+        sizes = sorted({result.case.batch_size for result in self.suite.cases})
+        self.axes["y"] = self._quantity(plot.label, [row["y"] for row in rows], *(plot.limit or ())[:1])
+        x = [row["x"] for row in rows]
+        self.axes["x"] = self._batch_sizes(sizes) if across is None else self._quantity(across[1], x)
+        if plot.field == "accuracy":
+            self._layer(self.chart("upright", [{"x": 1.0}]).mark_rule(color=GREY), x=self._at("x"))
+        self._sweep_ends()
+        if plot.limit is not None:
+            self._limit(*plot.limit)
+        self._curves(rows, lines=across is None or len(sizes) > 1)
+        self._rings(rows)
+        if across is not None and len(sizes) > 1:
+            self._batch_numbers(rows)
+        if plot.bars_of is not None:
+            self.notes.append(f"bars: 95 % interval of {plot.bars_of}")
+        if plot.bars_of is not None and self.without_bar:
+            named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
+            self.notes.append(f"no bar, for the iterations say too little: {named}")
+        notes = [*dict.fromkeys([*self.notes, *plot.notes]), *self._missing_notes()]
         if len(notes) > MAX_NOTES:
             notes = [*notes[: MAX_NOTES - 1], f"and {len(notes) - MAX_NOTES + 1} more; bench.json has all"]
         self.notes = notes
         return self.made(layered(self.layers, WIDTH, HEIGHT), self.title)
 
-    def plot(
-        self, up: Value, what: str, label: str, limit: tuple[float, str] | None = None, across: Axis | None = None
-    ) -> bool:
-        """Add one curve per cell, with its bars; returns whether there is any data.
-
-        Args:
-            what: field of the results, for the reason why there is none.
-            limit: value and label of a limit that the user set.
-            across: value and label of the other axis; None: the batch size.
-        """
-        sizes = sorted({result.case.batch_size for result in self.suite.cases})
-        rows: list[Row] = []
-        for curve in self.curves:
-            pairs = [(across and value_of(result, across[0]), value_of(result, up)) for result in curve.results]
-            known = [y is not None and (across is None or x is not None) for x, y in pairs]
-            if any(known):
-                self.drawn.append(curve)
-                own = [_row(curve, result, *(pair if is_known else (None, None)))
-                       for result, pair, is_known in zip(curve.results, pairs, known, strict=True)]  # fmt: skip
-                rows += [{**row, "ends": ends_at(known, place)} for place, row in enumerate(own)]
-            for result, (_, y), is_known in zip(curve.results, pairs, known, strict=True):
-                if not is_known:
-                    reason = status_line(result) or _why(result, what, self.suite)
-                    self.missing.append((reason, result.case))
-                elif y is not None and y.interval is None:
+    def _points(self, curve: Curve) -> list[Row]:
+        """The points of a curve, gaps included; none where nothing was measured. Partial measurements do not count."""
+        plot, rows = self.plot, []
+        for result in curve.results:
+            batch = result.case.batch_size
+            row: Row = {"curve": curve.label, "batch": batch, "size": curve.marker_size, "width": curve.line_width,
+                        "x": None if plot.across else batch, "y": None}  # fmt: skip
+            values = {"y": plot.value(result)} | ({"x": plot.across[0](result)} if plot.across else {})
+            if result.status == "ok" and None not in values.values():
+                row |= {key: number for name, one in values.items() for key, number in _numbers(name, one).items()}
+                if "y_low" not in row:
                     self.without_bar.append(result.case)
-        if not self.drawn:
-            return False
-        self.axes["y"] = self._quantity(label, [row["y"] for row in rows], *([limit[0]] if limit else []))
-        if across is None:
-            self.axes["x"] = self._batch_sizes(sizes)
-        else:
-            rows = [{**row, "x": row["across"]} for row in rows]
-            self.axes["x"] = self._quantity(across[1], [row["x"] for row in rows])
-        self._sweep_ends()
-        if limit is not None:
-            self._limit(*limit)
-        self._curves(rows, lines=across is None or len(sizes) > 1)
-        self._rings(rows)
-        if across is not None and len(sizes) > 1:
-            self._batch_numbers(rows)
-        return True
-
-    def note_bars(self, of: str) -> None:
-        """Explain the bars of the curves, and name points without one."""
-        self.notes.append(f"bars: 95 % interval of {of}")
-        if self.without_bar:
-            named = textwrap.shorten("; ".join(self.names.cells(self.without_bar)), MAX_NAMED, placeholder=" ...")
-            self.notes.append(f"no bar, for the iterations say too little: {named}")
-
-    def upright(self, value: float) -> None:
-        """Add a thin vertical line behind the curves."""
-        rule = self.chart("upright", [{"x": value}]).mark_rule(color=GREY)
-        self.layers.insert(0, unit(rule.encode(x=self._at("x"))))
+            else:
+                self.missing.append((status_line(result) or _why(result, plot.field, self.suite), result.case))
+            rows.append(row)
+        if all(row["y"] is None for row in rows):
+            return []
+        self.drawn.append(curve)
+        return rows
 
     def _batch_numbers(self, rows: Sequence[Row]) -> None:
-        for ends, (right, down) in (("begin", (-7, 13)), ("end", (8, -6))):
-            text = self.chart(ends, [row for row in rows if row["ends"] == ends]).mark_text(dx=right, dy=down)
+        """The batch size at the first point of each unbroken part of a curve, and at the last one of several."""
+        parts: list[list[Row]] = [[]]
+        for row, before in zip(rows, [None, *rows], strict=False):
+            if row["y"] is None or before is None or before["curve"] != row["curve"]:
+                parts.append([])
+            if row["y"] is not None:
+                parts[-1].append(row)
+        first, last = [part[0] for part in parts if part], [part[-1] for part in parts if len(part) > 1]
+        for ends, own, (right, down) in (("begin", first, (-7, 13)), ("end", last, (8, -6))):
+            text = self.chart(ends, own).mark_text(dx=right, dy=down)
             color = self._scale(self.alt.Color, [one.color for one in self.drawn], legend=None)
             self._layer(text, x=self._at("x"), y=self._at("y"), text="batch:Q", color=color)
         self.notes.append("numbers: the batch size at the ends of a curve, and where it is broken")
@@ -398,17 +408,6 @@ class _Chart(Sheet):
         self.layers.append(unit(mark.encode(**encoding)))
 
 
-def _row(curve: Curve, result: CaseResult, across: Estimate | None, y: Estimate | None) -> Row:
-    """The values with the ends of their intervals; the batch size is `x` unless `across` is given."""
-    batch = result.case.batch_size
-    row: Row = {"curve": curve.label, "batch": batch, "x": batch, "size": curve.marker_size, "width": curve.line_width}
-    row |= {"across": None if across is None else across.value, "y": None if y is None else y.value}
-    for name, one in (("x", across), ("y", y)):
-        if one is not None and one.interval is not None:
-            row[f"{name}_low"], row[f"{name}_high"] = one.interval
-    return row
-
-
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
     """The result's reason for a field, or that there is none."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
@@ -417,102 +416,80 @@ def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
     return f"not measured{f' ({first_line(reason)})' if reason else ''}"
 
 
-def ends_at(known: Sequence[bool], position: int) -> str:
-    """Whether a segment of a curve begins or ends there: `begin`, `end` or neither."""
-    if not known[position]:
-        return ""
-    if position == 0 or not known[position - 1]:
-        return "begin"
-    return "end" if position == len(known) - 1 or not known[position + 1] else ""
+def _numbers(name: str, one: Estimate | None) -> dict[str, float]:
+    """The value, and the ends of its interval if it has one."""
+    if one is None:
+        return {}
+    low, high = one.interval or (None, None)
+    return {name: one.value} | ({} if low is None or high is None else {f"{name}_low": low, f"{name}_high": high})
 
 
 # ---- the charts ----
 
 
-def throughput(chart: _Chart) -> Picture | None:
-    """Items per second over the batch size; None without data, as for all charts."""
-    if not chart.plot(lambda result: result.items_per_second, "items_per_second", "throughput (items/s)"):
-        return None
-    chart.note_bars("the mean")
-    return chart.picture()
+def _throughput(suite: BenchSuiteResult, target: Target | None) -> Plot:
+    """Items per second over the batch size."""
+    return Plot(lambda one: one.items_per_second, "items_per_second", "throughput (items/s)", bars_of="the mean")
 
 
-def latency(chart: _Chart) -> Picture | None:
+def _latency(suite: BenchSuiteResult, target: Target | None) -> Plot:
     """The figure of the target, or the median, over the batch size."""
-    which, target = chart.target or ("p50", None)
-    limit = None if target is None else (target, f"target: {which} at most {target:g} ms")
-    if not chart.plot(lambda one: latency_of(one, which), "latency", f"latency of a batch, {which} (ms)", limit):
-        return None
-    chart.note_bars(f"the {which}")
-    return chart.picture()
+    which, most = target or ("p50", None)
+    limit = None if most is None else (most, f"target: {which} at most {most:g} ms")
+    label = f"latency of a batch, {which} (ms)"
+    return Plot(lambda one: latency_of(one, which), "latency", label, bars_of=f"the {which}", limit=limit)
 
 
-def memory(chart: _Chart) -> Picture | None:
+def _memory(suite: BenchSuiteResult, target: Target | None) -> Plot:
     """Peak memory over the batch size."""
-
-    def gigabytes(result: CaseResult) -> Estimate | None:
-        memory = memory_of(result)
-        return None if memory is None else Estimate(value=memory / 1e9)
-
-    devices = {result.case.device for result in chart.suite.cases}
-    kind = {"cpu": "resident memory of the process", "cuda": "memory of the device"}
-    label = f"peak {' or '.join(kind[device] for device in sorted(devices))} (GB)"
-    bytes_ = chart.suite.constraints.memory_limit_bytes
-    limit = None if bytes_ is None else (bytes_ / 1e9, f"limit: {bytes_ / 1e9:g} GB")
-    if not chart.plot(gigabytes, "memory", label, limit):
-        return None
-    chart.notes.append("no bars: a peak has no interval")
-    return chart.picture()
+    kinds = {"cpu": "resident memory of the process", "cuda": "memory of the device"}
+    label = " or ".join(kinds[device] for device in sorted({result.case.device for result in suite.cases}))
+    most = suite.constraints.memory_limit_bytes
+    limit = None if most is None else (most / 1e9, f"limit: {most / 1e9:g} GB")
+    notes = ("no bars: a peak has no interval",)
+    return Plot(lambda one: _estimate(memory_of(one), 1e9), "memory", f"peak {label} (GB)", notes, limit=limit)
 
 
-def power(chart: _Chart) -> Picture | None:
+def _power(suite: BenchSuiteResult, target: Target | None) -> Plot:
     """Mean power over throughput, both of the telemetry pass; or throughput of the timed rounds."""
-
-    def rate(result: CaseResult) -> Estimate | None:
-        again = result.telemetry_items_per_second
-        return result.items_per_second if again is None else Estimate(value=again)
-
-    def watts(result: CaseResult) -> Estimate | None:
-        return None if result.power_mean_w is None else Estimate(value=result.power_mean_w)
-
-    if not chart.plot(watts, "power_mean_w", "mean power (W)", across=(rate, "throughput (items/s)")):
-        return None
-    if any(result.telemetry_items_per_second is not None for result in chart.suite.cases):
-        chart.notes.append("throughput: of the pass in which power was read")
-    chart.notes.append("no bars of the power: its mean has no interval")
-    return chart.picture()
+    notes = ["no bars of the power: its mean has no interval"]
+    if any(result.telemetry_items_per_second is not None for result in suite.cases):
+        notes.insert(0, "throughput: of the pass in which power was read")
+    return Plot(
+        lambda one: _estimate(one.power_mean_w), "power_mean_w", "mean power (W)", tuple(notes),
+        across=(lambda one: _estimate(one.telemetry_items_per_second) or one.items_per_second, "throughput (items/s)"),
+    )  # fmt: skip
 
 
-def accuracy(chart: _Chart) -> Picture | None:
+def _accuracy(suite: BenchSuiteResult, target: Target | None) -> Plot:
     """Accuracy loss over speed-up."""
-    metric, declared = chart.suite.constraints.accuracy_metric, chart.suite.constraints.accuracy_direction
-    cases, baseline = chart.suite.cases, chart.suite.baseline
-
-    def gain(result: CaseResult) -> Estimate | None:
-        return speedup(result, baseline_of(result, cases, baseline))
-
-    def loss(result: CaseResult) -> Estimate | None:
-        found = accuracy_loss(result, baseline_of(result, cases, baseline), metric, declared)
-        return None if found is None else Estimate(value=found)
-
-    across = f"speed-up against {short_cell(baseline or '?')} at the same batch size"
-    up = "accuracy loss (1 - cosine of the outputs)"
+    limits, cases, baseline = suite.constraints, suite.cases, suite.baseline
+    metric, declared, most = limits.accuracy_metric, limits.accuracy_direction, limits.max_accuracy_loss
+    label = "accuracy loss (1 - cosine of the outputs)"
     if metric is not None:
-        up = f"{'growth' if direction_of(metric, declared) == 'lower' else 'loss'} of {metric}"
-    most = chart.suite.constraints.max_accuracy_loss
-    limit = None if most is None else (most, f"limit: loss of at most {most:g}")
-    if not chart.plot(loss, "accuracy", up, limit, (gain, across)):
-        return None
-    chart.upright(1.0)
-    chart.notes.append("bars: the widest speed-up that the two 95 % intervals allow; the loss has no interval")
-    return chart.picture()
+        label = f"{'growth' if direction_of(metric, declared) == 'lower' else 'loss'} of {metric}"
+
+    def loss(one: CaseResult) -> Estimate | None:
+        return _estimate(accuracy_loss(one, baseline_of(one, cases, baseline), metric, declared))
+
+    return Plot(
+        loss, "accuracy", label,
+        ("bars: the widest speed-up that the two 95 % intervals allow; the loss has no interval",),
+        limit=None if most is None else (most, f"limit: loss of at most {most:g}"),
+        across=(lambda one: speedup(one, baseline_of(one, cases, baseline)),
+                f"speed-up against {short_cell(baseline or '?')} at the same batch size"),
+    )  # fmt: skip
 
 
-CHARTS: Mapping[str, Callable[[_Chart], Picture | None]] = {
-    "throughput": throughput,
-    "latency": latency,
-    "memory": memory,
-    "power": power,
-    "accuracy": accuracy,
+def _estimate(value: float | None, unit: float = 1.0) -> Estimate | None:
+    return None if value is None else Estimate(value=value / unit)
+
+
+CHARTS: Mapping[str, Callable[[BenchSuiteResult, Target | None], Plot]] = {
+    "throughput": _throughput,
+    "latency": _latency,
+    "memory": _memory,
+    "power": _power,
+    "accuracy": _accuracy,
 }
 """Suffix of a file's name -> its chart."""
