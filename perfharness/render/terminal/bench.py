@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from perfharness.analysis.bench_figures import (
@@ -34,9 +32,7 @@ from perfharness.model.bench_suite import (
     MissedConstraint,
     Recommendation,
 )
-from perfharness.model.text import safe, safe_line
 from perfharness.render.terminal.bench_format import (
-    WIDTH,
     bytes_text,
     first_line,
     listed,
@@ -46,94 +42,55 @@ from perfharness.render.terminal.bench_format import (
     speedup_text,
     status_line,
 )
-from perfharness.render.terminal.console import Console as SafeConsole
-
-LEFT_OUT_FIRST = ("cosine", "J/item", "p95 ms", "memory", "p99 ms", "items/s")
-"""Columns to omit first on a narrow terminal."""
+from perfharness.render.terminal.console import Column, print_table, say, styled
 
 WRONG = "!"
 """Prefix of a speed with wrong outputs."""
 
-RIGHT_ALIGNED = ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "speed-up", "memory", "J/item")
+DROPPED = {"items/s": 1, "p99 ms": 2, "memory": 3, "p95 ms": 4, "J/item": 5, "cosine": 6}
+"""Columns that a narrow terminal lacks, the last ones first."""
+
+PERCENTILES: tuple[LatencyPercentile, ...] = ("p50", "p95", "p99")
+FIGURES = ("p50 ms", "p95 ms", "p99 ms", "items/s", "speed-up", "memory", "J/item")
 
 
 def print_suite(console: Console, suite: BenchSuiteResult) -> None:
-    """Print the table, remarks on its rows, and the recommendations."""
-    if not console.is_terminal:
-        console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
-    table, left_out = _fitting(console, suite)
-    console.print(table)
-    if left_out:
-        line = (
-            f"too narrow for: {', '.join(left_out)} (all of it: bench.json, or `perfharness bench show DIR | less -S`)"
-        )
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for line in [*row_remarks(suite), *notes(suite)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for recommendation in suite.recommendations:
-        console.print()
-        for line in recommendation_lines(recommendation, suite.cases):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _fitting(console: Console, suite: BenchSuiteResult) -> tuple[Table, list[str]]:
-    """The table without columns that do not fit the terminal, and their names."""
-    left_out: list[str] = []
-    for name in ("", *LEFT_OUT_FIRST):
-        left_out += [name] if name else []
-        table = suite_table(suite, left_out)
-        if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
-            break
-    shown = {str(column.header) for column in suite_table(suite).columns}
-    return table, [name for name in left_out if name in shown]
-
-
-def suite_table(suite: BenchSuiteResult, without: Collection[str] = ()) -> Table:
-    """One row per case, in the suite's order; the last column refers to `row_remarks`."""
+    """Print one row per case in the suite's order, remarks on the rows, and the recommendations."""
     models = list(dict.fromkeys(case.case.model for case in suite.cases))
-    names_of_cases = CaseNames.of(case.case for case in suite.cases)
-    metric = suite.constraints.accuracy_metric
-    has_energy = any(case.energy_per_item_j for case in suite.cases)
-    has_accuracy = any(accuracy_of(case, metric) is not None for case in suite.cases)
-    names = [
-        *(["model"] if names_of_cases.with_model else []),
-        "backend/mode",
-        "precision",
-        "batch",
-        "p50 ms",
-        "p95 ms",
-        "p99 ms",
-        "items/s",
-        "speed-up",
-        "memory",
-        *(["J/item"] if has_energy else []),
-        *([metric or "cosine"] if has_accuracy else []),
-        "",
-    ]
-    names = [name for name in names if name not in without]
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=Text(safe_line(models[0])) if len(models) == 1 else None,
-        title_justify="left",
-        title_style="bold",
-    )
-    for name in names:
-        wraps = name in ("model", "backend/mode")
-        justify: JustifyMethod = "right" if name in RIGHT_ALIGNED else "left"
-        table.add_column(name, justify=justify, no_wrap=not wraps, overflow="fold")
+    names, metric = CaseNames.of(case.case for case in suite.cases), suite.constraints.accuracy_metric
+    absent = {
+        "model": not names.with_model,
+        "J/item": not any(case.energy_per_item_j for case in suite.cases),
+        "cosine": all(accuracy_of(case, metric) is None for case in suite.cases),
+    }
+    columns = {
+        **{name: Column(name, is_text=True, is_whole=True) for name in ("model", "backend/mode", "precision")},
+        "batch": Column("batch"),
+        **{name: Column(name, drop=DROPPED.get(name, 0)) for name in FIGURES},
+        "cosine": Column(metric or "cosine", drop=DROPPED["cosine"]),
+        "state": Column("", is_text=True, is_whole=True),
+    }
+    rows = []
     for result in suite.cases:
         cells = {
             "model": result.case.model,
-            "backend/mode": names_of_cases.backend(result.case),
+            "backend/mode": names.backend(result.case),
             "precision": result.case.precision,
             "batch": str(result.case.batch_size),
             **_figures(result, suite),
-            metric or "cosine": shown(accuracy_of(result, metric), ".6g"),
-            "": _state(result),
+            "cosine": shown(accuracy_of(result, metric), ".6g"),
+            "state": _state(result),
         }
-        table.add_row(*(Text(safe_line(cells[name])) for name in names), style=None if result.status == "ok" else "dim")
-    return table
+        style = "" if result.status == "ok" else "dim"
+        rows.append([Text(cells[name], style) for name in columns if not absent.get(name)])
+    if len(models) == 1:
+        say(console, styled(models[0], "bold"))
+    print_table(console, [column for name, column in columns.items() if not absent.get(name)], rows)
+    for line in [*row_remarks(suite), *notes(suite)]:
+        say(console, line)
+    for recommendation in suite.recommendations:
+        for line in ("", *recommendation_lines(recommendation, suite.cases)):
+            say(console, line)
 
 
 def _state(result: CaseResult) -> str:
@@ -144,17 +101,13 @@ def _state(result: CaseResult) -> str:
 
 def _figures(result: CaseResult, suite: BenchSuiteResult) -> dict[str, str]:
     if result.status != "ok":
-        return dict.fromkeys(("p50 ms", "p95 ms", "p99 ms", "items/s", "speed-up", "memory", "J/item"), NOT_MEASURED)
+        return dict.fromkeys(FIGURES, NOT_MEASURED)
     base = baseline_of(result, suite.cases, suite.baseline)
     mark = WRONG if gives_wrong_answers(result) else ""
 
-    def latency(which: LatencyPercentile) -> str:
-        return in_significant_digits(latency_of(result, which))
-
+    latencies = {f"{which} ms": in_significant_digits(latency_of(result, which)) for which in PERCENTILES}
     return {
-        "p50 ms": latency("p50"),
-        "p95 ms": latency("p95"),
-        "p99 ms": latency("p99"),
+        **latencies,
         "items/s": mark + in_significant_digits(result.items_per_second),
         "speed-up": "base" if base is result else mark + speedup_text(speedup(result, base)),
         "memory": bytes_text(memory_of(result)),
@@ -322,29 +275,30 @@ def _cases(count: int) -> str:
 
 def print_merged(console: Console, merged: BenchMergedResult) -> None:
     """Print one row per case, for each run its median, items/s and speed-up against its own baseline."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("model", "backend/mode", "precision", "batch"):
-        table.add_column(name, justify="right" if name == "batch" else "left")
+    columns = [Column(name, is_text=True, is_whole=True) for name in ("model", "backend/mode", "precision")]
+    columns.append(Column("batch"))
     for run in merged.runs:
-        table.add_column(Text(safe(f"{run.name}\np50 ms")), justify="right")
-        table.add_column("\nitems/s", justify="right")
-        table.add_column("\nspeed-up", justify="right")
-    for row in merged.rows:
-        cells = [part for cell in row.cells for part in _parts(cell)]
-        table.add_row(
-            *(Text(safe_line(cell)) for cell in (row.model, _backend(row), row.precision, str(row.batch_size), *cells))
-        )
-    wide = console if console.is_terminal else SafeConsole(file=console.file, width=max(console.width, WIDTH))
-    wide.print(table)
-    console.print(side_by_side(merged), markup=False, highlight=False)
+        columns += [Column(f"{run.name}\np50 ms"), Column("items/s"), Column("speed-up")]
+    rows = [
+        [
+            row.model,
+            _backend(row),
+            row.precision,
+            str(row.batch_size),
+            *(part for one in row.cells for part in _parts(one)),
+        ]
+        for row in merged.rows
+    ]
+    print_table(console, columns, rows)
+    say(console, side_by_side(merged))
     for run in merged.runs:
         device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
-        line = f"{run.name}: {device}, {run.created}, speed-up against {short_cell(run.baseline or '?')} ({run.path})"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        against = short_cell(run.baseline or "?")
+        say(console, f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})")
     for line in _missing(merged):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     for difference in merged.differences:
-        console.print(f"not the same: {difference}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"not the same: {difference}")
 
 
 def _missing(merged: BenchMergedResult) -> Iterator[str]:

@@ -8,9 +8,6 @@ from perfharness.analysis.bench_figures import NOT_MEASURED
 from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchMergedResult
 
-WIDTH = 10_000
-"""Width of a console that is no terminal: tables are never shortened."""
-
 LISTED_WIDTH = 110
 """Line width of a list of cells."""
 

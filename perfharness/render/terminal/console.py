@@ -61,11 +61,13 @@ class Column:
         heading: above it; may have several lines.
         is_text: left-aligned, and shortened where a terminal is too narrow; numbers are never cut.
         drop: 0: always shown; else, on a terminal that is too narrow, the column with the largest goes first.
+        is_whole: a text that is not shortened, for it says which row it is.
     """
 
     heading: str
     is_text: bool = False
     drop: int = 0
+    is_whole: bool = False
 
 
 Row = Sequence["str | Text"]
@@ -114,7 +116,7 @@ def _width(natural: Sequence[int], shown: Sequence[int]) -> int:
 def _fitting(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
     """The columns that fit the terminal; text columns count with their minimum width."""
     least = [
-        min(width, LEAST_TEXT_WIDTH) if column.is_text else width
+        min(width, LEAST_TEXT_WIDTH) if column.is_text and not column.is_whole else width
         for column, width in zip(columns, natural, strict=True)
     ]
     shown = list(range(len(columns)))
@@ -129,7 +131,11 @@ def _shortened(columns: Sequence[Column], natural: Sequence[int], shown: Sequenc
     """Widths that fit, shortening the widest text column first."""
     widths = list(natural)
     while (over := _width(widths, shown) - room) > 0:
-        texts = [place for place in shown if columns[place].is_text and widths[place] > LEAST_TEXT_WIDTH]
+        texts = [
+            place
+            for place in shown
+            if columns[place].is_text and not columns[place].is_whole and widths[place] > LEAST_TEXT_WIDTH
+        ]
         if not texts:
             break
         widest = max(texts, key=lambda place: widths[place])

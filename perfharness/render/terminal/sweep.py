@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from perfharness.analysis.bench_figures import (
-    NOT_MEASURED,
-    memory_of,
-)
+from perfharness.analysis.bench_figures import NOT_MEASURED, memory_of
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_search import CellSweep, SweepFile
-from perfharness.model.text import safe_line
 from perfharness.render.terminal.bench import concurrent_lines, unsteady_lines
-from perfharness.render.terminal.bench_format import (
-    WIDTH,
-    bytes_text,
-)
-from perfharness.render.terminal.console import Console as SafeConsole
+from perfharness.render.terminal.bench_format import bytes_text
+from perfharness.render.terminal.console import Column, print_table, say
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:
@@ -38,11 +29,6 @@ def case_of(cell: CellSweep) -> BenchCase:
     )  # fmt: skip
 
 
-def names_of(found: SweepFile) -> CaseNames:
-    """Names of all cells, also of those without results; the model is printed separately."""
-    return CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
-
-
 def end_text(cell: CellSweep) -> str:
     """The limit that ended it, and its batch size."""
     if cell.reason is not None:
@@ -54,47 +40,29 @@ def end_text(cell: CellSweep) -> str:
 
 def print_sweep(console: Console, found: SweepFile) -> None:
     """Print one row per case, by cell and batch size, and below each cell its end."""
-    names = names_of(found)
-    if not console.is_terminal:
-        console = SafeConsole(file=console.file, width=max(console.width, WIDTH))
+    names = CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
+    columns = [Column(name) for name in ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "memory", "J/item")]
     for cell in found.cells:
         name = f"{cell.model}, {names.cell(case_of(cell))}"
-        table = Table(title=Text(safe_line(name)), title_justify="left", box=None)
-        for column in ("batch", "p50 ms", "p95 ms", "p99 ms", "items/s", "memory", "J/item", ""):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True, overflow="fold")
-        mine = [one for one in found.cases if is_of(one.case, cell)]
-        mine.sort(key=lambda one: one.case.batch_size)
-        for case in mine:
-            table.add_row(*_cells(case))
+        mine = sorted((one for one in found.cases if is_of(one.case, cell)), key=lambda one: one.case.batch_size)
         if mine:
-            console.print(table)
+            say(console, name)
+            print_table(console, [*columns, Column("", is_text=True, is_whole=True)], [_cells(case) for case in mine])
         for case in mine:
             for line in (*unsteady_lines(case), *concurrent_lines(case)):
-                _say(console, f"batch {case.case.batch_size}: {line}")
-        _say(console, end_text(cell) if mine else f"{name}: {end_text(cell)}")
+                say(console, f"batch {case.case.batch_size}: {line}")
+        say(console, end_text(cell) if mine else f"{name}: {end_text(cell)}")
     for remark in found.remarks:
-        _say(console, remark)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(console, remark)
 
 
 def _cells(case: CaseResult) -> list[str]:
     size = str(case.case.batch_size)
     if case.status != "ok":
         return [size, *[NOT_MEASURED] * 6, case.status]
-    latency = case.latency
-    return [
-        size,
-        _with_interval(latency.median if latency else None),
-        _with_interval(latency.p95 if latency else None),
-        _with_interval(latency.p99 if latency else None),
-        _with_interval(case.items_per_second),
-        bytes_text(memory_of(case)),
-        _with_interval(case.energy_per_item_j),
-        "",
-    ]
+    latency = [None if case.latency is None else getattr(case.latency, name) for name in ("median", "p95", "p99")]
+    rates = [_with_interval(one) for one in (*latency, case.items_per_second)]
+    return [size, *rates, bytes_text(memory_of(case)), _with_interval(case.energy_per_item_j), ""]
 
 
 def _with_interval(figure: Estimate | None) -> str:
