@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from perfharness.backends import (
     Session,
     backend,
     backend_and_mode,
-    call_factory,
     model_source,
 )
-from perfharness.errors import BackendError, BackendUnavailableError, UsageError
+from perfharness.errors import BackendError, BackendUnavailableError
 from tests.contract import tiny_models
+from tests.tensorrt.fakes import FAKES, install
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
 
@@ -117,10 +118,14 @@ def loaded_in(made: Backend, options: BackendOptions) -> Session:
         raise
 
 
-@pytest.fixture(params=NAMES)
-def session(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """In the default mode, fp32, nothing allocated yet."""
-    made, options = options_or_skip(request.param)
+@pytest.fixture(params=[*NAMES, *((version, mode) for version in FAKES for mode in ("stream", "cudagraph"))], ids=str)
+def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """In the default mode, fp32, nothing allocated yet; of TensorRT with fakes that compute on the host."""
+    if isinstance(request.param, str):
+        made, options = options_or_skip(request.param)
+    else:
+        version, mode = request.param
+        made, options = backend(install(monkeypatch, version).name), BackendOptions(device="cuda", mode=mode)
     with made.load(model_source(TINY), options) as loaded:
         yield loaded
 
@@ -142,6 +147,8 @@ def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str, tmp_pa
         builds = (name in BUILT and mode != "keras-torch") or mode.startswith("compile")
         assert (session.build_ms is not None) == builds
         assert 0 <= (session.build_ms or 0) <= taken_ms
+        if mode.startswith("compile"):
+            assert f"no times of their own in mode {mode}" in str(session.layer_times(3))
 
 
 @pytest.mark.parametrize(
@@ -164,147 +171,89 @@ def test_what_a_cache_had_is_no_build(name: str, mode: str, tmp_path: Path) -> N
             assert (session.build_ms is not None, session.from_cache) == (True, None)
 
 
-def test_inputs_and_outputs_are_described(session: Session) -> None:
-    assert tuple((spec.name, spec.shape, spec.dtype) for spec in session.inputs) == tuple(
-        (spec.name, spec.shape, spec.dtype) for spec in tiny_models.INPUTS
-    )
-    assert tuple(spec.name for spec in session.outputs) == tiny_models.OUTPUTS
-    assert {spec.dtype for spec in session.outputs} == {"float32"}
+def test_what_a_session_reports(session: Session) -> None:
+    assert session.inputs == tiny_models.INPUTS
+    assert tuple((spec.name, spec.dtype) for spec in session.outputs) == (("hidden", "float32"), ("logits", "float32"))
+    run(session, inputs(2))
+    assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
+    if (timer := session.device_timer()) is None:  # on the CPU
+        assert (session.stream_pointer(), session.threads_problem(), session.device_memory_bytes()) == (None,) * 3
+    else:
+        session.copy_in()
+        timer.start()
+        session.execute()
+        timer.stop()
+        session.copy_out()
+        assert timer.milliseconds() == 1.5  # what the fake takes; copies are not in it
+    layers = session.layer_times(3)
+    if isinstance(layers, str):
+        assert layers
+        assert not layers.endswith(".")
+    else:
+        assert layers
+        assert all(layer.name and layer.milliseconds >= 0 for layer in layers)
+        assert len({layer.name for layer in layers}) == len(layers)
 
 
-def test_any_batch_size_and_allocated_again(session: Session) -> None:
+def test_rounds(session: Session) -> None:
+    """Any batch size, inputs that are not contiguous, the same bits again."""
     for batch in (1, 5, 2):
         arrays = inputs(batch, seed=batch)
-        assert_equal(run(session, arrays), arrays, TOLERANCE["fp32"])
+        found = run(session, {name: np.repeat(array, 2, axis=0)[::2] for name, array in arrays.items()})
+        assert_equal(found, arrays, TOLERANCE["fp32"])
+    for name, array in run(session, arrays).items():
+        np.testing.assert_array_equal(array, found[name])
 
 
-def test_each_round_takes_what_was_written_last(session: Session) -> None:
+def test_what_is_written_and_read_is_copied(session: Session) -> None:
+    """Each round takes what was written last; what was read stays valid, also when the session is closed."""
     first, second = inputs(2, seed=1), inputs(2, seed=2)
     session.allocate(shapes_of(first))
+    read = []
     for arrays in (first, second, first):
-        session.write_inputs(arrays)
-        for _ in range(3):
-            assert_equal(one_round(session), arrays, TOLERANCE["fp32"])
-
-
-def test_outputs_stay_valid_after_further_rounds(session: Session) -> None:
-    arrays = inputs(2)
-    kept = run(session, arrays)
-    before = {name: array.copy() for name, array in kept.items()}
-    run(session, inputs(2, seed=9))
+        given = {name: array.copy() for name, array in arrays.items()}
+        session.write_inputs(given)
+        given["features"][:] = 100
+        read += [(one_round(session), arrays) for _ in range(3)]
     run(session, inputs(7, seed=8))
     session.close()
-    for name, array in kept.items():
-        np.testing.assert_array_equal(array, before[name])
+    session.close()
+    for found, arrays in read:
+        assert_equal(found, arrays, TOLERANCE["fp32"])
+    with pytest.raises(BackendError, match="closed"):
+        session.allocate(shapes_of(first))
 
 
-def test_what_is_written_is_copied(session: Session) -> None:
-    arrays = inputs(2)
-    expected = tiny_models.reference(**arrays)["logits"]
-    session.allocate(shapes_of(arrays))
-    session.write_inputs(arrays)
-    arrays["features"][:] = 100
-    np.testing.assert_allclose(one_round(session)["logits"], expected, rtol=0, atol=1e-5)
+def test_what_is_refused(session: Session) -> None:
+    """Each in one line; nothing is broken by it."""
+    good = inputs(2)
 
+    def refused(call: Callable[[], object], says: str) -> None:
+        with pytest.raises(BackendError, match=says) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
-def test_inputs_need_not_be_contiguous(session: Session) -> None:
-    arrays = inputs(3)
-    apart = {name: np.repeat(array, 2, axis=0)[::2] for name, array in arrays.items()}
-    session.allocate(shapes_of(arrays))
-    session.write_inputs(apart)
-    assert_equal(one_round(session), arrays, TOLERANCE["fp32"])
-
-
-def test_the_same_inputs_give_the_same_bits(session: Session) -> None:
-    first, second = run(session, inputs(4)), run(session, inputs(4))
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, second[name])
-
-
-@pytest.mark.parametrize(
-    ("shapes", "says"),
-    [
+    for call in (session.execute, session.read_outputs, partial(session.write_inputs, good)):
+        refused(call, "allocate")
+    shapes: list[tuple[dict[str, tuple[int, ...]], str]] = [
         ({"features": (2, 6)}, "input 'shift' has no shape; the model takes features float32"),
         ({"features": (2, 6), "shift": (2, 1), "mask": (2,)}, "the model has no input 'mask'"),
         ({"features": (2, 7), "shift": (2, 1)}, r"input 'features' cannot be \(2, 7\)"),
         ({"features": (2, 6, 1), "shift": (2, 1)}, r"input 'features' cannot be \(2, 6, 1\)"),
         ({"features": (0, 6), "shift": (0, 1)}, r"input 'features' cannot be \(0, 6\)"),
-    ],
-)
-def test_shapes_that_the_model_does_not_take(session: Session, shapes: dict[str, tuple[int, ...]], says: str) -> None:
-    with pytest.raises(BackendError, match=says) as caught:
-        session.allocate(shapes)
-    assert "\n" not in str(caught.value)
-    arrays = inputs(2)
-    assert_equal(run(session, arrays), arrays, TOLERANCE["fp32"])  # nothing is broken by it
-
-
-def test_arrays_that_were_not_allocated(session: Session) -> None:
-    good = inputs(2)
-    with pytest.raises(BackendError, match="allocate before"):
-        session.write_inputs(good)
+    ]
+    for bad_shapes, says in shapes:
+        refused(partial(session.allocate, bad_shapes), says)
     session.allocate(shapes_of(good))
-    refused: list[tuple[Mapping[str, npt.NDArray[Any]], str]] = [
+    arrays: list[tuple[Mapping[str, npt.NDArray[Any]], str]] = [
         (inputs(3), r"input 'features' is float32 \(3, 6\), and was allocated as float32 \(2, 6\)"),
         ({**good, "features": good["features"].astype(np.float64)}, "input 'features' is float64"),
         ({"features": good["features"]}, "input 'shift' is missing"),
         ({**good, "mask": good["shift"]}, "the model has no input 'mask'"),
     ]
-    for bad, says in refused:
-        with pytest.raises(BackendError, match=says):
-            session.write_inputs(bad)
-
-
-def test_calls_before_allocate(session: Session) -> None:
-    for call in (session.execute, session.read_outputs):
-        with pytest.raises(BackendError, match="allocate"):
-            call()
-
-
-def test_closed_twice_and_then_of_no_use(session: Session) -> None:
-    run(session, inputs(1))
-    session.close()
-    session.close()
-    with pytest.raises(BackendError, match="closed"):
-        session.allocate(shapes_of(inputs(1)))
-
-
-def test_on_the_cpu_there_is_no_device(session: Session) -> None:
-    run(session, inputs(1))
-    assert session.device_timer() is None
-    assert (session.stream_pointer(), session.threads_problem()) == (None, None)
-    assert session.device_memory_bytes() is None
-
-
-def test_layer_times_are_of_one_inference_or_a_reason(session: Session) -> None:
-    run(session, inputs(2))
-    told = session.layer_times(3)
-    if isinstance(told, str):
-        assert told
-        assert not told.endswith(".")
-        return
-    assert told
-    assert all(layer.name and layer.milliseconds >= 0 for layer in told)
-    assert len({layer.name for layer in told}) == len(told)
-
-
-def test_settings_are_text(session: Session) -> None:
-    session.allocate(shapes_of(inputs(1)))
-    assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_two_sessions_at_once(name: str) -> None:
-    made, options = options_or_skip(name)
-    with made.load(model_source(TINY), options) as one, made.load(model_source(TINY), options) as other:
-        few, many = inputs(1, seed=1), inputs(6, seed=2)
-        one.allocate(shapes_of(few))
-        other.allocate(shapes_of(many))
-        one.write_inputs(few)
-        other.write_inputs(many)
-        for _ in range(2):
-            assert_equal(one_round(one), few, TOLERANCE["fp32"])
-            assert_equal(one_round(other), many, TOLERANCE["fp32"])
+    for bad_arrays, says in arrays:
+        refused(partial(session.write_inputs, bad_arrays), says)
+    assert_equal(run(session, good), good, TOLERANCE["fp32"])
 
 
 @pytest.mark.parametrize(
@@ -336,28 +285,19 @@ def test_sessions_in_threads_at_once(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_is(name: str) -> None:
+def test_what_it_is_and_options_that_it_has_not(name: str) -> None:
     made = backend(name)
     assert made.name == name
     assert all((made.modes, made.precisions, made.install))
+    for options, says in (
+        (BackendOptions(mode="warp"), "there is no mode 'warp'; there are: "),
+        (BackendOptions(extra={"sparkle": "1"}), "there is no option 'sparkle'"),
+    ):
+        assert says in str(made.problem(options))
+        with pytest.raises(BackendUnavailableError, match=f"^{name}: "):
+            made.load(model_source(TINY), options)
     options_or_skip(name)
     assert all(made.versions().values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"mode": "warp"}, "there is no mode 'warp'; there are: "),
-        ({"extra": {"sparkle": "1"}}, "there is no option 'sparkle'"),
-    ],
-)
-def test_options_that_it_has_not(name: str, change: dict[str, Any], says: str) -> None:
-    made = backend(name)
-    options = BackendOptions(**change)
-    assert says in str(made.problem(options))
-    with pytest.raises(BackendUnavailableError, match=f"^{name}: "):
-        made.load(model_source(TINY), options)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -374,24 +314,14 @@ def test_a_gpu_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_another_kind(name: str, tmp_path: Any) -> None:
+def test_files_of_another_kind_and_broken_ones(name: str, tmp_path: Path) -> None:
     made, options = options_or_skip(name)
     other = next(suffix for suffix in (".engine", ".pt2", ".onnx") if suffix not in made.suffixes)
-    path = tmp_path / f"model{other}"
-    path.write_bytes(b"x")
-    with pytest.raises(BackendError, match=f"{name} does not take .*; it takes "):
-        made.load(model_source(str(path)), options)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_is_broken(name: str, tmp_path: Any) -> None:
-    made, options = options_or_skip(name)
-    for suffix in made.suffixes:
-        if not suffix.startswith("."):
-            continue
+    for suffix in (other, *(suffix for suffix in made.suffixes if suffix.startswith("."))):
         path = tmp_path / f"model{suffix}"
         path.write_bytes(b"this is no model")
-        with pytest.raises(BackendError) as caught:
+        says = f"{name} does not take .*; it takes " if suffix == other else ": "
+        with pytest.raises(BackendError, match=says) as caught:
             made.load(model_source(str(path)), options)
         assert "\n" not in str(caught.value).strip()
 
@@ -415,11 +345,6 @@ def test_names_on_the_command_line(text: str, meant: tuple[str, str]) -> None:
         assert meant[1] in backend(meant[0]).modes
 
 
-def test_there_is_no_such_backend() -> None:
-    with pytest.raises(UsageError, match="there is no backend 'caffe'; there are: "):
-        backend("caffe")
-
-
 def test_no_framework_is_imported_with_the_list() -> None:
     script = (
         "import sys\n"
@@ -430,8 +355,3 @@ def test_no_framework_is_imported_with_the_list() -> None:
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
-
-
-def test_the_tiny_models_factory_is_found_by_name() -> None:
-    pytest.importorskip("onnx")
-    assert isinstance(call_factory(model_source(TINY), "onnxruntime", "fp32"), bytes)

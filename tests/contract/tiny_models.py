@@ -99,6 +99,25 @@ def onnx_model(precision: str) -> bytes:
     return data
 
 
+def quantised_model() -> bytes:
+    """y = dequantised(quantised(x)) in steps of 0.1, of shape (n, 2)."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+        ],
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
+        [numpy_helper.from_array(np.float32(0.1), "scale"), numpy_helper.from_array(np.zeros((), np.int8), "zero")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data: bytes = model.SerializeToString()
+    return data
+
+
 def jax_model(precision: str) -> FactoryModel:
     del precision  # parameters are cast by the session
     import jax

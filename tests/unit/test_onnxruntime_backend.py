@@ -98,20 +98,13 @@ def test_a_model_in_another_precision_is_not_measured_under_its_name(tmp_path: P
 
 
 def test_a_quantised_model_is_int8(tmp_path: Path) -> None:
-    scale = [
-        onnx.numpy_helper.from_array(np.float32(0.1), "scale"),
-        onnx.numpy_helper.from_array(np.zeros((), np.int8), "zero"),
-    ]
-    nodes = [
-        onnx.helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        onnx.helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    path = write(tmp_path / "q.onnx", nodes, [value("y", ["n"])], [value("x", ["n"])], scale)
+    path = tmp_path / "q.onnx"
+    path.write_bytes(tiny_models.quantised_model())
     with backend("onnxruntime").load(model_source(str(path)), BackendOptions(precision="int8")) as session:
-        session.allocate({"x": (2,)})
-        session.write_inputs({"x": np.array([0.44, -0.16], np.float32)})
-        session.execute()
-        np.testing.assert_allclose(session.read_outputs()["y"], [0.4, -0.2], atol=1e-6)
+        session.allocate({"x": (1, 2)})
+        session.write_inputs({"x": np.array([[0.44, -0.16]], np.float32)})
+        session.run_round()
+        np.testing.assert_allclose(session.read_outputs()["y"], [[0.4, -0.2]], atol=1e-6)
 
 
 def test_an_output_whose_shape_depends_on_the_data(tmp_path: Path) -> None:

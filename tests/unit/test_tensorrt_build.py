@@ -44,14 +44,20 @@ def options(precision: Precision = "fp32", **extra: str) -> BuildOptions:
     return build_options(BackendOptions(device="cuda", precision=precision, extra=extra))
 
 
-def network(library: TensorRTLibrary, precision: Precision = "fp32", **extra: str) -> Network:
-    return Network(library, tiny_models.onnx_model(precision), "tiny", options(precision, **extra))
+def network(library: TensorRTLibrary, precision: Precision = "fp32", model: Any = None, **extra: str) -> Network:
+    return Network(library, model or tiny_models.onnx_model(precision), "tiny", options(precision, **extra))
 
 
-def layers(made: Network) -> list[tuple[str, str, str]]:
-    """Name, kind and type of the first output of each layer, before TensorRT fuses them."""
+def layers(made: Network) -> dict[str, tuple[str, str]]:
+    """Name -> kind and type of the first output of each layer, before TensorRT fuses them."""
     found = (made.network.get_layer(index) for index in range(made.network.num_layers))
-    return [(layer.name, layer.type.name, layer.get_output(0).dtype.name) for layer in found]
+    return {layer.name: (layer.type.name, layer.get_output(0).dtype.name) for layer in found}
+
+
+def refused(call: Any, says: str) -> None:
+    with pytest.raises(BackendError, match=says) as caught:
+        call()
+    assert "\n" not in str(caught.value)
 
 
 def quantized(folder: Path) -> Path:
@@ -78,42 +84,20 @@ def quantized(folder: Path) -> Path:
 def test_the_table_of_signatures_is_that_of_the_real_library(library: TensorRTLibrary) -> None:
     """The fakes of the other tests take what this table has."""
     assert library.version == RTX, "another version is installed: scripts/check_tensorrt --update"
-    real = json.loads(json.dumps(table_of(library.module)))
-    kept = read_table(RTX)
-    assert sorted(real["classes"]) == sorted(kept["classes"])
-    for name, described in real["classes"].items():
-        assert described == kept["classes"][name]
-    assert real["enums"] == kept["enums"]
-
-
-def test_a_network_is_described_before_it_is_built(library: TensorRTLibrary) -> None:
-    made = network(library)
-    assert made.inputs == tiny_models.INPUTS
-    assert [spec.name for spec in made.outputs] == ["hidden", "logits"]
-    assert made.is_dynamic
-    kinds = {name: (kind, dtype) for name, kind, dtype in layers(made)}
-    assert kinds["first_product"] == ("MATRIX_MULTIPLY", "FLOAT")
-    assert kinds["rectified"] == ("ACTIVATION", "FLOAT")
-
-
-def test_an_fp16_model_has_fp16_layers(library: TensorRTLibrary) -> None:
-    made = network(library, "fp16")
-    assert {spec.dtype for spec in (*made.inputs, *made.outputs)} == {"float16"}
-    assert {dtype for _, _, dtype in layers(made)} == {"HALF"}
-
-
-def test_an_int8_model_has_int8_layers_and_is_built(library: TensorRTLibrary, tmp_path: Path) -> None:
-    made = Network(library, quantized(tmp_path), "quantized", options("int8"))
-    kinds = [(kind, dtype) for _, kind, dtype in layers(made)]
-    assert ("QUANTIZE", "INT8") in kinds
-    assert ("DEQUANTIZE", "FLOAT") in kinds
-    engine, _ = made.build(made.profiles(SHAPES))
-    assert len(engine.blob) > 1000
+    assert json.loads(json.dumps(table_of(library.module))) == read_table(RTX)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 def test_an_engine_is_built_without_a_gpu(library: TensorRTLibrary, precision: Precision) -> None:
     made = network(library, precision)
+    dtype, kind = ("float16", "HALF") if precision == "fp16" else ("float32", "FLOAT")
+    assert [(spec.name, spec.shape, spec.dtype) for spec in made.inputs] == [
+        (spec.name, spec.shape, dtype) for spec in tiny_models.INPUTS
+    ]
+    assert [(spec.name, spec.dtype) for spec in made.outputs] == [("hidden", dtype), ("logits", dtype)]
+    assert made.is_dynamic
+    assert layers(made)["first_product"] == ("MATRIX_MULTIPLY", kind)
+    assert layers(made)["rectified"] == ("ACTIVATION", kind)
     ticks = iter((1_000_000, 4_500_000))
     engine, timing = made.build(made.profiles(SHAPES), clock_ns=lambda: next(ticks))
     assert engine.build_ms == 3.5
@@ -123,92 +107,78 @@ def test_an_engine_is_built_without_a_gpu(library: TensorRTLibrary, precision: P
     assert timing is None, "RTX times nothing when it builds"
 
 
-def test_profiles_are_set(library: TensorRTLibrary) -> None:
-    text = "features:1x6,4x6,8x6; shift:1x1,4x1,8x1 | features:9x6,16x6,32x6; shift:9x1,16x1,32x1"
-    made = network(library, profile=text, workspace_bytes="200000000")
-    engine, _ = made.build(made.profiles(None))
-    assert engine.settings["profiles"].count("features:") == 2
-    assert engine.settings["workspace_bytes"] == "200000000"
+def test_an_int8_model_has_int8_layers_and_is_built(library: TensorRTLibrary, tmp_path: Path) -> None:
+    made = network(library, "int8", quantized(tmp_path))
+    assert {("QUANTIZE", "INT8"), ("DEQUANTIZE", "FLOAT")} <= set(layers(made).values())
+    engine, _ = made.build(made.profiles(SHAPES))
+    assert len(engine.blob) > 1000
 
 
 def test_mobilenet_is_built_in_two_precisions(library: TensorRTLibrary) -> None:
     sizes = {}
     for precision in ("fp32", "fp16"):
         model = call_factory(model_source("samples.mobilenet_v3.factory:create"), "tensorrt", precision)
-        made = Network(library, model, "mobilenet_v3", options(precision))
+        made = network(library, precision, model)
         assert made.inputs[0].shape[1:] == (3, 224, 224)
         engine, _ = made.build(made.profiles({made.inputs[0].name: (2, 3, 224, 224)}))
         sizes[precision] = len(engine.blob)
     assert sizes["fp16"] < 0.7 * sizes["fp32"]  # weights are most of it
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_precisions_that_the_model_has_not(library: TensorRTLibrary, precision: Precision) -> None:
-    with pytest.raises(BackendError, match="tiny is a model in fp32"):
-        Network(library, tiny_models.onnx_model("fp32"), "tiny", options(precision))
+def test_profiles(library: TensorRTLibrary) -> None:
+    text = "features:1x6,4x6,8x6; shift:1x1,4x1,8x1 | features:9x6,16x6,32x6; shift:9x1,16x1,32x1"
+    made = network(library, profile=text, workspace_bytes="200000000")
+    engine, _ = made.build(made.profiles(None))
+    assert engine.settings["profiles"].count("features:") == 2
+    assert engine.settings["workspace_bytes"] == "200000000"
+    for wrong in ("features:4x6,2x6,8x6", "features:4x6,2x6", "features:axb", "4x6"):
+        refused(lambda wrong=wrong: options(profile=wrong), "the profile")
+    for other in ("features:1x6,2x6,4x6", "features:1x7;shift:1x1", "image:1x7", "features:1x6x1;shift:1x1"):
+        made = network(library, profile=other)
+        refused(lambda made=made: made.build(made.profiles(None)), "^(?!.*did not say why)")
 
 
-@pytest.mark.parametrize(
-    "profile",
-    ["features:1x6,2x6,4x6", "features:1x7;shift:1x1", "image:1x7", "features:1x6x1;shift:1x1"],
-)
-def test_profiles_that_the_model_does_not_take(library: TensorRTLibrary, profile: str) -> None:
-    made = network(library, profile=profile)
-    with pytest.raises(BackendError) as caught:
-        made.build(made.profiles(None))
-    assert "did not say why" not in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("profile", ["features:4x6,2x6,8x6", "features:4x6,2x6", "features:axb", "4x6"])
-def test_profiles_that_are_wrong(profile: str) -> None:
-    with pytest.raises(BackendError):
-        options(profile=profile)
-
-
-def test_what_tensorrt_cannot_build_is_one_sentence_with_its_own_reason(library: TensorRTLibrary) -> None:
+def test_what_cannot_be_built_is_one_sentence_with_tensorrts_own_reason(library: TensorRTLibrary) -> None:
+    fp32 = tiny_models.onnx_model("fp32")
+    for precision in ("fp16", "int8"):
+        refused(lambda precision=precision: network(library, precision, fp32), "tiny is a model in fp32")
     made = network(library, workspace_bytes="1000")
-    with pytest.raises(BackendError, match=r"built no engine of tiny: .*workspace") as caught:
-        made.build(made.profiles(SHAPES))
-    assert "\n" not in str(caught.value)
-
-
-def test_an_operator_that_there_is_not(library: TensorRTLibrary) -> None:
+    refused(lambda: made.build(made.profiles(SHAPES)), r"built no engine of tiny: .*workspace")
     model = onnx.load_from_string(tiny_models.onnx_model("fp32"))
     model.graph.node[2].op_type = "Frobnicate"
-    with pytest.raises(BackendError, match=r"tiny cannot be read by TensorRT-RTX .*Frobnicate") as caught:
-        Network(library, model.SerializeToString(), "tiny", options())
-    assert "\n" not in str(caught.value)
+    unknown = model.SerializeToString()
+    refused(lambda: network(library, model=unknown), r"tiny cannot be read by TensorRT-RTX .*Frobnicate")
 
 
-def test_a_gpu_that_rtx_does_not_know(library: TensorRTLibrary) -> None:
+def test_what_the_backend_says_without_a_gpu_that_it_knows(library: TensorRTLibrary) -> None:
     """The H200 is 9.0, which is not in the library's own list; what is newer than the list is left to it."""
     assert "does not run on compute capability 9.0; it does on 7.5, 8.0, 8.6, 8.9" in str(library.gpu_problem(9, 0))
     assert library.gpu_problem(8, 9) is None
     assert library.gpu_problem(15, 0) is None
-
-
-def test_without_a_gpu_there_is_one_sentence() -> None:
     made = backend("tensorrt-rtx")
-    assert made.problem(BackendOptions(device="cpu")) == "TensorRT-RTX runs on a GPU only; choose the device cuda"
-    if (told := made.problem(BackendOptions(device="cuda"))) is not None:
-        assert len(told.splitlines()) == 1
     assert made.versions() == {"tensorrt_rtx": RTX}
+    assert made.problem(BackendOptions(device="cpu")) == "TensorRT-RTX runs on a GPU only; choose the device cuda"
+    for extra, says in (
+        ({}, "GPU"),
+        ({"workspace_bytes": "12GB"}, "workspace_bytes is a whole number"),
+        ({"optimization_level": "6"}, "optimization_level cannot be '6'; it can be: 0, 1"),
+    ):
+        problem = str(made.problem(BackendOptions(device="cuda", extra=extra)))
+        assert says in problem
+        assert len(problem.splitlines()) == 1
 
 
 def test_engines_are_kept_and_found_again(library: TensorRTLibrary, tmp_path: Path) -> None:
     cache = EngineCache(tmp_path, library, "Some GPU 8.9")
     made = network(library)
     profiles = made.profiles(SHAPES)
-    model = model_sha256(tiny_models.onnx_model("fp32"))
-    key = cache.key(model, options(), profiles)
+    key = cache.key(model_sha256(tiny_models.onnx_model("fp32")), options(), profiles)
     assert cache.engine(key) is None
     engine, _ = made.build(profiles)
     cache.keep_engine(key, engine, model="tiny")
     kept = cache.engine(key)
     assert kept is not None
-    assert kept.blob == engine.blob
-    assert kept.build_ms is None
+    assert (kept.blob, kept.build_ms) == (engine.blob, None)
     assert kept.settings["built"].startswith("earlier, in ")
     (tmp_path / "tensorrt" / f"{key}.engine").write_bytes(engine.blob[:-1])
     assert cache.engine(key) is None, "one that is cut off is built again"
@@ -218,13 +188,8 @@ def test_a_key_is_of_all_that_an_engine_depends_on(library: TensorRTLibrary) -> 
     one: tuple[Profile, ...] = ({"features": ShapeRange((1, 6), (2, 6), (4, 6))},)
     other: tuple[Profile, ...] = ({"features": ShapeRange((1, 6), (3, 6), (4, 6))},)
     cache = EngineCache(None, library, "A 8.9")
-    keys = [
-        cache.key("m", options(), one),
-        cache.key("n", options(), one),
-        cache.key("m", options("tf32"), one),
-        cache.key("m", options(optimization_level="1"), one),
-        cache.key("m", options(), other),
-    ]
+    built = [("m", options(), one), ("n", options(), one), ("m", options("tf32"), one), ("m", options(), other)]
+    keys = [cache.key(*each) for each in (*built, ("m", options(optimization_level="1"), one))]
     assert len(set(keys)) == len(keys)
     elsewhere = EngineCache(None, library, "B 8.6")
     assert elsewhere.key("m", options(), one) == keys[0], "RTX's engines are portable"
@@ -232,23 +197,10 @@ def test_a_key_is_of_all_that_an_engine_depends_on(library: TensorRTLibrary) -> 
 
 def test_weights_in_files_of_their_own_are_part_of_the_model(tmp_path: Path) -> None:
     model = onnx.load_from_string(tiny_models.onnx_model("fp32"))
-    path = tmp_path / "model.onnx"
+    path, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
     onnx.save_model(model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
     before = model_sha256(path)
-    weights = tmp_path / "weights.bin"
     weights.write_bytes(hashlib.sha256(b"other").digest() + weights.read_bytes()[32:])
     assert model_sha256(path) != before
     weights.unlink()
-    with pytest.raises(BackendError, match="cannot be read"):
-        model_sha256(path)
-
-
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        ({"workspace_bytes": "12GB"}, "workspace_bytes is a whole number"),
-        ({"optimization_level": "6"}, "optimization_level cannot be '6'; it can be: 0, 1"),
-    ],
-)
-def test_options_that_are_wrong(extra: dict[str, str], says: str) -> None:
-    assert says in str(backend("tensorrt-rtx").problem(BackendOptions(device="cuda", extra=extra)))
+    refused(lambda: model_sha256(path), "cannot be read")
