@@ -53,44 +53,28 @@ def test_cvcuda_example_writes_ranges_payloads_and_items(perf: PerfRecorder, log
     assert counts(perf) == (5, 2, 8, 0)
 
 
-def test_every_event_carries_the_domain_the_category_and_a_time_that_grows(perf: PerfRecorder, log: RangeLog) -> None:
-    perf.push_range("batch", batch_idx=7)
-    perf.pop_range(total_items=3, delete_range=True)
+def test_what_an_event_carries(perf: PerfRecorder, log: RangeLog) -> None:
+    """Its domain, its category after the recorder's name, a payload, and a time that grows."""
+    perf.push_range("batch", domain="mine", category="io", batch_idx=7)
+    perf.pop_range(domain="mine", total_items=3, delete_range=True)
+    other = PerfRecorder("other", domain="elsewhere")
+    for category in (0, None):
+        other.push_range("stage", category=category)
+        other.pop_range()
     written = events(log)
-    assert [event.op for event in written] == ["mark", "push", "mark", "mark", "pop"]
-    assert {(e.domain, e.category) for e in written if e.op != "pop"} == {("perfharness", "rec")}
-    assert [e.message for e in written] == [
-        "perfharness.recorder",
-        "batch",
-        "perfharness.items",
-        "perfharness.delete",
-        None,
+    assert [(e.op, e.message, e.domain, e.category, e.payload) for e in written if e.op != "pop"] == [
+        ("mark", "perfharness.recorder", "perfharness", "rec", None),
+        ("mark", "perfharness.recorder", "mine", "rec", None),
+        ("push", "batch", "mine", "rec/io", 7),
+        ("mark", "perfharness.items", "mine", "rec/io", 3),
+        ("mark", "perfharness.delete", "mine", "rec/io", None),
+        ("mark", "perfharness.recorder", "elsewhere", "other", None),
+        ("push", "stage", "elsewhere", "other/0", None),
+        ("push", "stage", "elsewhere", "other", None),
     ]
-    assert [e.payload for e in written] == [None, 7, 3, None, None]
     times = [e.time_ns for e in written]
     assert times == sorted(times)
-
-
-@pytest.mark.parametrize(("category", "expected"), [("io", "rec/io"), (7, "rec/7"), (0, "rec/0"), (None, "rec")])
-def test_users_category_follows_the_recorders_name(
-    perf: PerfRecorder, log: RangeLog, category: str | int | None, expected: str
-) -> None:
-    perf.push_range("load", category=category)
-    perf.pop_range()
-    assert events(log)[1].category == expected
-
-
-def test_marks_of_a_batch_have_its_category_and_domain(perf: PerfRecorder, log: RangeLog) -> None:
-    perf.push_range("batch", domain="mine", category="io", batch_idx=0)
-    perf.pop_range(domain="mine", total_items=1)
-    written = events(log)
-    # The second domain is told of the recorder too, before its first range.
-    assert [(e.message, e.domain, e.category) for e in written if e.op != "pop"] == [
-        ("perfharness.recorder", "perfharness", "rec"),
-        ("perfharness.recorder", "mine", "rec"),
-        ("batch", "mine", "rec/io"),
-        ("perfharness.items", "mine", "rec/io"),
-    ]
+    assert (counts(perf), counts(other)) == ((1, 0, 0, 1), (2, 0, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -102,84 +86,7 @@ def test_colours(perf: PerfRecorder, log: RangeLog, color: Any, argb: int) -> No
     assert events(log)[1].color == argb
 
 
-def test_batch_and_range_of_one_name_are_told_apart(perf: PerfRecorder, log: RangeLog) -> None:
-    perf.push_range("x")
-    perf.push_range("x", batch_idx=1)
-    perf.push_range("x")
-    perf.pop_range()
-    perf.pop_range(total_items=2)
-    perf.push_range("x")
-    perf.pop_range()
-    perf.pop_range()
-    assert drawn(log) == "!recorder x(x=1(x() !items=2) x())"
-    assert counts(perf) == (4, 1, 2, 0)
-
-
-def test_recursion_of_one_range(perf: PerfRecorder, log: RangeLog) -> None:
-    @perf.annotate
-    def walk(depth: int) -> None:
-        if depth:
-            walk(depth - 1)
-            walk(depth - 1)
-
-    walk(2)
-    assert drawn(log) == "!recorder walk(walk(walk() walk()) walk(walk() walk()))"
-
-
-def test_each_recorder_marks_its_own(log: RangeLog) -> None:
-    first, second = PerfRecorder("first"), PerfRecorder("second", domain="other")
-    first.push_range("a")
-    second.push_range("b")
-    second.pop_range()
-    first.pop_range()
-    assert [(e.message, e.domain, e.category) for e in events(log) if e.op != "pop"] == [
-        ("perfharness.recorder", "perfharness", "first"),
-        ("perfharness.recorder", "other", "second"),
-        ("a", "perfharness", "first"),
-        ("b", "other", "second"),
-    ]
-    assert counts(first) == counts(second) == (1, 0, 0, 0)
-
-
 # ---- counting ----
-
-
-def test_a_deleted_range_takes_its_batches_with_it(perf: PerfRecorder) -> None:
-    perf.push_range("pipeline")
-    perf.push_range("attempt")
-    for i in range(2):
-        perf.push_range("batch", batch_idx=i)
-        perf.pop_range(total_items=5)
-    perf.pop_range(delete_range=True)
-    perf.push_range("batch", batch_idx=2)
-    perf.pop_range(total_items=1)
-    perf.pop_range()
-    assert counts(perf) == (5, 1, 1, 1)
-
-
-def test_a_range_is_deleted_once_and_counted_again_the_next_time(perf: PerfRecorder) -> None:
-    for delete in (True, False):
-        perf.push_range("attempt")
-        perf.push_range("batch", batch_idx=0)
-        perf.pop_range(total_items=5)
-        perf.pop_range(delete_range=delete)
-    assert counts(perf) == (4, 1, 5, 1)
-
-
-def test_batches_inside_batches_count_each(perf: PerfRecorder, log: RangeLog) -> None:
-    with perf.batch(0, total_items=2, message="outer"):
-        for i in range(2):
-            with perf.batch(i, total_items=1, message="inner"):
-                pass
-    assert drawn(log) == "!recorder outer=0(inner=0(!items=1) inner=1(!items=1) !items=2)"
-    assert counts(perf) == (3, 3, 4, 0)
-
-
-def test_batches_under_an_open_range_count_already(perf: PerfRecorder) -> None:
-    perf.push_range("pipeline")
-    with perf.batch(0, total_items=3):
-        pass
-    assert counts(perf) == (2, 1, 3, 0)
 
 
 def test_numpy_like_integers_are_counts(perf: PerfRecorder, log: RangeLog) -> None:
@@ -195,100 +102,65 @@ def test_numpy_like_integers_are_counts(perf: PerfRecorder, log: RangeLog) -> No
 # ---- what is refused ----
 
 
-def test_pop_with_nothing_pushed(perf: PerfRecorder) -> None:
-    with pytest.raises(RecorderError, match=r"'rec'.*without a range that is open"):
-        perf.pop_range()
-    perf.push_range("a")
-    perf.pop_range()
-    with pytest.raises(RecorderError, match="without a range that is open"):
-        perf.pop_range(total_items=1)
+Push = tuple[str, dict[str, Any]]
+STAGE: Push = ("stage", {})
+BATCH: Push = ("batch", {"batch_idx": 2})
+MINE: Push = ("a", {"domain": "mine"})
+REFUSED: list[tuple[list[Push], str, dict[str, Any], str]] = [
+    ([], "pop_range", {}, r"'rec'.*without a range that is open"),
+    ([], "pop_range", {"total_items": 1}, "without a range that is open"),
+    ([STAGE], "pop_range", {"total_items": 3}, "total_items=3 was given for range 'stage', which is not a batch"),
+    ([BATCH, STAGE], "pop_range", {"total_items": 3}, "not a batch; give it where 'batch_2' is popped"),
+    *(
+        ([BATCH], "pop_range", {"total_items": items}, "batch 'batch_2': total_items must be")
+        for items in (-1, 1.5, "3", True, [1], 1 << 63)
+    ),
+    *(
+        ([], "push_range", {"message": "batch", "batch_idx": index}, "batch 'batch': batch_idx")
+        for index in (1.0, "1", int, True, 1 << 63, -(1 << 63) - 1)
+    ),
+    *(
+        ([], "push_range", {"message": message, "batch_idx": index}, "range")
+        for message in (None, "", 3, ("a",), ["a"])
+        for index in (None, 1)
+    ),
+    ([], "push_range", {"message": "a", "category": "gpu#1"}, "ends in '#' and digits"),
+    ([], "push_range", {"message": "a", "color": "no such"}, "range 'a': the colour 'no such' is not known"),
+    ([MINE], "pop_range", {}, "'a' was pushed in the domain 'mine' but is popped in 'perfharness'"),
+    (
+        [STAGE],
+        "pop_range",
+        {"domain": "mine"},
+        "was pushed in the domain 'perfharness' but is popped in 'mine'",
+    ),
+    ([BATCH], "finalize", {}, "still open: batch_2;"),
+]
 
 
-def test_total_items_outside_a_batch_names_the_range_and_leaves_it_open(perf: PerfRecorder, log: RangeLog) -> None:
-    perf.push_range("stage")
-    with pytest.raises(RecorderError, match="total_items=3 was given for range 'stage', which is not a batch"):
-        perf.pop_range(total_items=3)
-    perf.pop_range()
-    assert drawn(log) == "!recorder stage()"
-
-
-def test_total_items_belongs_to_the_batchs_own_pop(perf: PerfRecorder) -> None:
-    perf.push_range("batch", batch_idx=4)
-    perf.push_range("stage")
-    with pytest.raises(RecorderError, match="'stage', which is not a batch; give it where 'batch_4' is popped"):
-        perf.pop_range(total_items=3)
-
-
-@pytest.mark.parametrize("items", [-1, 1.5, "3", True, [1], 1 << 63])
-def test_items_that_are_no_count_are_refused_and_the_batch_stays_open(
-    perf: PerfRecorder, log: RangeLog, items: Any
+@pytest.mark.parametrize(("pushed", "call", "arguments", "problem"), REFUSED)
+def test_what_is_refused_changes_nothing(
+    perf: PerfRecorder, log: RangeLog, pushed: list[Push], call: str, arguments: dict[str, Any], problem: str
 ) -> None:
-    perf.push_range("batch", batch_idx=2)
-    with pytest.raises(RecorderError, match="batch 'batch_2': total_items must be"):
-        perf.pop_range(total_items=items)
-    perf.pop_range(total_items=1)
-    assert drawn(log) == "!recorder batch=2(!items=1)"
+    for message, options in pushed:
+        perf.push_range(message, **options)
+    before = perf._core.open_ranges(), drawn(log), counts(perf)
+    with pytest.raises(RecorderError, match=problem):
+        getattr(perf, call)(**arguments)
+    assert (perf._core.open_ranges(), drawn(log), counts(perf)) == before
+    for _, options in reversed(pushed):
+        perf.pop_range(domain=options.get("domain"))
+    perf.finalize()
+    perf.finalize()
 
 
-@pytest.mark.parametrize("index", [1.0, "1", None.__class__, True, 1 << 63, -(1 << 63) - 1])
-def test_batch_index_that_is_none_opens_nothing(perf: PerfRecorder, log: RangeLog, index: Any) -> None:
-    with pytest.raises(RecorderError, match="batch 'batch': batch_idx"):
-        perf.push_range("batch", batch_idx=index)
-    assert drawn(log) == "!recorder"
-
-
-@pytest.mark.parametrize("index", [0, -3, 1 << 62, -(1 << 63), (1 << 63) - 1])
-def test_batch_index_may_be_any_int64(perf: PerfRecorder, log: RangeLog, index: int) -> None:
-    with perf.batch(index):
-        pass
-    assert events(log)[1].payload == index
-
-
-@pytest.mark.parametrize("message", [None, "", 3, ("a",), ["a"]])
-def test_a_range_needs_a_name(perf: PerfRecorder, log: RangeLog, message: Any) -> None:
-    with pytest.raises(RecorderError, match="range"):
-        perf.push_range(message)
-    with pytest.raises(RecorderError, match="range"):
-        perf.push_range(message, batch_idx=1)
-    assert drawn(log) == "!recorder"
-
-
-def test_names_that_could_be_taken_for_a_lane(perf: PerfRecorder) -> None:
-    with pytest.raises(RecorderError, match="ends in '#' and digits"):
-        perf.push_range("a", category="gpu#1")
+def test_names_and_indices_that_may_be_used(perf: PerfRecorder, log: RangeLog) -> None:
     with pytest.raises(RecorderError, match="recorder 'a#12' ends in '#' and digits"):
         PerfRecorder("a#12")
-    perf.push_range("a#1", category="gpu#one")
-    perf.pop_range()
-
-
-def test_unknown_colour(perf: PerfRecorder, log: RangeLog) -> None:
-    with pytest.raises(RecorderError, match="range 'a': the colour 'no such' is not known"):
-        perf.push_range("a", "no such")
-    assert drawn(log) == "!recorder"
-
-
-def test_pop_in_another_domain_names_the_range_and_leaves_it_open(perf: PerfRecorder) -> None:
-    perf.push_range("a", domain="mine")
-    with pytest.raises(RecorderError, match="range 'a' was pushed in the domain 'mine' but is popped in 'perfharness'"):
-        perf.pop_range()
-    perf.push_range("b")
-    with pytest.raises(RecorderError, match="range 'b' was pushed in the domain 'perfharness' but is popped in 'mine'"):
-        perf.pop_range(domain="mine")
-    perf.pop_range(domain="perfharness")
-    perf.pop_range(domain="mine")
-    perf.finalize()
-
-
-def test_finalize_names_what_is_open_and_may_be_repeated(perf: PerfRecorder) -> None:
-    perf.push_range("pipeline")
-    perf.push_range("batch", batch_idx=3)
-    with pytest.raises(RecorderError, match="still open: pipeline, batch_3;"):
-        perf.finalize()
-    perf.pop_range()
-    perf.pop_range()
-    perf.finalize()
-    perf.finalize()
+    indices = [0, -3, 1 << 62, -(1 << 63), (1 << 63) - 1]
+    for index in indices:
+        with perf.batch(index, message="a#1", category="gpu#one"):
+            pass
+    assert [event.payload for event in events(log) if event.op == "push"] == indices
 
 
 # ---- with ----
@@ -413,17 +285,6 @@ def test_break_and_exception_close_the_batch(perf: PerfRecorder, log: RangeLog) 
     perf.finalize()
 
 
-def test_return_out_of_batches(perf: PerfRecorder) -> None:
-    def first() -> str:
-        for _, text in perf.batches("abc", items=1):
-            return text
-        return ""
-
-    assert first() == "a"
-    perf.finalize()
-    assert counts(perf) == (1, 1, 1, 0)
-
-
 def test_time_of_the_loader_is_not_the_batchs(perf: PerfRecorder, log: RangeLog) -> None:
     def loader() -> Iterator[int]:
         for i in range(2):
@@ -512,45 +373,23 @@ def test_annotated_generator_passes_on_what_is_sent_thrown_and_returned(perf: Pe
 # ---- threads ----
 
 
-def test_threads_have_stacks_of_their_own(perf: PerfRecorder, log: RangeLog) -> None:
-    inside = threading.Barrier(3, timeout=30)
-    ids: dict[str, int] = {}
-
-    def work(name: str) -> None:
-        ids[name] = threading.get_native_id()
-        with perf.range(name):
-            inside.wait()
-            with perf.batch(0, total_items=1):
-                inside.wait()
-        with pytest.raises(RecorderError, match="without a range that is open"):
-            perf.pop_range()
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
-    perf.push_range("main")
-    for thread in threads:
-        thread.start()
-    inside.wait()
-    inside.wait()
-    for thread in threads:
-        thread.join()
-    perf.pop_range()
-    assert drawn(log) == "!recorder main()"
-    assert drawn(log, ids["a"]) == "a(batch=0(!items=1))"
-    assert drawn(log, ids["b"]) == "b(batch=0(!items=1))"
-    assert counts(perf) == (5, 2, 2, 0)
-    assert perf._core.registry.threads == 3
-
-
 def test_counts_of_ended_threads_are_kept_and_their_stacks_are_not(perf: PerfRecorder) -> None:
+    refused = []
+
     def work() -> None:
         with perf.batch(0, total_items=2):
             pass
+        with pytest.raises(RecorderError, match="without a range that is open") as caught:
+            perf.pop_range()  # on the main thread there is one
+        refused.append(caught.value)
 
-    for _ in range(20):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert counts(perf) == (20, 20, 40, 0)
+    with perf.range("main"):
+        for _ in range(20):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert len(refused) == 20
+    assert counts(perf) == (21, 20, 40, 0)
     assert perf._core.registry.threads == 21
     assert len(perf._core.registry.alive()) <= 2
 

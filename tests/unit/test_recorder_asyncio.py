@@ -14,7 +14,7 @@ from perfharness.errors import RecorderError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import RangeLog
 from perfharness.tracer.ranges import decode
-from tests.unit.recorder_events import Event, drawn, events, read, recording
+from tests.unit.recorder_events import drawn, events, read, recording
 
 
 @pytest.fixture
@@ -65,36 +65,6 @@ def test_interleaved_tasks_keep_their_nesting(perf: PerfRecorder, log: RangeLog)
     )
 
 
-def test_each_end_closes_the_range_that_its_task_started_last(perf: PerfRecorder, log: RangeLog) -> None:
-    async def work(n: int) -> None:
-        with perf.range(f"outer_{n}"):
-            await asyncio.sleep(0)
-            for i in range(n):
-                with perf.batch(i, total_items=n):
-                    await asyncio.sleep(0)
-                    with perf.range("stage"):
-                        await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(*(work(n) for n in range(6)))
-
-    asyncio.run(main())
-    perf.finalize()
-    open_in_lane: dict[str, list[Event]] = {}
-    for event in events(log):
-        lane = "" if event.category is None else event.category.rpartition("#")[2]
-        if event.op == "start":
-            open_in_lane.setdefault(lane, []).append(event)
-        elif event.op == "end":
-            # Within its lane the range that ends is the innermost: that is what a reader of the trace relies on.
-            (found,) = (ranges for ranges in open_in_lane.values() if ranges and ranges[-1].range_id == event.range_id)
-            found.pop()
-    assert not any(open_in_lane.values())
-    assert set(open_in_lane) == {"1", "2", "3", "4", "5", "6"}
-    totals = perf._core.registry.totals()
-    assert (totals.ranges, totals.batches, totals.items) == (6 + 2 * 15, 15, 1 + 4 + 9 + 16 + 25)
-
-
 def test_lane_is_given_back_with_the_last_range(perf: PerfRecorder, log: RangeLog) -> None:
     async def work(name: str) -> None:
         with perf.range(name):
@@ -122,18 +92,7 @@ def test_category_of_the_user_stands_before_the_lane(perf: PerfRecorder, log: Ra
     ]
 
 
-def test_a_task_cannot_pop_what_it_did_not_push(perf: PerfRecorder, log: RangeLog) -> None:
-    async def main() -> None:
-        with pytest.raises(RecorderError, match="without a range that is open on this thread"):
-            perf.pop_range()
-
-    perf.push_range("pipeline")
-    asyncio.run(main())
-    perf.pop_range()
-    assert drawn(log) == "!recorder pipeline()"
-
-
-def test_refused_push_takes_no_lane(perf: PerfRecorder, log: RangeLog) -> None:
+def test_what_is_refused_in_a_task_takes_no_lane(perf: PerfRecorder, log: RangeLog) -> None:
     async def main() -> None:
         with pytest.raises(RecorderError):
             perf.push_range("")
@@ -141,12 +100,15 @@ def test_refused_push_takes_no_lane(perf: PerfRecorder, log: RangeLog) -> None:
             perf.push_range("batch", batch_idx="1")  # type: ignore[arg-type]
         with pytest.raises(RecorderError), perf.batch(0.5):  # type: ignore[arg-type]
             pass
+        with pytest.raises(RecorderError, match="without a range that is open on this thread"):
+            perf.pop_range()
         assert not perf._core.local.stack.thread.of_task
         with perf.range("good"):
             pass
 
-    asyncio.run(main())
-    assert drawn(log) == "!recorder <good#1 good#1>"
+    with perf.range("pipeline"):
+        asyncio.run(main())
+    assert drawn(log) == "!recorder pipeline(<good#1 good#1>)"
 
 
 def test_what_a_task_left_open_is_named(perf: PerfRecorder) -> None:
@@ -175,46 +137,28 @@ def test_cancelled_task_closes_its_blocks_and_deletes_its_batch(perf: PerfRecord
     assert drawn(log) == "!recorder <outer#1 <batch#1=0 !items=1#1 !delete#1 batch#1> outer#1>"
 
 
-def test_callback_of_the_loop_uses_the_threads_stack(perf: PerfRecorder, log: RangeLog) -> None:
-    def callback() -> None:
-        with perf.range("callback"):
-            pass
-
-    async def main() -> None:
-        asyncio.get_running_loop().call_soon(callback)
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
-    assert drawn(log) == "!recorder callback()"
-
-
-def test_worker_thread_of_a_task_has_its_own_stack(perf: PerfRecorder, log: RangeLog) -> None:
-    def work() -> None:
-        with perf.range("worker"):
-            pass
-
-    async def main() -> None:
-        with perf.range("task"):
-            await asyncio.to_thread(work)
-
-    asyncio.run(main())
-    perf.finalize()
-    assert drawn(log) == "!recorder <task#1 task#1>"
-    assert perf._core.registry.threads == 2
-
-
-def test_annotated_coroutines(perf: PerfRecorder, log: RangeLog) -> None:
+def test_the_stacks_of_callbacks_worker_threads_and_coroutines(perf: PerfRecorder, log: RangeLog) -> None:
     @perf.annotate("stage")
     async def stage(x: int) -> int:
         await asyncio.sleep(0)
         return 2 * x
 
+    def record(name: str) -> None:
+        with perf.range(name):
+            pass
+
     async def main() -> list[int]:
+        asyncio.get_running_loop().call_soon(record, "callback")
+        await asyncio.sleep(0)
+        with perf.range("task"):
+            await asyncio.to_thread(record, "worker")
         return list(await asyncio.gather(stage(1), stage(2)))
 
     assert asyncio.run(main()) == [2, 4]
     assert asyncio.iscoroutinefunction(stage)
-    assert drawn(log) == "!recorder <stage#1 <stage#2 stage#1> stage#2>"
+    perf.finalize()
+    assert drawn(log) == "!recorder callback() <task#1 task#1> <stage#1 <stage#2 stage#1> stage#2>"
+    assert perf._core.registry.threads == 2
 
 
 def test_annotated_async_generator_has_a_range_per_step(perf: PerfRecorder, log: RangeLog) -> None:
@@ -268,24 +212,8 @@ def test_async_generator_that_the_loop_closes_ends_its_range(perf: PerfRecorder,
     assert drawn(log) == "!recorder <numbers#1 numbers#1>"
 
 
-def test_batches_inside_tasks(perf: PerfRecorder) -> None:
-    async def work() -> None:
-        for _ in perf.batches("abc", items=1):
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(*(work() for _ in range(3)))
-
-    asyncio.run(main())
-    perf.finalize()
-    totals = perf._core.registry.totals()
-    assert (totals.ranges, totals.batches, totals.items) == (9, 9, 9)
-
-
 def test_ranges_of_two_recorders_have_numbers_of_their_own(log: RangeLog) -> None:
     """Two recorders in one loop, and two objects of one name: each range ends at its own end."""
-    import asyncio
-
     fast, slow, again = PerfRecorder("fast"), PerfRecorder("slow"), PerfRecorder("fast")
 
     async def one(perf: PerfRecorder, name: str, turns: int) -> None:

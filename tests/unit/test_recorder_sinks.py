@@ -155,9 +155,9 @@ def as_nvtx(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> None:
     seen = Call()
     as_nvtx(modern_nvtx(seen))
-    perf = PerfRecorder("rec")
+    perf, again = PerfRecorder("rec"), PerfRecorder("rec")
     for i in range(2):
-        perf.push_range("batch", batch_idx=i)
+        (perf, again)[i].push_range("batch", batch_idx=i)
         perf.push_range("stage", "red", category="io")
         perf.pop_range()
         perf.pop_range(total_items=4 + i)
@@ -177,18 +177,6 @@ def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> Non
     del seen.calls[1 : 1 + CLOCK_MARKS]
     assert seen.calls == [("mark", domain, "perfharness.recorder", blue, "rec", None), *batch[0], *batch[1]]
     assert perf._core.sink.listening is True
-
-
-def test_two_recorders_of_one_name_do_not_share_what_they_write_payloads_into(as_nvtx: Any) -> None:
-    seen = Call()
-    as_nvtx(modern_nvtx(seen))
-    first, second = PerfRecorder("rec"), PerfRecorder("rec")
-    first.push_range("batch", batch_idx=1)
-    second.push_range("batch", batch_idx=2)
-    second_node = second._core.local.stack.node
-    first_node = second_node.parent
-    assert first_node.attributes is not second_node.attributes
-    assert (first_node.attributes.payload, second_node.attributes.payload) == (1, 2)
 
 
 def test_modern_nvtx_without_a_tool_is_not_called(as_nvtx: Any) -> None:
@@ -253,64 +241,49 @@ def test_missing_nvtx_warns_once_and_everything_works(as_nvtx: Any) -> None:
     assert isinstance(perf._core.sink, SilentSink)
 
 
-def test_missing_nvtx_in_a_fresh_process() -> None:
-    done = run("import sys; sys.modules['nvtx'] = None\n" + EVERYTHING)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("RuntimeWarning") == 1
-    assert "still open: open;" in done.stdout
-
-
-def test_embedded_log_needs_no_nvtx(as_nvtx: Any) -> None:
+def test_embedded_log_needs_no_nvtx_and_is_kept(as_nvtx: Any) -> None:
     as_nvtx(None)
     with recording() as log, warnings.catch_warnings():
         warnings.simplefilter("error")
         perf = PerfRecorder("rec")
-        with perf.range("a"):
-            pass
+    with perf.range("a"):
+        pass
     assert drawn(log) == "!recorder a()"
     assert isinstance(perf._core.sink, LogSink)
 
 
-def test_recorder_keeps_the_log_that_it_was_made_with() -> None:
-    with recording() as log:
-        perf = PerfRecorder("rec")
-    with perf.range("a"):
-        pass
-    assert drawn(log) == "!recorder a()"
-
-
-@pytest.mark.parametrize("env", [{}, {"NVTX_DISABLE": "1"}])
-def test_real_nvtx_outside_a_launch_leaves_no_files_and_no_word(tmp_path: Path, env: dict[str, str]) -> None:
-    done = run(f"import os; os.chdir({str(tmp_path)!r})\n" + EVERYTHING, **env)
+@pytest.mark.parametrize(
+    ("before", "env", "sink", "warnings"),
+    [
+        ("", {}, "NvtxSink", 0),
+        ("", {"NVTX_DISABLE": "1"}, "SilentSink", 0),
+        ("import sys; sys.modules['nvtx'] = None\n", {}, "SilentSink", 1),
+    ],
+)
+def test_outside_a_launch_everything_works_and_leaves_no_files(
+    tmp_path: Path, before: str, env: dict[str, str], sink: str, warnings: int
+) -> None:
+    code = f"{before}import os; os.chdir({str(tmp_path)!r})\n{EVERYTHING}\nprint(type(perf._core.sink).__name__)"
+    done = run(code, **env)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.stderr.count("RuntimeWarning"), bool(done.stderr)) == (warnings, warnings > 0)
+    assert "still open: open;" in done.stdout
+    assert done.stdout.splitlines()[-1].removeprefix("Legacy") == sink
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nvtx_disable_is_honoured() -> None:
-    code = "from perfharness import PerfRecorder; print(type(PerfRecorder('rec')._core.sink).__name__)"
-    assert run(code, NVTX_DISABLE="1").stdout == "SilentSink\n"
-
-
-def test_import_brings_no_library_along() -> None:
-    code = (
-        "import sys; import perfharness.recorder; from perfharness import PerfRecorder, get_default_arg_parser\n"
-        "heavy = ('numpy', 'torch', 'pyarrow', 'rich', 'pydantic', 'perfharness_launcher', 'nvtx', 'asyncio')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = run(code)
-    assert done.stdout == "[]\n", done.stderr
-
-
-def test_a_recorder_with_the_log_brings_no_library_along(tmp_path: Path) -> None:
-    code = (
-        "import sys; from perfharness import PerfRecorder\n"
-        f"from perfharness.model import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
-        "perf = PerfRecorder('rec')\n"
-        "with perf.batch(0, total_items=1): pass\n"
-        "perf.finalize()\n"
-        "heavy = ('numpy', 'torch', 'pyarrow', 'rich', 'pydantic', 'perfharness_launcher', 'nvtx')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = run(code)
+@pytest.mark.parametrize("with_log", [False, True])
+def test_a_recorder_brings_no_library_along(tmp_path: Path, with_log: bool) -> None:
+    code = "import sys; import perfharness.recorder; from perfharness import PerfRecorder, get_default_arg_parser\n"
+    heavy = ["numpy", "torch", "pyarrow", "rich", "pydantic", "perfharness_launcher", "nvtx"]
+    if with_log:
+        code += (
+            f"from perfharness.model import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
+            "perf = PerfRecorder('rec')\n"
+            "with perf.batch(0, total_items=1): pass\n"
+            "perf.finalize()\n"
+        )
+    else:
+        heavy.append("asyncio")
+    done = run(f"{code}print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
