@@ -31,7 +31,7 @@ from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
-from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
+from perfharness_launcher.processes.supervise import Observer, Patience, Phase, Supervisor, Watched
 
 SEARCHED_LINES = 100
 """Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
@@ -180,7 +180,7 @@ def _process(number: int, spec: CaseSpec, folder: Path, entry: str) -> ProcessSp
     return ProcessSpec(number, 0, None, folder.name, command, variables)
 
 
-def _end(ending: Ending, leftovers: Sequence[str]) -> CaseEnd:
+def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:
     status, interrupted = ending.process.status, ending.stopped == "interrupted"
     if status.pid is None:
         reason = status.not_started or "its supervisor ended before it was started"

@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.table import Table
 
 from perfharness.render.terminal.console import say
+from perfharness_launcher.processes.outcome import log_tail
 from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
 from perfharness_launcher.processes.supervise import Observer, Phase
 
 REFRESH_S = 0.5
-LAST_LINE_BYTES = 512
 MIRROR_BYTES = 1 << 20
 
 
@@ -138,7 +138,9 @@ class LaunchView(Observer):
             table.add_column(name, no_wrap=True, overflow="ellipsis")
         for process, phase in zip(self._processes, self._phases, strict=True):
             cpu, memory = self._cost(process)
-            table.add_row(process.spec.folder, phase.value, cpu, memory, last_line(process.folder / STDOUT_LOG))
+            table.add_row(
+                process.spec.folder, phase.value, cpu, memory, log_tail(process.folder / STDOUT_LOG, 1).strip()
+            )
         return table
 
     def _cost(self, process: RunningProcess) -> tuple[str, str]:
@@ -188,14 +190,3 @@ class LogMirror:
 
     def _named(self, line: bytes) -> str:
         return f"{self._name} | {line.decode(errors='replace').rstrip()}"
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log that is not blank."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LAST_LINE_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -19,7 +19,7 @@ from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing
 from perfharness_launcher.processes import child, guard
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, adopting_orphans
 from perfharness_launcher.processes.spawn import ProcessGroup, ProcessSpec, RunningProcess
-from perfharness_launcher.processes.supervise import Ending, Observer, Patience, Phase, Supervisor
+from perfharness_launcher.processes.supervise import Observer, Patience, Phase, Supervisor, Watched
 from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -74,7 +74,7 @@ def supervised(
     *,
     interrupts: Interrupts | None = None,
     when_up: bool = True,
-) -> tuple[list[Ending], Supervisor]:
+) -> tuple[list[Watched], Supervisor]:
     watcher = Watcher(act, when_up=when_up)
     supervisor = Supervisor(
         what, folder, new_run_id(), Interrupts() if interrupts is None else interrupts, watcher, PATIENCE
@@ -83,7 +83,7 @@ def supervised(
         return supervisor.run(), supervisor
 
 
-def end_of(ending: Ending) -> tuple[str | None, int | None]:
+def end_of(ending: Watched) -> tuple[str | None, int | None]:
     told = ending.process.status.ended or {}
     return ending.stopped, told.get("exit_code")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.live import LogMirror, last_line
+from perfharness.cli.live import LogMirror
 from perfharness.model.findings import Severity
 from perfharness.run_swap import belongs_to_a_run
 from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
@@ -112,7 +112,7 @@ def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
         file.write(b"o\n\xff\n")
         assert mirror.new_lines() == ["proc_0_gpu_0 | two", "proc_0_gpu_0 | \ufffd"]
     assert mirror.new_lines() == []
-    assert last_line(path) == "\ufffd"
+    assert log_tail(path, 1).strip() == "\ufffd"
 
 
 def test_what_was_said_last_is_one_line() -> None:

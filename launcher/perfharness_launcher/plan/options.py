@@ -255,6 +255,10 @@ class TerminalOptions(BaseModel):
     ] = False
 
 
+class _FileSettings(LaunchOptions, TerminalOptions):
+    script: str = ""
+
+
 def options_of(model: type[BaseModel]) -> dict[str, Option]:
     """The options of a model, by field."""
     return {
@@ -265,7 +269,7 @@ def options_of(model: type[BaseModel]) -> dict[str, Option]:
     }
 
 
-KEYS = {option.key: name for model in (LaunchOptions, TerminalOptions) for name, option in options_of(model).items()}
+KEYS = {option.key: name for name, option in options_of(_FileSettings).items()}
 """Fields by their names in a file."""
 
 
@@ -306,19 +310,11 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
         hint = f"; {near[0]} does" if near else "; `perfharness launch --help-all` lists all"
         raise UsageError(f"{where}: the setting {unknown[0]} does not exist{hint}")
     values = {KEYS[key.replace("_", "-")]: value for key, value in table.items()}
-    made: dict[str, Any] = {}
-    problems = []
-    for model, more in ((LaunchOptions, {"script": ""}), (TerminalOptions, {})):
-        own = {name: value for name, value in values.items() if name in model.model_fields}
-        try:  # as JSON, in which a path is a string and a tuple a list, though nothing else is converted
-            checked = model.model_validate_json(json.dumps({**more, **own}, default=str), strict=True)
-        except ValidationError as error:
-            problems += [f"{where}: {sentence}" for sentence in sentences_of(error)]
-        else:
-            made |= {name: _in_folder(name, getattr(checked, name), folder) for name in own}
-    if problems:
-        raise UsageError("\n".join(problems))
-    return made
+    try:  # as JSON, in which a path is a string and a tuple a list, though nothing else is converted
+        checked = _FileSettings.model_validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        raise UsageError("\n".join(f"{where}: {sentence}" for sentence in sentences_of(error))) from None
+    return {name: _in_folder(name, getattr(checked, name), folder) for name in values}
 
 
 def _in_folder(name: str, value: Any, folder: Path) -> Any:

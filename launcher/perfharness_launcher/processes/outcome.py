@@ -17,7 +17,7 @@ from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRec
 from perfharness_launcher.nsys.collect import Collected
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, cpu_list
-from perfharness_launcher.processes.supervise import Ending
+from perfharness_launcher.processes.supervise import Watched
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
@@ -26,7 +26,7 @@ TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
 
-def process_record(ending: Ending, collected: Collected, command: list[str]) -> ProcessRecord:
+def process_record(ending: Watched, collected: Collected, command: list[str]) -> ProcessRecord:
     """The record of one process."""
     process = ending.process
     report = process.status.ended or {}
@@ -51,7 +51,7 @@ def process_record(ending: Ending, collected: Collected, command: list[str]) -> 
     )
 
 
-def _placement(ending: Ending) -> PlacementRecord | None:
+def _placement(ending: Watched) -> PlacementRecord | None:
     status, wanted = ending.process.status, ending.process.spec.placement
     if status.pid is None:
         return None
@@ -63,7 +63,7 @@ def _placement(ending: Ending) -> PlacementRecord | None:
     )
 
 
-def _ended(ending: Ending) -> Ended:
+def _ended(ending: Watched) -> Ended:
     status = ending.process.status
     if status.pid is None:
         return "interrupted" if ending.stopped == "interrupted" else "not_started"
@@ -81,7 +81,7 @@ def signal_name(number: int) -> str:
 
 
 def process_findings(
-    ending: Ending, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
+    ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
 ) -> Iterator[Finding]:
     """Findings about how a process ended and about a missing trace."""
     if record.ended != "ok":
@@ -122,7 +122,7 @@ def process_findings(
         )
 
 
-def _ended_badly(ending: Ending, record: ProcessRecord, timeout_s: float | None) -> Finding:
+def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None) -> Finding:
     command = shlex.join(ending.process.spec.command)
     folder = ending.process.folder
     how = {
@@ -201,7 +201,7 @@ def _how_it_failed(record: ProcessRecord) -> str:
     return f"ended with exit code {record.exit_code}" if record.exit_code is not None else "vanished"
 
 
-def _tracer_death(ending: Ending) -> str | None:
+def _tracer_death(ending: Watched) -> str | None:
     if ending.tracer_killed:
         return "was still writing its report when the time limit ended, and was killed"
     code = ending.tracer_exit_code

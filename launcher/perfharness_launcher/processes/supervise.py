@@ -84,25 +84,13 @@ class Patience:
     orphaned_tracer: float = 120.0
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a process and its tracer ended.
+@dataclass
+class Watched:
+    """The state of one process while it is watched, and at last how it and its tracer ended.
 
     Args:
         stopped: why it was ended by us, or None.
-        tracer_restarts: how often its tracer was started again before the process began.
     """
-
-    process: RunningProcess
-    stopped: Literal["timeout", "interrupted"] | None
-    tracer_exit_code: int | None
-    tracer_killed: bool = False
-    tracer_restarts: int = 0
-
-
-@dataclass
-class _Watch:
-    """The state of one process while it is watched."""
 
     process: RunningProcess
     stopped: Literal["timeout", "interrupted"] | None = None
@@ -113,6 +101,29 @@ class _Watch:
     started_at: float | None = None
     is_announced: bool = False
     released: bool = False
+
+    @property
+    def tracer_exit_code(self) -> int | None:
+        """Of a tracer that has ended."""
+        return self.process.popen.returncode
+
+    @property
+    def tracer_restarts(self) -> int:
+        """How often its tracer was started again before the process began."""
+        return self.process.starts - 1
+
+    def phase(self, barrier: StartBarrier | None) -> Phase:
+        """What the process is doing."""
+        process = self.process
+        if process.is_over:
+            if process.popen.poll() is not None:
+                return Phase.DONE
+            return Phase.WRITING if self.released else Phase.ENDED
+        if process.status.pid is None:
+            return Phase.STARTING
+        if self.stopped:
+            return Phase.STOPPING
+        return Phase.WAITING if barrier is not None and barrier.waits(process.spec.index) else Phase.RUNNING
 
 
 @dataclass
@@ -144,9 +155,9 @@ class Supervisor:
     has_measured: bool = False
     """Whether any measured process was started."""
 
-    def run(self) -> list[Ending]:
+    def run(self) -> list[Watched]:
         """Start, watch and end all processes; returns how each ended."""
-        watches: list[_Watch] = []
+        watches: list[Watched] = []
         self._processes = RunProcesses(self.run_id)
         first_folder = self.run_dir / self.group.processes[0].folder
         with _control_dir(first_folder) as control_dir, self._start_barrier(control_dir) as self.barrier:
@@ -156,7 +167,7 @@ class Supervisor:
                     notify_guard(control_dir)
                     for spec in self.group.processes:
                         started = spawn.start(spec, self.group, self.run_dir, control_dir, self.run_id, held)
-                        watches.append(_Watch(started))  # one by one: were the next to fail, these have to be ended
+                        watches.append(Watched(started))  # one by one: were the next to fail, these have to be ended
                         self._processes.start_of(started.popen.pid)
                         notify_guard(started.tmp_dir)
                     self.observer.started([watch.process for watch in watches])
@@ -167,16 +178,7 @@ class Supervisor:
                     self._wait_for_tracers(watches)
             finally:
                 self._end_all(watches)
-        return [
-            Ending(
-                watch.process,
-                watch.stopped,
-                watch.process.popen.returncode,
-                watch.tracer_killed,
-                watch.process.starts - 1,
-            )
-            for watch in watches
-        ]
+        return watches
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[Callable[[Path | None], None]]:
@@ -217,7 +219,7 @@ class Supervisor:
             return contextlib.nullcontext()
         return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s, self.clock)
 
-    def _poll(self, watches: list[_Watch]) -> Iterator[None]:
+    def _poll(self, watches: list[Watched]) -> Iterator[None]:
         """One poll a turn: read the states, notify the observer, rest a little."""
         while True:
             for watch in watches:
@@ -226,11 +228,11 @@ class Supervisor:
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
-            self.observer.poll([_phase(watch, self.barrier) for watch in watches])
+            self.observer.poll([watch.phase(self.barrier) for watch in watches])
             yield
             self.sleep(POLL_S)
 
-    def _notify_companions(self, watch: _Watch) -> None:
+    def _notify_companions(self, watch: Watched) -> None:
         process = watch.process
         pid, start = process.status.pid, process.status.start_unix_ns
         if not watch.is_announced and pid is not None and start is not None:
@@ -240,7 +242,7 @@ class Supervisor:
                 MeasuredProcess(process.spec.folder, pid, start, None if gpu is None else gpu.uuid)
             )
 
-    def _wait_until_ready(self, watches: list[_Watch]) -> None:
+    def _wait_until_ready(self, watches: list[Watched]) -> None:
         deadline = self.clock() + self.patience.start
         for _ in self._poll(watches):
             if self.interrupts:
@@ -256,14 +258,14 @@ class Supervisor:
                     watch.process.kill_tracer()
                 return
 
-    def _restart_tracer_if_due(self, watch: _Watch) -> None:
+    def _restart_tracer_if_due(self, watch: Watched) -> None:
         process = watch.process
         if self.group.nsys is None or process.status.not_started is None or process.starts >= TRACER_STARTS:
             return
         process.restart()
         self._processes.start_of(process.popen.pid)
 
-    def _send_start(self, watches: list[_Watch]) -> None:
+    def _send_start(self, watches: list[Watched]) -> None:
         """Let all begin; after an interrupt none does, and what is not even ready is not waited for."""
         order = child.RELEASE if self.interrupts else child.GO
         for watch in watches:
@@ -277,7 +279,7 @@ class Supervisor:
                 watch.process.give_up("the launch was called off before the process started")
                 watch.process.kill_tracer()
 
-    def _wait_until_over(self, watches: list[_Watch]) -> None:
+    def _wait_until_over(self, watches: list[Watched]) -> None:
         for _ in self._poll(watches):
             running = [watch for watch in watches if not watch.process.is_over]
             if not running:
@@ -286,14 +288,14 @@ class Supervisor:
                 self._stop_if_due(watch)
             self._poll_barrier(watches)
 
-    def _poll_barrier(self, watches: list[_Watch]) -> None:
+    def _poll_barrier(self, watches: list[Watched]) -> None:
         if self.barrier is None:
             return
         if self.interrupts:  # a script that takes the signal for a request has to come out of its wait
             self.barrier.open()
         self.barrier.poll([watch.process.spec.index for watch in watches if watch.process.is_over])
 
-    def _stop_if_due(self, watch: _Watch) -> None:
+    def _stop_if_due(self, watch: Watched) -> None:
         now = self.clock()
         limit = self.group.timeout_s
         if watch.stopped is None:
@@ -318,7 +320,7 @@ class Supervisor:
         else:  # killed, and its end is not reported
             watch.process.give_up("")
 
-    def _wait_for_tracers(self, watches: list[_Watch]) -> None:
+    def _wait_for_tracers(self, watches: list[Watched]) -> None:
         """Let the tracers write their reports, all measured processes being over."""
         for watch in watches:
             watch.process.send(child.RELEASE)
@@ -337,7 +339,7 @@ class Supervisor:
                     watch.tracer_killed = self.group.nsys is not None
                     watch.process.kill_tracer()
 
-    def _end_all(self, watches: list[_Watch]) -> None:
+    def _end_all(self, watches: list[Watched]) -> None:
         self.has_measured = any(watch.process.status.pid is not None for watch in watches)
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
@@ -398,16 +400,3 @@ def _temporary_dir() -> Path:
         raise LaunchError(
             f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
         ) from error
-
-
-def _phase(watch: _Watch, barrier: StartBarrier | None) -> Phase:
-    process = watch.process
-    if process.is_over:
-        if process.popen.poll() is not None:
-            return Phase.DONE
-        return Phase.WRITING if watch.released else Phase.ENDED
-    if process.status.pid is None:
-        return Phase.STARTING
-    if watch.stopped:
-        return Phase.STOPPING
-    return Phase.WAITING if barrier is not None and barrier.waits(process.spec.index) else Phase.RUNNING
