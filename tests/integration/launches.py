@@ -29,6 +29,14 @@ def environment(*sites: str, **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
 
 
+def perfharness(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Any verb, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "perfharness", *map(str, arguments)],
+        capture_output=True, text=True, env=environment(**environ), timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
 def run_to_the_end(
     arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 import perfharness
+from tests.integration import launches
+from tests.integration.launches import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 SCHEMA = CHECKOUT / "docs" / "schema" / "chrome_trace.schema.json"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness", *arguments],
-        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = launches.perfharness(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

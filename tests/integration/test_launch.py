@@ -34,6 +34,8 @@ import json, os, signal, subprocess, sys, time
 index = int(os.environ["PERFHARNESS_PROCESS_INDEX"])
 mode = sys.argv[1] if len(sys.argv) > 1 else ""
 print("hello from", index)
+if not mode:
+    print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1])
 if mode == "tell":
     print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ), "time": time.time()}))
 if index == 1:
@@ -80,19 +82,25 @@ def ended(out: Path) -> list[tuple[str, int | None, str | None]]:
     return [(record["ended"], record["exit_code"], record["signal"]) for record in manifest(out)["processes"]]
 
 
-def test_two_processes_in_folders_of_their_own(script: Path, tmp_path: Path) -> None:
+def test_processes_run_at_once_in_folders_of_their_own_and_are_mirrored_on_request(
+    script: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    done = launch("-np", 2, "-w", 1, "--tracer", "none", "-o", out, script)
+    done = launch("-np", 3, "-w", 1, "--show-output", "--tracer", "none", "-o", out, script)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0", "telemetry.parquet",
+        "benchmark_mean.json", "manifest.json", *(f"proc_{index}_gpu_0" for index in range(3)), "telemetry.parquet",
     ]  # fmt: skip
-    assert (out / "proc_1_gpu_0" / "stdout.log").read_text() == "hello from 1\n"
-    assert ended(out) == [("ok", 0, None)] * 2
-    record = manifest(out)["processes"][0]
-    assert record["command"] == [sys.executable, str(script)]
-    assert record["duration_s"] > 0
-    assert record["max_rss_bytes"] > 1_000_000
+    assert ended(out) == [("ok", 0, None)] * 3
+    for index, record in enumerate(manifest(out)["processes"]):
+        fds = (out / record["folder"] / "stdout.log").read_text().splitlines()
+        assert fds == [f"hello from {index}", "[0, 1, 2]"], "no descriptor of the launcher reaches the script"
+        assert f"proc_{index}_gpu_0 | hello from {index}" in done.stderr.splitlines()
+        assert record["command"] == [sys.executable, str(script)]
+        assert record["max_rss_bytes"] > 1_000_000
+    records = manifest(out)["processes"]
+    first_end = min(record["start_unix_ns"] + record["duration_s"] * 1e9 for record in records)
+    assert max(record["start_unix_ns"] for record in records) < first_end
     assert processes_naming(str(tmp_path)) == []
 
 
@@ -111,21 +119,13 @@ def test_the_script_gets_its_arguments_its_folder_and_the_users_current_folder(s
     assert Path(told["env"]["PERFHARNESS_OUTPUT_DIR"]).name == "proc_0_gpu_0"
 
 
-def test_processes_run_at_once(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert launch("-np", 3, "--tracer", "none", "-o", out, script).returncode == 0
-    records = manifest(out)["processes"]
-    starts = [record["start_unix_ns"] for record in records]
-    first_end = min(record["start_unix_ns"] + record["duration_s"] * 1e9 for record in records)
-    assert max(starts) < first_end
-
-
 @pytest.mark.parametrize(
     ("mode", "how", "end", "words"),
     [
         ("exit", "ended with exit code 3", ("failed", 3, None), "no such camera"),
         ("raise", "ended with exit code 1", ("failed", 1, None), "ValueError: bad frame 7"),
-        ("kill", "was killed by SIGKILL", ("failed", None, "SIGKILL"), "hello"),
+        ("kill", "was killed by SIGKILL", ("failed", None, "SIGKILL"), ""),  # it takes along what it had not written
+        ("kill-helper", "was killed together with the helper", ("failed", None, None), ""),
     ],
 )
 def test_a_process_that_fails_is_named_and_the_other_is_kept(
@@ -139,15 +139,8 @@ def test_a_process_that_fails_is_named_and_the_other_is_kept(
     assert finding["process"] == "proc_1_gpu_0"
     assert how in finding["message"]
     assert f"{script} {mode}" in finding["message"]
-    if mode != "kill":  # a killed process takes along what it had not written out yet
-        assert words in finding["message"]
+    assert words in finding["message"]
     assert how in done.stdout + done.stderr
-
-
-def test_a_killed_helper_costs_its_own_process_only(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert launch("-np", 2, "--tracer", "none", "-o", out, script, "kill-helper").returncode == 1
-    assert [end for end, _, _ in ended(out)] == ["ok", "failed"]
     assert processes_naming(str(tmp_path)) == []
 
 
@@ -269,19 +262,6 @@ def test_a_program_runs_as_it_is(tmp_path: Path) -> None:
     done = launch("--tracer", "none", "-o", out, "echo", "-n", "a b", "--", "c")
     assert done.returncode == 0, done.stderr
     assert (out / "proc_0_gpu_0" / "stdout.log").read_text() == "a b -- c"
-
-
-def test_output_is_mirrored_on_request(script: Path, tmp_path: Path) -> None:
-    done = launch("-np", 2, "--show-output", "--tracer", "none", "-o", tmp_path / "out", script)
-    assert "proc_0_gpu_0 | hello from 0" in done.stderr.splitlines()
-    assert "proc_1_gpu_0 | hello from 1" in done.stderr.splitlines()
-
-
-def test_no_descriptor_of_the_launcher_reaches_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "fds.py"
-    script.write_text("import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1])")
-    assert launch("--tracer", "none", "-o", tmp_path / "out", script).returncode == 0
-    assert (tmp_path / "out" / "proc_0_gpu_0" / "stdout.log").read_text() == "[0, 1, 2]\n"
 
 
 SECRETS = [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,22 +11,12 @@ from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
 from perfharness.testing.nvml_record import device
 from perfharness.testing.replayed_nvml import replay_environment
+from tests.integration.launches import CHECKOUT, perfharness
 
 pytest.importorskip("altair")
 
-ROOT = Path(__file__).resolve().parents[2]
-TOY = ROOT / "samples" / "toy_pipeline.py"
+TOY = CHECKOUT / "samples" / "toy_pipeline.py"
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def perfharness(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfharness", *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_a_run_is_drawn_again_and_a_later_run_takes_its_pictures_away(tmp_path: Path) -> None:

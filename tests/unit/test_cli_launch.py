@@ -81,15 +81,12 @@ def test_what_follows_the_script_is_the_scripts_own(script: str, capsys: pytest.
     assert printed.rstrip().endswith(" ".join([script, *own]))
 
 
-def test_gpus_of_a_machine_without_any_are_refused(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "-ng 2 -go 0: no GPU can be used here (no driver)" in refused(capsys, "-ng", "2", "--tracer=none", script)
-    told = refused(capsys, "--gpus", "0,GPU-a", "-go", "1", "--tracer=none", script)
-    assert "-ng and -go cannot choose them by number as well" in told
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["-ng", "2", "pipeline.py"], "-ng 2 -go 0: no GPU can be used here (no driver)"),
+        (["--gpus", "0,GPU-a", "-go", "1", "pipeline.py"], "-ng and -go cannot choose them by number as well"),
+        (["--nsys", "/bin/echo", "pipeline.py"], "/bin/echo is no Nsight Systems"),
         (["-np", "two", "pipeline.py"], "'-np' / '--num-processes'"),
         (["-np", "0", "pipeline.py"], "-np 0: at least one process per GPU is needed"),
         (["--tracer", "magic", "pipeline.py"], "--tracer"),
@@ -124,18 +121,11 @@ def test_an_output_folder_that_cannot_be_made(script: str, capsys: pytest.Captur
     assert "cannot be" in told
 
 
-def test_a_nsys_that_is_no_nsys(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "/bin/echo is no Nsight Systems" in refused(capsys, "--nsys", "/bin/echo", script)
-
-
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("perfharness ")
     assert run([]) == 0
-    assert all(verb in capsys.readouterr().out for verb in ("launch",))
-    for verb in ("launch", "analyze", "ranges", "doctor"):
-        assert run([verb, "--help"]) == 0
-        assert f"Usage: perfharness {verb}" in capsys.readouterr().out
+    assert "launch" in capsys.readouterr().out
 
 
 def test_an_error_on_purpose_is_told_without_a_traceback(

@@ -52,79 +52,73 @@ def test_pairs(nsys: NsysInstall, nvtx: str | None, expected: Pair) -> None:
     assert pair(nsys, nvtx) is expected
 
 
-def test_auto_takes_nsys_that_hears_the_nvtx_and_says_where_from() -> None:
-    decision = decide(OLD)
-    assert (decision.record.kind, decision.record.path) == ("nsys", "/old/nsys")
-    assert "from PATH" in (decision.record.reason or "")
-    assert decision.findings == ()
+ALONE = replace(OLD_NVTX, has_perfharness=False)
+NAME = "caf\udce9.py"  # a byte 0xE9, as Python has it in a name
 
 
-def test_auto_passes_over_a_deaf_nsys_with_the_reason() -> None:
-    decision = decide(OLD, interpreter=NEW_NVTX)
-    assert decision.record.kind == "embedded"
-    assert decision.record.reason == "nsys 2023.4.4 records no range of nvtx 0.2.17 (newer than 0.2.11)"
+@pytest.mark.parametrize(
+    ("installs", "given", "kind", "reason", "codes"),
+    [
+        ([OLD], {}, "nsys", "from PATH", []),
+        ([BROKEN, OLD], {}, "nsys", "newest one that works", []),
+        ([NEW, OLD], {"cuda": (13, 0)}, "nsys", "", []),
+        # a program does not care about the nvtx of Python
+        ([OLD], {"interpreter": NEW_NVTX, "script": "ffmpeg"}, "nsys", "", []),
+        ([OLD], {"interpreter": NEW_NVTX}, "embedded", "nsys 2023.4.4 records no range of nvtx 0.2.17 (newer than", []),
+        ([OLD], {"cuda": (13, 0)}, "embedded", "knows CUDA up to 12.4 but the driver runs CUDA 13.0", []),
+        ([], {}, "embedded", "no nsys was found", []),
+        ([BROKEN], {}, "embedded", "/broken/nsys has no importer", []),
+        ([OLD], {"script": NAME}, "embedded", "no UTF-8", []),
+        ([OLD], {"script_arguments": (NAME,)}, "embedded", "no UTF-8", []),
+        ([], {"script": "ffmpeg"}, "none", "no nsys was found", ["untraced"]),
+        ([NEW], {"tracer": "none"}, "none", "asked for", []),
+        (
+            [OLD],
+            {"interpreter": NEW_NVTX, "cuda": (13, 0), "tracer": "nsys"},
+            "nsys",
+            "asked for",
+            ["nvtx-too-new-for-nsys", "nsys-too-old-for-driver"],
+        ),
+    ],
+)
+def test_which_tracer_and_why(
+    installs: list[NsysInstall], given: dict[str, Any], kind: str, reason: str, codes: list[str]
+) -> None:
+    decision = decide(*installs, **given)
+    assert decision.problem is None
+    assert decision.record.kind == kind
+    assert reason in (decision.record.reason or "")
+    assert [finding.code for finding in decision.findings] == codes
+    if kind == "nsys":
+        assert decision.nsys == next(install for install in installs if install.usable)
 
 
-def test_auto_passes_over_an_nsys_too_old_for_the_driver() -> None:
-    decision = decide(OLD, cuda=(13, 0))
-    assert decision.record.kind == "embedded"
-    assert "knows CUDA up to 12.4 but the driver runs CUDA 13.0" in (decision.record.reason or "")
-    assert decide(NEW, OLD, cuda=(13, 0)).nsys == NEW
+def test_findings_of_a_tracer_that_is_not_good() -> None:
+    (untraced,) = decide(script="ffmpeg").findings
+    assert untraced.severity is Severity.ERROR
+    assert "pip install nvtx==0.2.11" in decide(OLD, interpreter=NEW_NVTX, tracer="nsys").findings[0].hint
 
 
-def test_auto_takes_the_second_where_the_first_cannot() -> None:
-    assert decide(BROKEN, OLD).nsys == OLD
-
-
-def test_auto_without_nsys_says_so() -> None:
-    assert decide().record.reason == "no nsys was found"
-    assert decide(BROKEN).record.reason == "/broken/nsys has no importer"
-
-
-def test_auto_runs_a_program_untraced_but_not_in_silence() -> None:
-    decision = decide(script="ffmpeg")
-    assert decision.record.kind == "none"
-    assert [(finding.code, finding.severity) for finding in decision.findings] == [("untraced", Severity.ERROR)]
-
-
-def test_a_program_does_not_care_about_the_nvtx_of_python() -> None:
-    assert decide(OLD, interpreter=NEW_NVTX, script="ffmpeg").record.kind == "nsys"
-
-
-def test_asked_for_by_name_a_deaf_nsys_runs_with_a_warning_and_a_hint() -> None:
-    decision = decide(OLD, interpreter=NEW_NVTX, cuda=(13, 0), tracer="nsys")
-    assert decision.record.kind == "nsys"
-    assert [finding.code for finding in decision.findings] == ["nvtx-too-new-for-nsys", "nsys-too-old-for-driver"]
-    assert "pip install nvtx==0.2.11" in decision.findings[0].hint
-
-
-def test_asked_for_by_name_without_one_is_a_missing_tool() -> None:
-    problem = decide(tracer="nsys").problem
-    assert isinstance(problem, ToolNotFoundError)
-    assert "doctor --install-nsys" in str(problem)
-    assert "has no importer" in str(decide(BROKEN, tracer="nsys").problem)
-
-
-def test_a_wrong_nsys_path_is_a_wrong_argument() -> None:
-    for tracer in ("auto", "nsys"):
-        problem = decide(BROKEN, tracer=tracer, nsys=BROKEN.path).problem
-        assert isinstance(problem, UsageError)
-        assert "--nsys /broken/nsys cannot be used: /broken/nsys has no importer" in str(problem)
-
-
-def test_embedded_needs_a_python_script_and_perfharness_in_its_interpreter() -> None:
-    assert isinstance(decide(script="ffmpeg", tracer="embedded").problem, UsageError)
-    alone = replace(OLD_NVTX, has_perfharness=False)
-    assert "cannot import perfharness" in str(decide(interpreter=alone).problem)
-
-
-def test_none_is_plain() -> None:
-    decision = decide(NEW, tracer="none")
-    assert (decision.record.kind, decision.nsys, decision.findings) == ("none", None, ())
-
-
-def test_a_command_line_that_is_no_utf_8_is_nothing_for_nsys() -> None:
-    name = "caf\udce9.py"  # a byte 0xE9, as Python has it in a name
-    assert decide(OLD, script=name).record.kind == "embedded"
-    assert decide(OLD, script_arguments=(name,)).record.kind == "embedded"
-    assert isinstance(decide(OLD, script=name, tracer="nsys").problem, UsageError)
+@pytest.mark.parametrize(
+    ("installs", "given", "kind", "words"),
+    [
+        ([], {"tracer": "nsys"}, ToolNotFoundError, "doctor --install-nsys"),
+        ([BROKEN], {"tracer": "nsys"}, ToolNotFoundError, "has no importer"),
+        ([OLD], {"tracer": "nsys", "script": NAME}, UsageError, "no UTF-8"),
+        ([], {"tracer": "embedded", "script": "ffmpeg"}, UsageError, "Python scripts only"),
+        ([], {"interpreter": ALONE}, UsageError, "cannot import perfharness"),
+        *(
+            (
+                [BROKEN],
+                {"tracer": tracer, "nsys": BROKEN.path},
+                UsageError,
+                "--nsys /broken/nsys cannot be used: /broken/nsys has no importer",
+            )
+            for tracer in ("auto", "nsys")
+        ),
+    ],
+)
+def test_what_is_refused(installs: list[NsysInstall], given: dict[str, Any], kind: type[Exception], words: str) -> None:
+    problem = decide(*installs, **given).problem
+    assert isinstance(problem, kind)
+    assert words in str(problem)
