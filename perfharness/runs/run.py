@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -12,12 +12,15 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.model.trace import (
     ApiCalls,
     GpuOperations,
@@ -28,6 +31,7 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
+from perfharness.runs.clocks import machine_clock
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import journals_of
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
@@ -35,6 +39,7 @@ from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.columns import constant, unix_times
 from perfharness.runs.tables.operations import copy_rows, graph_rows, kernel_rows, memset_rows
 from perfharness.runs.tables.ranges import range_rows
+from perfharness.telemetry.store import read_sample_log
 from perfharness.trace import open_trace
 
 T = TypeVar("T")
@@ -299,3 +304,34 @@ def _read_tree(path: Path) -> Tree | None:
     except (OSError, ValueError, RecursionError) as error:
         raise ResultError(f"{path} cannot be read ({error}); write it again with `perfharness analyze`.") from error
     return tree
+
+
+@dataclass(frozen=True)
+class SampledRun:
+    """A run's telemetry and what its processes were doing meanwhile, for pictures.
+
+    `activities` has the folder names of the processes as its keys; those without a readable trace are missing.
+    """
+
+    title: str
+    log: SampleLog
+    activities: dict[str, ProcessActivity] = field(default_factory=dict)
+
+
+def read_telemetry(folder: Path) -> SampledRun:
+    """Of a run folder. Raises `ResultError` where there is no telemetry, or no manifest."""
+    log = read_sample_log(folder / TELEMETRY_NAME)
+    run = open_run(folder)
+    if run.manifest is None:
+        raise ResultError(f"{folder} holds no manifest, so it is not known which process ran on which GPU")
+    clock = machine_clock(run.manifest)
+    activities = {}
+    for process in run.processes:
+        if process.problem() is None and (analysis := process.analysis) is not None:
+            tied = tie_trace_clock(analysis.trace, clock)
+            if tied is not None:
+                found = process_activity(analysis.stages, analysis.stage_times, tied)
+                if found is not None:
+                    activities[process.name] = found
+        process.release()
+    return SampledRun(f"{Path(run.manifest.script).name}  {run.manifest.created}", log, activities)

@@ -50,10 +50,6 @@ def found(root: Path, environ: dict[str, str] | None = None) -> list[Path]:
     return [install.path for install in find_nsys(None, {"PATH": "", **(environ or {})}, root=root, project=root)]
 
 
-def test_nothing_anywhere(nowhere: Path) -> None:
-    assert found(nowhere) == []
-
-
 def test_what_an_nsys_can_do_is_asked(tmp_path: Path) -> None:
     nsys = make_whole(tmp_path)
     (nsys.parent / "libcupti.so.11.8").touch()
@@ -79,6 +75,7 @@ def test_what_an_nsys_can_do_is_asked(tmp_path: Path) -> None:
     ],
 )
 def test_places(nowhere: Path, place: str) -> None:
+    assert found(nowhere) == []
     nsys = make_whole(nowhere / place)
     assert found(nowhere) == [nsys]
 
@@ -103,34 +100,28 @@ def test_a_usable_one_comes_before_a_newer_broken_one(nowhere: Path) -> None:
     broken = make_nsys(nowhere / "opt/nvidia/nsight-systems/2025.1.1", "2025.1.1.1-1v0")
     whole = make_whole(nowhere / "opt/nvidia/nsight-systems/2023.4.4", "2023.4.4.54-1v0")
     assert found(nowhere) == [whole, broken]
+    (problem,) = probe(broken, "here").problems
+    assert "has no importer (QdstrmImporter)" in problem
 
 
-def test_inside_nsight_compute_the_importer_lies_apart(nowhere: Path) -> None:
+def test_inside_nsight_compute_the_importer_lies_apart_and_a_wrapper_script_is_taken_at_its_word(
+    nowhere: Path,
+) -> None:
     host = nowhere / "opt/nvidia/nsight-compute/2025.3.1/host"
-    nsys = make_nsys(host, "2025.3.1.1-1v0")
+    inside = make_nsys(host, "2025.3.1.1-1v0")
     importer = make_importer(host / "linux-desktop-glibc_2_11_3-x64")
-    (install,) = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
-    assert (install.path, install.importer, install.finds_importer) == (nsys, importer, False)
-    assert install.usable
-    assert install.source == "inside Nsight Compute"
-
-
-def test_a_wrapper_script_is_taken_at_its_word(nowhere: Path) -> None:
-    nsys = make_nsys(nowhere / "usr/local/cuda-12.4/bin", target=False)
-    (install,) = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
-    assert (install.path, install.importer, install.usable) == (nsys, None, True)
+    wrapper = make_nsys(nowhere / "usr/local/cuda-12.4/bin", target=False)
+    installs = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
+    assert [(one.path, one.importer, one.finds_importer, one.usable, one.source) for one in installs] == [
+        (inside, importer, False, True, "inside Nsight Compute"),
+        (wrapper, None, False, True, "a CUDA toolkit"),
+    ]
 
 
 def test_asked_for_only_that_one_is_looked_at(nowhere: Path) -> None:
     make_whole(nowhere / ".nsys")
     asked = make_whole(nowhere / "mine")
     assert [install.path for install in find_nsys(asked, {"PATH": ""}, root=nowhere, project=nowhere)] == [asked]
-
-
-def test_no_importer(tmp_path: Path) -> None:
-    nsys = make_nsys(tmp_path)
-    (problem,) = probe(nsys, "here").problems
-    assert "has no importer (QdstrmImporter)" in problem
 
 
 def test_an_importer_that_lacks_a_library_is_named_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from perfharness.errors import ToolNotFoundError
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.render.charts.drawing import Picture, draw, require_charts
 from perfharness.render.charts.telemetry import HEIGHT, WIDTH, telemetry_pictures
-from perfharness.runs.activity import RunTelemetry
+from perfharness.runs.run import SampledRun
 from perfharness.testing.sample_builder import MS, SampleBuilder
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
@@ -60,7 +60,7 @@ def activity(batches: int) -> ProcessActivity:
 
 
 def pictures(log: SampleLog, activities: dict[str, ProcessActivity] | None = None) -> dict[str, Picture]:
-    found = telemetry_pictures(RunTelemetry("a $run_with^marks$", log, activities or {}))
+    found = telemetry_pictures(SampledRun("a $run_with^marks$", log, activities or {}))
     return {picture.name: picture for picture in found}
 
 

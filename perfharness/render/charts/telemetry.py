@@ -43,7 +43,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.runs.activity import RunTelemetry, read_telemetry
+from perfharness.runs.run import SampledRun, read_telemetry
 
 PAGE = "telemetry"
 WIDTH, HEIGHT = 900, 105
@@ -93,7 +93,7 @@ def draw_run(folder: Path) -> list[Path]:
     return draw(telemetry_pictures(read_telemetry(folder)), folder, PAGE)
 
 
-def telemetry_pictures(run: RunTelemetry) -> list[Picture]:
+def telemetry_pictures(run: SampledRun) -> list[Picture]:
     """One picture per whole GPU, one of the host."""
     log, activities, title = run.log, run.activities, run.title
     on_gpu = {record.name: record.gpu_uuid for record in log.subjects("process") if record.name is not None}
