@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis.kernel_names import kind_of_name
-from perfharness.analysis.diagnosis.kernels import LIMITERS, find_residency
+from perfharness.analysis.diagnosis.kernels import LIMITERS, find_residency, kind_of_name
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice

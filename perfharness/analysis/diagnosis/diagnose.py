@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.events import NS_PER_MS, stage_events
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_side import host_work
@@ -15,17 +14,16 @@ from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Wi
 from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, MISSING_OS, cannot_tell, judge
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
+    NS_PER_MS,
     OtherProcesses,
     StageRows,
     Workload,
     build_workload,
-    on_gpus,
+    stage_events,
     stage_rows,
 )
 from perfharness.model.diagnosis import (
     Diagnosis,
-    GpuWork,
-    HostWork,
     StageCost,
     StageDiagnosis,
     StageVerdict,
@@ -132,39 +130,35 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
     if not stage.batches:
         verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
         return _without_figures(stage, verdict, "no batch is left without the warm-up")
-    events = stage_events(workload, stage.rows)
-    cpu_ms = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS
-    per_item = cpu_ms / stage.items if stage.items else None
-    problem = _gpu_problem(workload, stage)
+    events = stage_events(workload, stage)
+    items, problem = stage.items or None, _gpu_problem(workload, stage)
+    cpu_ms = events.wall / NS_PER_MS / stage.batches
+    per_item = events.wall / NS_PER_MS / items if items else None
     if problem is not None:
         verdict = cannot_tell([problem], "Run `perfharness doctor` to see what GPU tracing needs here.")
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
-        return replace(bare, cpu_ms=cpu_ms / stage.batches, cpu_ms_per_item=per_item)
-    own = events.own_line(workload)
-    workload = on_gpus(workload, events.gpus_used(workload))
-    gpu, host = gpu_work(workload, stage, events, own), host_work(workload, stage, events)
-    figures = stage_figures(workload, stage, events, own, _slow_start(workload, stage, loops), gpu.limits)
+        return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item)
+    gpu = gpu_work(events)
+    figures = stage_figures(events, _slow_start(workload, stage, loops), gpu.limits)
     return StageDiagnosis(
         path=stage.path,
         batches=stage.batches,
         items=stage.items,
-        cpu_ms=cpu_ms / stage.batches,
+        cpu_ms=cpu_ms,
         cpu_ms_per_item=per_item,
-        gpu_busy_ms_per_item=own.length / NS_PER_MS / stage.items if stage.items else None,
-        kernels_per_item=gpu.kernel_count * stage.batches / stage.items if stage.items else None,
+        gpu_busy_ms_per_item=events.own.length / NS_PER_MS / items if items else None,
+        kernels_per_item=gpu.kernel_count * stage.batches / items if items else None,
         gpu=gpu,
-        gpu_during=gpu_during(workload, stage, events),
-        host=host,
+        gpu_during=gpu_during(events),
+        host=host_work(events),
         verdict=judge(figures),
         cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
     )
 
 
 def _without_figures(stage: StageRows, verdict: StageVerdict, reason: str) -> StageDiagnosis:
-    gpu: GpuWork | None = None
-    host: HostWork | None = None
-    cost = StageCost(None, None, None, reason)
-    return StageDiagnosis(stage.path, stage.batches, stage.items, None, None, None, None, gpu, [], host, verdict, cost)
+    cost, numbers = StageCost(None, None, None, reason), (None, None, None, None)
+    return StageDiagnosis(stage.path, stage.batches, stage.items, *numbers, None, [], None, verdict, cost)
 
 
 def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:

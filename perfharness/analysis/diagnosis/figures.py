@@ -6,109 +6,83 @@ import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import stays_inside
-from perfharness.analysis.diagnosis.events import StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.gpu_side import host_memory
-from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage, waited_in_system
+from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
-from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.diagnosis.workload import StageEvents, Workload
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
 
 
-def stage_figures(
-    workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine, slow_start_ns: float, limits: GpuLimits
-) -> Figures:
+def stage_figures(events: StageEvents, slow_start_ns: float, limits: GpuLimits) -> Figures:
     """Everything that the rules read, nanoseconds."""
+    workload, call = events.workload, events.call
     calls, operations = workload.calls, workload.trace.operations
-    call = events.call
     own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(ACTIVITIES))
     blocking = call[calls.is_blocking[call]]
-    wall = float((events.end_ns - events.start_ns).sum())
-    busy = float(workload.busy.within(events.start_ns, events.end_ns).sum())
-    copies = events.operation[operations.kind[events.operation] == GpuOperationKind.MEMCPY]
+    copies = events.of_kind(GpuOperationKind.MEMCPY)
     copies = copies[~stays_inside(workload.details, copies)]
-    copy_only = _without_concurrent_kernel(workload, copies)
-    for_stages, waits_most = _for_other_stages(workload, events, own, blocking)
-    outside = wall - float(own_time.sum())
-    blocked = waited_in_system(workload, stage)
+    start, end = operations.start_ns[copies], operations.end_ns[copies]
+    copy_only = end - start - workload.compute.within(start, end)
+    for_stages, waits_most = _for_other_stages(events, blocking)
+    outside = events.wall - float(own_time.sum())
     return Figures(
-        wall=wall,
-        span=_span(workload, stage, events),
-        gpu_busy=float(own.length),
-        copy_only=min(float(copy_only.sum()), float(own.length)),
+        wall=events.wall,
+        span=_span(events),
+        gpu_busy=float(events.own.length),
+        copy_only=min(float(copy_only.sum()), float(events.own.length)),
         pageable=float(copy_only[_is_pageable(workload, copies)].sum()),
-        gpu_idle=wall - busy,
+        gpu_idle=events.wall - float(workload.busy.within(events.start_ns, events.end_ns).sum()),
         blocking=float(calls.own_ns[blocking].sum()) + _read_back(workload, call),
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
-        blocking_calls=len(blocking) / stage.batches,
-        read_backs=float(calls.to_host[call].sum()) / stage.batches,
+        blocking_calls=len(blocking) / events.stage.batches,
+        read_backs=float(calls.to_host[call].sum()) / events.stage.batches,
         allocate=float(own_time[ACTIVITIES.index(HostActivity.ALLOCATE)]),
         outside=outside,
-        blocked=blocked,
-        other_thread=_other_thread(workload, stage, wall, outside, blocked),
-        launch_path=_launch_path(workload, events),
+        blocked=events.blocked,
+        other_thread=_other_thread(events, outside),
+        launch_path=_launch_path(events),
         launches=len(events.launch),
         operation_time=float((operations.end_ns - operations.start_ns)[events.operation].sum()),
         for_stages=for_stages,
         other_stage=waits_most,
-        shared=_shared(workload, events.operation, blocking),
+        shared=_shared(events, blocking),
         loading=float(own_time[ACTIVITIES.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         api_is_complete=workload.api_is_complete,
         limits=limits,
-        gpu_shares=_gpu_shares(workload, events),
+        gpu_shares=_gpu_shares(events),
         uses_gpu=bool(len(workload.trace.api) or len(workload.trace.operations)),
     )
 
 
-def _other_thread(
-    workload: Workload, stage: StageRows, wall: float, outside: float, blocked: dict[OsWaitKind, int] | None
-) -> OtherThread | None:
+def _other_thread(events: StageEvents, outside: float) -> OtherThread | None:
     """The stage of another thread that the stage's threads wait for, searched only where a verdict may rest on it."""
-    stages, paths = workload.stages, workload.paths
+    workload, rows, blocked = events.workload, events.stage.rows, events.blocked
+    stages, paths, keys = workload.stages, workload.paths, workload.stages.paths.keys
     if workload.host_waits is not None and blocked is not None:
-        if blocked[OsWaitKind.LOCK] < WAITING_SHARE * wall:
+        if blocked[OsWaitKind.LOCK] < WAITING_SHARE * events.wall:
             return None
-        found = find_concurrent_stage(stages, paths, workload.host_waits, stage.rows)
-        return None if found is None else OtherThread(_last_name(workload, found.path), found.share, None)
-    if outside < CPU_BOUND_SHARE * wall:
-        return None
-    handover = find_handover(stages, paths, stage.rows)
-    return (
-        None
-        if handover is None
-        else OtherThread(_last_name(workload, handover[0].path), handover[0].share, handover[1])
-    )
+        found = find_concurrent_stage(stages, paths, workload.host_waits, rows)
+        return None if found is None else OtherThread(keys[found.path], found.share, None)
+    handover = find_handover(stages, paths, rows) if outside >= CPU_BOUND_SHARE * events.wall else None
+    return None if handover is None else OtherThread(keys[handover[0].path], handover[0].share, handover[1])
 
 
-def _last_name(workload: Workload, path: int) -> str:
-    return workload.stages.paths.keys[path]
-
-
-def _gpu_shares(workload: Workload, events: StageEvents) -> dict[str, float]:
+def _gpu_shares(events: StageEvents) -> dict[str, float]:
     """How long each GPU was at work on the stage, ns; empty where the trace has only one."""
-    if len(workload.gpus) < 2:
+    if len(events.workload.gpus) < 2:
         return {}
-    operations, gpus = workload.trace.operations, workload.gpus
-    shares = {}
-    for position in events.gpus_used(workload):
-        own = events.operation[gpus.of[events.operation] == position]
-        shares[f"GPU {position}"] = float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
-    return shares
+    return {f"GPU {position}": float(events.own_line(position).length) for position in events.gpus_used}
 
 
-def _span(workload: Workload, stage: StageRows, events: StageEvents) -> float:
+def _span(events: StageEvents) -> float:
     """From each range's start to the later of its end and the end of its last operation."""
-    projection, at = workload.table.projection, workload.stages.index[stage.rows]
+    projection, at = events.workload.table.projection, events.workload.stages.index[events.stage.rows]
     gpu_end = np.where(projection.operation_count[at] > 0, projection.end_ns[at], events.end_ns)
     return float((np.maximum(events.end_ns, gpu_end) - events.start_ns).sum())
-
-
-def _without_concurrent_kernel(workload: Workload, copies: Int64) -> Int64:
-    start, end = workload.trace.operations.start_ns[copies], workload.trace.operations.end_ns[copies]
-    return np.asarray(end - start - workload.compute.within(start, end), dtype=np.int64)
 
 
 def _is_pageable(workload: Workload, copies: Int64) -> np.typing.NDArray[np.bool_]:
@@ -127,9 +101,9 @@ def _read_back(workload: Workload, call: Int64) -> float:
     return float(calls.own_ns[call[is_pair & calls.to_host[call]]].sum())
 
 
-def _launch_path(workload: Workload, events: StageEvents) -> float:
+def _launch_path(events: StageEvents) -> float:
     """Time in launching calls, and between launches of one range that follow each other closely without a wait."""
-    calls = workload.calls
+    calls = events.workload.calls
     is_launch = (calls.kind[events.call] == ACTIVITIES.index(HostActivity.LAUNCH)) & calls.starts_work[events.call]
     call, group = events.call[is_launch], events.call_of[is_launch]
     if not len(call):
@@ -141,11 +115,9 @@ def _launch_path(workload: Workload, events: StageEvents) -> float:
     return float(np.where(close, following, calls.own_ns[call]).sum())
 
 
-def _for_other_stages(
-    workload: Workload, events: StageEvents, own: BusyLine, blocking: Int64
-) -> tuple[float, str | None]:
+def _for_other_stages(events: StageEvents, blocking: Int64) -> tuple[float, str | None]:
     """Time of waits, or of queueing, while the GPU worked on what other stages started; and one such stage."""
-    calls = workload.calls
+    workload, calls, own = events.workload, events.workload.calls, events.own
     start, end = calls.start_ns[blocking], calls.end_ns[blocking]
     waits = workload.busy.within(start, end) - own.within(start, end)
     launch = events.launch[np.r_[True, events.launch_of[1:] != events.launch_of[:-1]][: len(events.launch)]]
@@ -160,9 +132,9 @@ def _for_other_stages(
     return float(max(waits.sum(), queued.sum())), whose
 
 
-def _shared(workload: Workload, operation: Int64, blocking: Int64) -> float | None:
+def _shared(events: StageEvents, blocking: Int64) -> float | None:
     """Own GPU time concurrent with other processes' work, and waits with an idle GPU of ours while theirs was busy."""
-    others, shared = workload.others.busy, shared_with_others(workload, operation)
+    workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
     if others is None or shared is None:
         return None
     start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]

@@ -6,12 +6,10 @@ import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import TO_HOST
-from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents, shared_with_others
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
-from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.analysis.grouping import group_rows
-from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
@@ -20,85 +18,74 @@ TOP_KERNELS = 5
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
-def gpu_work(workload: Workload, stage: StageRows, events: StageEvents, own: BusyLine) -> GpuWork:
+def gpu_work(events: StageEvents) -> GpuWork:
     """The operations that the stage started, per batch."""
+    workload, at = events.workload, events.operation
     operations = workload.trace.operations
-    per_batch = 1.0 / stage.batches
-    at = events.operation
-    duration = operations.end_ns[at] - operations.start_ns[at]
-    kind = operations.kind[at]
-    time = np.bincount(kind, weights=duration, minlength=len(GpuOperationKind)) / NS_PER_MS * per_batch
-    count = np.bincount(kind, minlength=len(GpuOperationKind)) * per_batch
-    total = float(duration.sum()) / NS_PER_MS * per_batch
-    projection, rows = workload.table.projection, workload.stages.index[stage.rows]
+    duration, kind = operations.end_ns[at] - operations.start_ns[at], operations.kind[at]
+    time = np.bincount(kind, weights=duration, minlength=len(GpuOperationKind)) / NS_PER_MS * events.per_batch
+    count = np.bincount(kind, minlength=len(GpuOperationKind)) * events.per_batch
+    total, busy = events.ms(duration.sum()), events.ms(events.own.length)
+    projection, rows = workload.table.projection, workload.stages.index[events.stage.rows]
     has_work = projection.operation_count[rows] > 0
-    projected = (projection.end_ns[rows] - projection.start_ns[rows])[has_work].sum()
-    busy = own.length / NS_PER_MS * per_batch
-    copies = at[kind == GpuOperationKind.MEMCPY]
-    with_compute = workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
-    shared = shared_with_others(workload, at)
+    copies = events.of_kind(GpuOperationKind.MEMCPY)
+    memset_bytes = workload.details.bytes[events.of_kind(GpuOperationKind.MEMSET)]
+    shared = events.shared_ns
     return GpuWork(
         kernel_count=float(count[GpuOperationKind.KERNEL]),
         kernel_time_ms=float(time[GpuOperationKind.KERNEL]),
         kernel_share=float(time[GpuOperationKind.KERNEL]) / total if total else None,
-        top_kernels=_top_kernels(workload, at[kind == GpuOperationKind.KERNEL], per_batch),
-        copies=_copies(workload, copies, per_batch),
+        top_kernels=_top_kernels(events),
+        copies=_copies(events, copies),
         memset_count=float(count[GpuOperationKind.MEMSET]),
         memset_time_ms=float(time[GpuOperationKind.MEMSET]),
-        memset_bytes=_total_bytes(workload.details.bytes[at[kind == GpuOperationKind.MEMSET]], per_batch),
+        memset_bytes=None if (memset_bytes < 0).any() else float(memset_bytes.sum()) * events.per_batch,
         graph_launch_count=float(count[GpuOperationKind.GRAPH]),
         graph_time_ms=float(time[GpuOperationKind.GRAPH]),
         busy_ms=busy,
-        projected_ms=float(projected) / NS_PER_MS * per_batch,
+        projected_ms=events.ms((projection.end_ns[rows] - projection.start_ns[rows])[has_work].sum()),
         operation_time_ms=total,
         streams=int(np.count_nonzero(np.bincount(workload.gpus.stream_of[at]))),
         stream_overlap_ms=max(total - busy, 0.0),
-        copy_with_compute_ms=float(with_compute) / NS_PER_MS * per_batch,
-        shared_with_processes_ms=None if shared is None else shared / NS_PER_MS * per_batch,
-        limits=gpu_limits(workload, events, per_batch),
+        copy_with_compute_ms=events.ms(
+            workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
+        ),
+        shared_with_processes_ms=None if shared is None else events.ms(shared),
+        limits=gpu_limits(events),
     )
 
 
-def _total_bytes(sizes: Int64, per_batch: float) -> float | None:
-    return None if (sizes < 0).any() else float(sizes.sum()) * per_batch
-
-
-def _top_kernels(workload: Workload, at: Int64, per_batch: float) -> list[KernelGroup]:
-    if not len(at):
-        return []
-    operations, groups = workload.trace.operations, workload.kernels
+def _top_kernels(events: StageEvents) -> list[KernelGroup]:
+    workload, at = events.workload, events.of_kind(GpuOperationKind.KERNEL)
+    operations, details, groups = workload.trace.operations, workload.details, workload.kernels
     duration, group = operations.end_ns[at] - operations.start_ns[at], groups.of[at]
-    time, count = np.bincount(group, weights=duration), np.bincount(group)
-    whole = max(float(duration.sum()), 1.0)
-    top = [position for position in np.argsort(-time, kind="stable")[:TOP_KERNELS].tolist() if count[position]]
-    return [
-        _kernel_group(workload, position, int(count[position]), float(time[position]), whole, per_batch)
-        for position in top
-    ]
-
-
-def _kernel_group(
-    workload: Workload, position: int, count: int, time: float, whole: float, per_batch: float
-) -> KernelGroup:
-    details, groups, shape = workload.details, workload.kernels, workload.kernels.residency
-    example = int(groups.example[position])
-    name, limiter = int(details.name[example]), int(shape.limiter[position])
-    return KernelGroup(
-        name=workload.trace.names[name] if name >= 0 else "?",
-        gpu=int(workload.gpus.of[example]),
-        kind=KINDS_OF_KERNELS[groups.kind[position]],
-        grid=_shape(details.grid[example]),
-        block=_shape(details.block[example]),
-        registers=_known(int(details.registers[example])),
-        shared_bytes=_known(int(details.shared_bytes[example])),
-        waves=_number(float(shape.waves[position])),
-        occupancy=_number(float(shape.occupancy[position])),
-        limiter=LIMITERS[limiter] if limiter >= 0 else None,
-        count=count * per_batch,
-        time_ms=time / NS_PER_MS * per_batch,
-        mean_us=time / count / 1e3,
-        share=time / whole,
-    )
+    times, counts = np.bincount(group, weights=duration), np.bincount(group)
+    whole, shape = max(float(duration.sum()), 1.0), groups.residency
+    top = []
+    for position in np.argsort(-times, kind="stable")[:TOP_KERNELS].tolist():
+        if not counts[position]:
+            continue
+        example, limiter = int(groups.example[position]), int(shape.limiter[position])
+        name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
+        top.append(
+            KernelGroup(
+                name=workload.trace.names[name] if name >= 0 else "?",
+                gpu=int(workload.gpus.of[example]),
+                kind=KINDS_OF_KERNELS[groups.kind[position]],
+                grid=_shape(details.grid[example]),
+                block=_shape(details.block[example]),
+                registers=_known(int(details.registers[example])),
+                shared_bytes=_known(int(details.shared_bytes[example])),
+                waves=_number(float(shape.waves[position])),
+                occupancy=_number(float(shape.occupancy[position])),
+                limiter=LIMITERS[limiter] if limiter >= 0 else None,
+                count=count * events.per_batch,
+                time_ms=events.ms(time),
+                mean_us=time / count / 1e3,
+                share=time / whole,
+            )
+        )
+    return top
 
 
 def _known(value: int) -> int | None:
@@ -120,7 +107,8 @@ def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
     return np.where(side == MemoryKind.UNKNOWN, -1, side)
 
 
-def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
+def _copies(events: StageEvents, at: Int64) -> list[CopyGroup]:
+    workload, per_batch = events.workload, events.per_batch
     operations, details = workload.trace.operations, workload.details
     duration = operations.end_ns[at] - operations.start_ns[at]
     memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
@@ -129,20 +117,19 @@ def _copies(workload: Workload, at: Int64, per_batch: float) -> list[CopyGroup]:
     found = []
     for position, first in enumerate(groups.first.tolist()):
         mine = groups.code == position
-        direction, host = int(details.copy_kind[at[first]]), int(memory[first])
-        size, time = details.bytes[at[mine]], float(duration[mine].sum())
-        known = bool((size >= 0).all())
+        host, size, time = int(memory[first]), details.bytes[at[mine]], float(duration[mine].sum())
+        moved = float(size.sum()) if (size >= 0).all() else None
         found.append(
             CopyGroup(
-                direction=_label(CopyKind, direction),
+                direction=_label(CopyKind, int(details.copy_kind[at[first]])),
                 gpu=int(gpu[first]),
                 source_gpu=_known(int(source[first])),
                 target_gpu=_known(int(target[first])),
                 host_memory=_label(MemoryKind, host) if host >= 0 else None,
                 count=float(mine.sum()) * per_batch,
-                bytes=float(size.sum()) * per_batch if known else None,
-                time_ms=time / NS_PER_MS * per_batch,
-                gb_per_s=float(size.sum()) / time if known and time else None,
+                bytes=None if moved is None else moved * per_batch,
+                time_ms=events.ms(time),
+                gb_per_s=moved / time if moved is not None and time else None,
             )
         )
     return sorted(found, key=lambda copy: -copy.time_ms)
@@ -169,43 +156,32 @@ def _label(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
         return "unknown"
 
 
-def gpu_during(workload: Workload, stage: StageRows, events: StageEvents) -> list[GpuDuringStage]:
+def gpu_during(events: StageEvents) -> list[GpuDuringStage]:
     """Each GPU that the stage uses while the host was in the stage, and what the host did while that GPU was idle."""
-    return [_during(workload, stage, events, position) for position in events.gpus_used(workload)] or [
-        _during(workload, stage, events, None)
-    ]
+    return [_during(events, position) for position in events.gpus_used or (None,)]
 
 
-def _during(workload: Workload, stage: StageRows, events: StageEvents, position: int | None) -> GpuDuringStage:
-    per_batch = 1.0 / stage.batches
-    wall = float((events.end_ns - events.start_ns).sum())
-    line = workload.busy if position is None else workload.busy_of[position]
+def _during(events: StageEvents, gpu: int | None) -> GpuDuringStage:
+    workload = events.workload
+    line = workload.busy if gpu is None else workload.busy_of[gpu]
     busy = float(line.within(events.start_ns, events.end_ns).sum())
     gaps = line.gaps_within(events.start_ns, events.end_ns)
     calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.with_busy(line)
     idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
-    meanwhile: dict[str, float | None] = {
-        kind.value: float(idle[at]) / NS_PER_MS * per_batch for at, kind in enumerate(ACTIVITIES)
-    }
-    meanwhile[HostActivity.OUTSIDE.value] = max(wall - busy - float(idle.sum()), 0.0) / NS_PER_MS * per_batch
+    meanwhile: dict[str, float | None] = {kind.value: events.ms(idle[at]) for at, kind in enumerate(ACTIVITIES)}
+    meanwhile[HostActivity.OUTSIDE.value] = events.ms(max(events.wall - busy - float(idle.sum()), 0.0))
     if not workload.api_is_complete:
         meanwhile |= dict.fromkeys(NOT_RECORDED, None)
     return GpuDuringStage(
-        gpu=position,
-        busy_ms=busy / NS_PER_MS * per_batch,
-        own_busy_ms=_own_busy(workload, events, position) / NS_PER_MS * per_batch,
-        idle_ms=(wall - busy) / NS_PER_MS * per_batch,
-        gaps=len(gaps) * per_batch,
+        gpu=gpu,
+        busy_ms=events.ms(busy),
+        own_busy_ms=events.ms(events.own_line(gpu).length),
+        idle_ms=events.ms(events.wall - busy),
+        gaps=len(gaps) * events.per_batch,
         gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,
         longest_gap_ms=float(gaps.max()) / NS_PER_MS if len(gaps) else None,
         host_meanwhile_ms=meanwhile,
     )
-
-
-def _own_busy(workload: Workload, events: StageEvents, position: int | None) -> float:
-    operations = workload.trace.operations
-    own = events.operation if position is None else events.operation[workload.gpus.of[events.operation] == position]
-    return float(BusyLine(operations.start_ns[own], operations.end_ns[own]).length)
 
 
 NOT_RECORDED = (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
 from perfharness.analysis.diagnosis.gpu_side import NOT_RECORDED
-from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.model.diagnosis import HostActivity, HostWork, Wait
 from perfharness.model.trace import CopyKind, GpuOperationKind, OsWaitKind
 
@@ -16,71 +15,53 @@ CLOCK_SLACK_NS = 2_000
 """A wait returns after what it waited for; host and GPU clocks are matched to about this (CUPTI interpolates)."""
 
 
-def host_work(workload: Workload, stage: StageRows, events: StageEvents) -> HostWork:
+def host_work(events: StageEvents) -> HostWork:
     """Time in CUDA calls, outside of them, and in waiting; per batch."""
-    calls, per_batch = workload.calls, 1.0 / stage.batches
+    workload, calls = events.workload, events.workload.calls
     kind, own = calls.kind[events.call], calls.own_ns[events.call]
-    time = np.bincount(kind, weights=own, minlength=len(ACTIVITIES)) / NS_PER_MS * per_batch
-    count = np.bincount(kind, minlength=len(ACTIVITIES)) * per_batch
-    wall = float((events.end_ns - events.start_ns).sum()) / NS_PER_MS * per_batch
+    time = np.bincount(kind, weights=own, minlength=len(ACTIVITIES)) / NS_PER_MS * events.per_batch
+    count = np.bincount(kind, minlength=len(ACTIVITIES)) * events.per_batch
     activity: dict[str, float | None] = {kind.value: float(time[position]) for position, kind in enumerate(ACTIVITIES)}
     numbers: dict[str, float | None] = {kind.value: float(count[position]) for position, kind in enumerate(ACTIVITIES)}
-    activity[HostActivity.OUTSIDE.value] = max(wall - float(time.sum()), 0.0)
+    activity[HostActivity.OUTSIDE.value] = max(events.ms(events.wall) - float(time.sum()), 0.0)
     if not workload.api_is_complete:
         activity |= dict.fromkeys(NOT_RECORDED, None)
         numbers |= {name: None for name in NOT_RECORDED if name in numbers}
-    blocking = calls.is_blocking[events.call]
+    blocking, blocked = calls.is_blocking[events.call], events.blocked
     return HostWork(
         activity_ms=activity,
         calls=numbers,
-        blocking_calls=float(blocking.sum()) * per_batch,
-        blocking_ms=float(own[blocking].sum()) / NS_PER_MS * per_batch,
-        blocked_ms=_blocked(workload, stage),
+        blocking_calls=float(blocking.sum()) * events.per_batch,
+        blocking_ms=events.ms(own[blocking].sum()),
+        blocked_ms={kind.name.lower(): None if blocked is None else events.ms(blocked[kind]) for kind in OsWaitKind},
         launch_latency_us=float(np.median(workload.latency_ns[events.launch])) / 1e3 if len(events.launch) else None,
         queueing_us=float(workload.queued_ns[events.launch].mean()) / 1e3 if len(events.launch) else None,
-        longest_waits=_longest_waits(workload, stage, events),
+        longest_waits=_longest_waits(events),
     )
 
 
-def _blocked(workload: Workload, stage: StageRows) -> dict[str, float | None]:
-    waited = waited_in_system(workload, stage)
-    return {
-        kind.name.lower(): None if waited is None else waited[kind] / NS_PER_MS / stage.batches for kind in OsWaitKind
-    }
-
-
-def waited_in_system(workload: Workload, stage: StageRows) -> dict[OsWaitKind, int] | None:
-    """Time that the stage's threads were blocked in the operating system outside of CUDA calls, ns; None: not known."""
-    if workload.host_waits is None:
-        return None
-    stages, rows = workload.stages, stage.rows
-    return workload.host_waits.within(stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows])
-
-
-def _longest_waits(workload: Workload, stage: StageRows, events: StageEvents) -> list[Wait]:
-    calls = workload.calls
+def _longest_waits(events: StageEvents) -> list[Wait]:
+    workload, calls = events.workload, events.workload.calls
+    operations, api, names = workload.trace.operations, workload.trace.api, workload.trace.names
     positions = np.flatnonzero(calls.is_blocking[events.call])
     length = (calls.end_ns - calls.start_ns)[events.call[positions]]
-    top = positions[np.argsort(-length, kind="stable")[:LONGEST_WAITS]]
-    return [_wait(workload, stage, int(events.call[position]), int(events.call_of[position])) for position in top]
-
-
-def _wait(workload: Workload, stage: StageRows, call: int, occurrence: int) -> Wait:
-    calls, operations, names = workload.calls, workload.trace.operations, workload.trace.names
-    row = int(stage.rows[occurrence])
-    batch = int(workload.stage_times.batch[row])
-    awaited = awaited_operation(workload, call)
-    name = int(workload.trace.api.name[calls.index[call]])
-    return Wait(
-        call=names[name] if name >= 0 else "?",
-        time_ms=float(calls.end_ns[call] - calls.start_ns[call]) / NS_PER_MS,
-        batch=int(workload.stages.batch_index[batch]) if batch >= 0 else None,
-        waited_for=None if awaited is None else operation_name(workload, awaited),
-        waited_for_stage=None if awaited is None else launching_stage(workload, awaited),
-        operation_ms=None
-        if awaited is None
-        else float(operations.end_ns[awaited] - operations.start_ns[awaited]) / NS_PER_MS,
-    )
+    waits = []
+    for position in positions[np.argsort(-length, kind="stable")[:LONGEST_WAITS]].tolist():
+        call = int(events.call[position])
+        batch = int(workload.stage_times.batch[events.stage.rows[events.call_of[position]]])
+        awaited, name = awaited_operation(workload, call), int(api.name[calls.index[call]])
+        took = None if awaited is None else operations.end_ns[awaited] - operations.start_ns[awaited]
+        waits.append(
+            Wait(
+                call=names[name] if name >= 0 else "?",
+                time_ms=float(calls.end_ns[call] - calls.start_ns[call]) / NS_PER_MS,
+                batch=int(workload.stages.batch_index[batch]) if batch >= 0 else None,
+                waited_for=None if awaited is None else operation_name(workload, awaited),
+                waited_for_stage=None if awaited is None else launching_stage(workload, awaited),
+                operation_ms=None if took is None else float(took) / NS_PER_MS,
+            )
+        )
+    return waits
 
 
 def awaited_operation(workload: Workload, call: int) -> int | None:

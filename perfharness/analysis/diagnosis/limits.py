@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.calls import stays_inside
-from perfharness.analysis.diagnosis.events import NS_PER_MS, StageEvents
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, KernelGroups
-from perfharness.analysis.diagnosis.workload import Workload
+from perfharness.analysis.diagnosis.workload import StageEvents, Workload
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind
 from perfharness.model.trace import GpuOperationKind, Int64
 
@@ -57,14 +56,9 @@ class _Parts:
         return self.by_name[KernelKind.TENSOR_CORE] + self.by_name[KernelKind.MATRIX]
 
 
-def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> GpuLimits:
-    """What limits the stage's own work on the GPU; times per batch.
-
-    Args:
-        workload: the trace.
-        events: the stage's own.
-        per_batch: 1 / batches.
-    """
+def gpu_limits(events: StageEvents) -> GpuLimits:
+    """What limits the stage's own work on the GPU; times per batch."""
+    workload, ms = events.workload, events.ms
     operations, groups = workload.trace.operations, workload.kernels
     at = _work(workload, events.operation)
     kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
@@ -90,18 +84,17 @@ def gpu_limits(workload: Workload, events: StageEvents, per_batch: float) -> Gpu
     )
     limit, basis = _judge(parts)
     shapes_known = not np.isnan(fill).any()
-    ms = per_batch / NS_PER_MS
     return GpuLimits(
         limit=limit,
         basis=basis,
-        work_ms=parts.work * ms,
-        by_name_ms={each.value: value * ms for each, value in by_name.items()},
-        underfilled_ms=parts.underfilled * ms if shapes_known else None,
-        short_ms=parts.short * ms,
-        tail_ms=parts.tail * ms if not np.isnan(waves).any() else None,
+        work_ms=ms(parts.work),
+        by_name_ms={each.value: ms(value) for each, value in by_name.items()},
+        underfilled_ms=ms(parts.underfilled) if shapes_known else None,
+        short_ms=ms(parts.short),
+        tail_ms=ms(parts.tail) if not np.isnan(waves).any() else None,
         moved_gb_per_s=moved / moving if moving else None,
         moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
-        at_peak_ms=None if near_peak is None else near_peak * ms,
+        at_peak_ms=None if near_peak is None else ms(near_peak),
         evidence=_evidence(parts, moved / moving if moving else 0.0),
         missing=_missing(limit, basis, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
     )

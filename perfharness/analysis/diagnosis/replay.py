@@ -13,8 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.events import NS_PER_MS
-from perfharness.analysis.diagnosis.workload import Workload
+from perfharness.analysis.diagnosis.workload import NS_PER_MS, Workload
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import StageCost
 from perfharness.model.trace import Bool, Int64

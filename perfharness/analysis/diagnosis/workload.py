@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
-from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
+from perfharness.analysis.timeline import BusyLine, ThreadOrder, expand, overlaps
 from perfharness.model.diagnosis import Path
-from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, Trace
+from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, OsWaitKind, Trace
+
+NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
@@ -167,3 +170,91 @@ def _in_order(paths: Int64, eligible: Bool) -> list[tuple[int, int]]:
     rows = np.flatnonzero(eligible)
     groups = group_rows(paths[rows])
     return [(int(paths[row]), int(row)) for row in rows[groups.first]]
+
+
+@dataclass(frozen=True)
+class StageEvents:
+    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders).
+
+    `launch_of` and `call_of`: the range that each belongs to. In `workload` only the GPUs that the stage uses are busy.
+    """
+
+    workload: Workload
+    stage: StageRows
+    start_ns: Int64
+    end_ns: Int64
+    launch: Int64
+    launch_of: Int64
+    call: Int64
+    call_of: Int64
+    operation: Int64
+
+    @cached_property
+    def wall(self) -> float:
+        """Host time, ns."""
+        return float((self.end_ns - self.start_ns).sum())
+
+    def ms(self, nanoseconds: float) -> float:
+        """As milliseconds a batch."""
+        return float(nanoseconds) / NS_PER_MS * self.per_batch
+
+    @property
+    def per_batch(self) -> float:
+        """Sums times this are means over the batches."""
+        return 1.0 / self.stage.batches
+
+    def of_kind(self, kind: GpuOperationKind) -> Int64:
+        """Those of the stage's operations."""
+        return np.compress(self.workload.trace.operations.kind[self.operation] == kind, self.operation)
+
+    @cached_property
+    def gpus_used(self) -> tuple[int, ...]:
+        """Indices of the GPUs that the stage's operations ran on; all of the trace's where it started none."""
+        gpus = self.workload.gpus
+        used = np.flatnonzero(np.bincount(gpus.of[self.operation], minlength=len(gpus)))
+        return tuple(used.tolist()) or tuple(range(len(gpus)))
+
+    def own_line(self, gpu: int | None = None) -> BusyLine:
+        """When the GPU (None: any) was at work on what the stage started."""
+        operations, own = self.workload.trace.operations, self.operation
+        own = own if gpu is None else own[self.workload.gpus.of[own] == gpu]
+        return BusyLine(operations.start_ns[own], operations.end_ns[own])
+
+    @cached_property
+    def own(self) -> BusyLine:
+        """When GPUs were at work on what the stage started."""
+        return self.own_line()
+
+    @cached_property
+    def shared_ns(self) -> float | None:
+        """How long its operations, united, ran while other processes were at work on their GPU; None: not known."""
+        others, gpus = self.workload.others, self.workload.gpus
+        if others.busy is None:
+            return None
+        own = self.own
+        if len(gpus) > 1 and others.count:
+            uuids = [device.uuid for device in gpus.facts]
+            if others.gpu_uuid is None or others.gpu_uuid not in uuids:
+                return None
+            own = self.own_line(uuids.index(others.gpu_uuid))
+        return float(others.busy.within(own.start, own.end).sum())
+
+    @cached_property
+    def blocked(self) -> dict[OsWaitKind, int] | None:
+        """Time that its threads were blocked in the operating system outside of CUDA calls, ns; None: not known."""
+        if self.workload.host_waits is None:
+            return None
+        return self.workload.host_waits.within(self.workload.stages.thread[self.stage.rows], self.start_ns, self.end_ns)
+
+
+def stage_events(workload: Workload, stage: StageRows) -> StageEvents:
+    """What lies in a stage's ranges. Ranges that ended on another thread have no calls."""
+    stages, rows = workload.stages, stage.rows
+    start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
+    reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, end)
+    launch, launch_of = expand(*workload.launch_lines.slices(thread, start, reach))
+    call, call_of = expand(*workload.calls.lines.slices(thread, start, reach))
+    launch = workload.launch_lines.order[launch] if len(launch) else launch
+    operation = workload.launches.operation[launch]
+    found = StageEvents(workload, stage, start, end, launch, launch_of, call, call_of, operation)
+    return replace(found, workload=on_gpus(workload, found.gpus_used))
