@@ -19,7 +19,7 @@ and 6, section 4.2.2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, log, sqrt
+from math import ceil, floor, sqrt
 
 import numpy as np
 
@@ -264,10 +264,9 @@ def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
     if count > EXACT_UP_TO:
         half = 1.96 * sqrt(count * quantile * (1 - quantile)) + 0.5
         return int(np.floor(count * quantile - half)) - 1, int(np.ceil(count * quantile + half))
-    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
-    k = np.arange(count + 1)
-    chances = factorials[-1] - factorials - factorials[::-1] + k * log(quantile) + (count - k) * log(1 - quantile)
-    below = np.cumsum(np.exp(chances))
+    from scipy.special import bdtr  # takes long to import
+
+    below = bdtr(np.arange(count + 1.0), count, quantile)
     # P(x[low] > q) = P(at most `low` values below q) must be 2.5 % at most; likewise above.
     low = int(np.searchsorted(below, 0.025, side="right")) - 1
     high = int(np.searchsorted(below, 0.975, side="left"))

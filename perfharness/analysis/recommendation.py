@@ -37,44 +37,6 @@ class Candidate:
     objectives: tuple[Estimate | None, ...]
 
 
-@dataclass(frozen=True)
-class Check:
-    """One constraint on one case; `value` is None where it was not measured."""
-
-    what: str
-    value: float | None
-    limit: float
-    unit: str
-    reason: str | None = None
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the case keeps to it."""
-        return self.value is not None and self.value <= self.limit
-
-    @property
-    def excess(self) -> float:
-        """How many times the limit; infinite for a limit of 0, or where it is not known."""
-        if self.value is None or self.limit <= 0:
-            return float("inf")
-        return self.value / self.limit
-
-    @property
-    def shown(self) -> str:
-        """The sentence of one that is not met."""
-        if self.value is None:
-            return f"{self.what} {NOT_MEASURED}{f' ({self.reason})' if self.reason else ''}"
-        value, limit = separable(self.value, self.limit)
-        unit = f" {self.unit}" if self.unit else ""
-        return f"{self.what} {value}{unit} > {limit}{unit}"
-
-    @property
-    def missed(self) -> MissedConstraint:
-        """The same in data, of one that is not met."""
-        reason = self.reason if self.value is None else None
-        return MissedConstraint(what=self.what, value=self.value, limit=self.limit, unit=self.unit, reason=reason)
-
-
 def separable(value: float, limit: float) -> tuple[str, str]:
     """Both in five digits, or in as many as show that they differ."""
     for digits in range(5, 17):
@@ -135,58 +97,72 @@ def _recommend(
     excluded, fitting, missed = [], [], []
     for result in results:
         base = baseline_of(result, results, baseline)
-        checks = list(checks_of(result, base, constraints))
         if (reason := _unfit(result)) is not None:
             excluded.append(Exclusion(case_id=result.case.case_id, reason=reason))
-        elif bad := [check for check in checks if not check.is_met]:
-            reason = "; ".join(check.shown for check in bad)
-            missed_ones = [check.missed for check in bad]
-            excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=missed_ones))
-            missed.append((max(check.excess for check in bad), result, reason))
+        elif bad := list(missed_constraints(result, base, constraints)):
+            reason = "; ".join(_sentence(one) for one in bad)
+            excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=bad))
+            missed.append((max(_excess(one) for one in bad), result, reason))
         else:
             fitting.append((result, base))
     if not fitting:
         return _none_fits(model, excluded, missed)
     candidates = _candidates(fitting, constraints)
     front = pareto_front(candidates)
-    on_front = [result for result, _ in fitting if result.case.case_id in front]
-    best = max(on_front, key=_speed)
-    ties = [result.case.case_id for result, _ in fitting if result is not best and _is_tie(result, best)]
+    best = max((result for result, _ in fitting if result.case.case_id in front), key=_speed)
+    speed = _speed_within(best)
+    ties = [one.case.case_id for one, _ in fitting if one is not best and overlap(_speed_within(one), speed)]
+    of = "that meet the constraints" if _limits(constraints) else "that were measured"
     why = [
-        _why_best(best, len(fitting), constraints),
+        f"most items per second of the {len(fitting)} cases {of}: {_shown(_speed(best))} items/s",
         *_uncertain(best, constraints),
         *_not_counted(candidates),
     ]
     return Recommendation(model=model, best=best.case.case_id, ties=ties, front=front, excluded=excluded, why=why)
 
 
-def checks_of(result: CaseResult, baseline: CaseResult | None, constraints: Constraints) -> Iterator[Check]:
-    """Each constraint that was set, against what was measured."""
-    limit = constraints.max_latency_ms
-    if limit is not None:
-        which = constraints.latency_percentile
-        latency = latency_of(result, which)
-        yield Check(f"{which} latency", _value(latency), limit, "ms", result.reasons.get("latency"))
-    if constraints.memory_limit_bytes is not None:
-        memory = memory_of(result)
-        scaled = None if memory is None else memory / 1e9
-        yield Check("memory", scaled, constraints.memory_limit_bytes / 1e9, "GB", result.reasons.get("memory"))
-    if constraints.max_accuracy_loss is not None:
-        metric = constraints.accuracy_metric
-        loss = accuracy_loss(result, baseline, metric, constraints.accuracy_direction)
-        name = f"loss of {metric}" if metric else "loss of cosine"
-        reason = result.reasons.get("accuracy")
-        if result.accuracy is not None:
-            reason = result.accuracy.reasons.get(metric or "cosine", reason)
-        yield Check(name, loss, constraints.max_accuracy_loss, "", reason)
-    if constraints.max_energy_per_item_j is not None:
-        energy = result.energy_per_item_j
-        reason = result.reasons.get("energy_per_item_j")
-        yield Check("energy per item", _value(energy), constraints.max_energy_per_item_j, "J", reason)
+def missed_constraints(
+    result: CaseResult, baseline: CaseResult | None, constraints: Constraints
+) -> Iterator[MissedConstraint]:
+    """Those of the constraints that were set which a case does not keep to, as far as it was measured."""
+    which, metric, reasons = constraints.latency_percentile, constraints.accuracy_metric, result.reasons
+    latency, most_ms = latency_of(result, which), constraints.max_latency_ms
+    memory, most_bytes = memory_of(result), constraints.memory_limit_bytes
+    loss = accuracy_loss(result, baseline, metric, constraints.accuracy_direction)
+    why = reasons.get("accuracy")
+    if result.accuracy is not None:
+        why = result.accuracy.reasons.get(metric or "cosine", why)
+    for what, value, limit, unit, reason in (
+        (f"{which} latency", _value(latency), most_ms, "ms", reasons.get("latency")),
+        ("memory", _billions(memory), _billions(most_bytes), "GB", reasons.get("memory")),
+        (f"loss of {metric or 'cosine'}", loss, constraints.max_accuracy_loss, "", why),
+        ("energy per item", _value(result.energy_per_item_j), constraints.max_energy_per_item_j, "J",
+         reasons.get("energy_per_item_j")),
+    ):  # fmt: skip
+        if limit is not None and (value is None or value > limit):
+            reason = reason if value is None else None
+            yield MissedConstraint(what=what, value=value, limit=limit, unit=unit, reason=reason)
+
+
+def _excess(missed: MissedConstraint) -> float:
+    """How many times the limit; infinite for a limit of 0, or where it is not known."""
+    return float("inf") if missed.value is None or missed.limit <= 0 else missed.value / missed.limit
+
+
+def _sentence(missed: MissedConstraint) -> str:
+    if missed.value is None:
+        return f"{missed.what} {NOT_MEASURED}{f' ({missed.reason})' if missed.reason else ''}"
+    value, limit = separable(missed.value, missed.limit)
+    unit = f" {missed.unit}" if missed.unit else ""
+    return f"{missed.what} {value}{unit} > {limit}{unit}"
 
 
 def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
+
+
+def _billions(size: float | None) -> float | None:
+    return None if size is None else size / 1e9
 
 
 def _unfit(result: CaseResult) -> str | None:
@@ -205,30 +181,19 @@ def _candidates(fitting: Sequence[tuple[CaseResult, CaseResult | None]], constra
     percentile = constraints.latency_percentile
     if any(latency_of(result, percentile) is None for result, _ in fitting):
         percentile = "p50"
-    return [_candidate(result, base, constraints, percentile) for result, base in fitting]
-
-
-def _candidate(
-    result: CaseResult, baseline: CaseResult | None, constraints: Constraints, percentile: LatencyPercentile
-) -> Candidate:
-    speed = _speed_within(result)
-    negated = Estimate(
-        value=-speed.value,
-        low=None if speed.high is None else -speed.high,
-        high=None if speed.low is None else -speed.low,
-    )
-    loss = accuracy_loss(result, baseline, constraints.accuracy_metric, constraints.accuracy_direction)
-    memory = memory_of(result)
-    return Candidate(
-        result.case.case_id,
-        (
-            negated,
-            _latency_within(result, percentile),
-            None if memory is None else Estimate.exact(memory),
-            result.energy_per_item_j,
-            None if loss is None else Estimate.exact(loss),
-        ),
-    )
+    found = []
+    for result, base in fitting:
+        speed, memory = _speed_within(result), memory_of(result)
+        negated = Estimate(
+            value=-speed.value,
+            low=None if speed.high is None else -speed.high,
+            high=None if speed.low is None else -speed.low,
+        )
+        loss = accuracy_loss(result, base, constraints.accuracy_metric, constraints.accuracy_direction)
+        exact = (None if value is None else Estimate.exact(value) for value in (memory, loss))
+        latency, energy = _latency_within(result, percentile), result.energy_per_item_j
+        found.append(Candidate(result.case.case_id, (negated, latency, next(exact), energy, next(exact))))
+    return found
 
 
 def _speed(result: CaseResult) -> float:
@@ -258,10 +223,6 @@ def _latency_within(result: CaseResult, percentile: LatencyPercentile) -> Estima
     return Estimate(value=found.value, low=latency.min, high=latency.max)
 
 
-def _is_tie(one: CaseResult, other: CaseResult) -> bool:
-    return overlap(_speed_within(one), _speed_within(other))
-
-
 def _none_fits(model: str, excluded: list[Exclusion], missed: list[tuple[float, CaseResult, str]]) -> Recommendation:
     known = [one for one in missed if one[0] != float("inf")]
     nearest = min(known or missed, key=lambda one: (one[0], -_speed(one[1])), default=None)
@@ -270,11 +231,6 @@ def _none_fits(model: str, excluded: list[Exclusion], missed: list[tuple[float, 
     _, result, reason = nearest
     why = [f"the nearest misses them by the smallest factor: {reason}"]
     return Recommendation(model=model, nearest=result.case.case_id, excluded=excluded, why=why)
-
-
-def _why_best(best: CaseResult, count: int, constraints: Constraints) -> str:
-    of = "that meet the constraints" if _limits(constraints) else "that were measured"
-    return f"most items per second of the {count} cases {of}: {_shown(_speed(best))} items/s"
 
 
 def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:

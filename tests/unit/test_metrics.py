@@ -148,7 +148,7 @@ def test_a_clock_below_the_request_marks_unless_the_gpu_idles() -> None:
     found = find_throttling(masks, clock, None, (1980.0, None))
     assert found.within(window(0, 6)) == pytest.approx({LOW_CLOCK: 1.0})
     # 4 % below is held
-    assert find_throttling(masks, series([1980.0] * 20 + [1901.0] * 40), None, (1980.0, None)).reasons == ()
+    assert find_throttling(masks, series([1980.0] * 20 + [1901.0] * 40), None, (1980.0, None)).lines == {}
     # without a request the clock that it could run at is the measure
     assert find_throttling(masks, clock, None, work=window(0, 6)).within(window(0, 6)) == pytest.approx(
         {LOW_CLOCK: 1.0}
@@ -322,4 +322,4 @@ def test_without_batches_the_figures_are_those_of_the_run() -> None:
     assert gpu.figures["power_instant_w"].mean == pytest.approx(320)
     assert gpu.throttled_batches is None
     assert metrics.processes["p"].window == "run"
-    assert Throttling((), ()).within(window(0, 1)) == {}
+    assert Throttling().within(window(0, 1)) == {}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, KernelGroups
-from perfharness.analysis.diagnosis.workload import StageEvents, Workload
+from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind
 from perfharness.model.trace import GpuOperationKind, Int64
 
@@ -58,7 +58,7 @@ class _Parts:
 
 def gpu_limits(events: StageEvents) -> GpuLimits:
     """What limits the stage's own work on the GPU; times per batch."""
-    workload, ms = events.workload, events.ms
+    workload, ms = events.workload, events.per_batch / NS_PER_MS
     operations, groups = workload.trace.operations, workload.kernels
     at = _work(workload, events.operation)
     kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
@@ -87,14 +87,14 @@ def gpu_limits(events: StageEvents) -> GpuLimits:
     return GpuLimits(
         limit=limit,
         basis=basis,
-        work_ms=ms(parts.work),
-        by_name_ms={each.value: ms(value) for each, value in by_name.items()},
-        underfilled_ms=ms(parts.underfilled) if shapes_known else None,
-        short_ms=ms(parts.short),
-        tail_ms=ms(parts.tail) if not np.isnan(waves).any() else None,
+        work_ms=parts.work * ms,
+        by_name_ms={each.value: value * ms for each, value in by_name.items()},
+        underfilled_ms=parts.underfilled * ms if shapes_known else None,
+        short_ms=parts.short * ms,
+        tail_ms=parts.tail * ms if not np.isnan(waves).any() else None,
         moved_gb_per_s=moved / moving if moving else None,
         moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
-        at_peak_ms=None if near_peak is None else ms(near_peak),
+        at_peak_ms=None if near_peak is None else near_peak * ms,
         evidence=_evidence(parts, moved / moving if moving else 0.0),
         missing=_missing(limit, basis, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,26 +35,19 @@ def reasons_in(mask: int) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class Throttling:
-    """When what kept the clocks of one GPU down, UTC ns; ordered by reason, then time."""
+    """When the clocks of one GPU were kept down, UTC ns, by reason."""
 
-    reasons: tuple[str, ...]
-    spans: tuple[tuple[Int64, Int64], ...]
+    lines: dict[str, BusyLine] = field(default_factory=dict)
 
     def touched(self, start_ns: Int64, end_ns: Int64) -> dict[str, Bool]:
         """By reason, which stretches of time it touched; only reasons that touched any."""
-        found = {}
-        for reason, (start, end) in zip(self.reasons, self.spans, strict=True):
-            during = BusyLine(start, end).within(start_ns, end_ns) > 0
-            if during.any():
-                found[reason] = during
-        return found
+        during = {reason: line.within(start_ns, end_ns) > 0 for reason, line in self.lines.items()}
+        return {reason: touched for reason, touched in during.items() if touched.any()}
 
     def within(self, window: Window) -> dict[str, float]:
         """By reason, seconds in a window."""
-        seconds = {}
-        for reason, (start, end) in zip(self.reasons, self.spans, strict=True):
-            line = BusyLine(start, end)
-            seconds[reason] = float(line.within(np.asarray([window[0]]), np.asarray([window[1]]))[0]) / NS_PER_S
+        start, end = np.asarray([window[0]]), np.asarray([window[1]])
+        seconds = {reason: float(line.within(start, end)[0]) / NS_PER_S for reason, line in self.lines.items()}
         return {reason: length for reason, length in seconds.items() if length > 0}
 
 
@@ -90,19 +83,16 @@ def find_throttling(
         requested_mhz: what they were locked to, SM and memory; None: not locked.
         work: the time in which processes ran, in which a reference is searched where nothing was requested.
     """
-    found: dict[str, list[tuple[int, int]]] = {}
+    found: dict[str, list[Held]] = {}
     idle = BusyLine(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     if reasons is not None and reasons.is_read.any():
         steps = _around_readings(held(reasons), reasons)
         masks = steps.value.astype(np.int64)
         for mask in np.unique(masks).tolist():
-            at = masks == mask
-            for reason, throttles in reasons_in(mask):
-                if throttles:
-                    pairs = zip(steps.start_ns[at].tolist(), steps.end_ns[at].tolist(), strict=True)
-                    found.setdefault(reason, []).extend(pairs)
-        resting = (masks & IDLE_BIT) > 0
-        idle = BusyLine(steps.start_ns[resting], steps.end_ns[resting])
+            for reason in (name for name, throttles in reasons_in(mask) if throttles):
+                found.setdefault(reason, []).append(steps.at(masks == mask))
+        resting = steps.at((masks & IDLE_BIT) > 0)
+        idle = BusyLine(resting.start_ns, resting.end_ns)
     for name, clock, request in zip(
         (LOW_CLOCK, LOW_MEMORY_CLOCK), (sm_clock, memory_clock), requested_mhz, strict=True
     ):
@@ -110,9 +100,13 @@ def find_throttling(
             continue
         low = _low(clock, idle, request if request is not None else reference_mhz(clock, work), work)
         if len(low.value):
-            found[name] = list(zip(low.start_ns.tolist(), low.end_ns.tolist(), strict=True))
-    spans = {name: np.asarray(pairs, dtype=np.int64).reshape(-1, 2) for name, pairs in sorted(found.items())}
-    return Throttling(tuple(spans), tuple((both[:, 0], both[:, 1]) for both in spans.values()))
+            found[name] = [low]
+    return Throttling(
+        {
+            name: BusyLine(np.concatenate([s.start_ns for s in steps]), np.concatenate([s.end_ns for s in steps]))
+            for name, steps in sorted(found.items())
+        }
+    )
 
 
 def reference_mhz(clock: Series, work: Window | None) -> float | None:
@@ -125,11 +119,9 @@ def _low(clock: Series, idle: BusyLine, reference: float | None, window: Window 
     """When the clock was too low while the GPU was not idle."""
     steps = held(clock) if window is None else held(clock).within(window)
     if reference is None:
-        return Held(steps.start_ns[:0], steps.end_ns[:0], steps.value[:0])
-    low = steps.value < (1 - MAX_DROP) * reference
+        return steps.at(np.zeros(len(steps.value), dtype=np.bool_))
     rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
-    at = low & ~rests
-    return Held(steps.start_ns[at], steps.end_ns[at], steps.value[at])
+    return steps.at((steps.value < (1 - MAX_DROP) * reference) & ~rests)
 
 
 def clock_hold(
@@ -137,26 +129,24 @@ def clock_hold(
     work: Window | None,
 ) -> ClockHold:  # fmt: skip
     """Whether a clock was held over a window. `name` is what `find_throttling` calls it where it was not."""
-    is_requested = requested_mhz is not None
-
-    def nothing(reason: str) -> ClockHold:
-        return ClockHold(requested_mhz, is_requested, None, None, None, None, reason)
-
+    requested = requested_mhz is not None
+    reason = None
     if clock is None or not clock.is_read.any():
-        return nothing("the clock was not sampled")
-    if window is None:
-        return nothing("there is no measured window")
+        reason = "the clock was not sampled"
+    elif window is None:
+        reason = "there is no measured window"
+    elif len(clock.select(clock.is_read).between(*window)) < MIN_READINGS:
+        reason = f"the clock was read fewer than {MIN_READINGS} times in the measured window"
+    if clock is None or window is None or reason is not None:
+        return ClockHold(requested_mhz, requested, None, None, None, None, reason)
     inside = held(clock).within(window)
-    if len(clock.select(clock.is_read).between(*window)) < MIN_READINGS:
-        return nothing(f"the clock was read fewer than {MIN_READINGS} times in the measured window")
     tenth = (window[1] - window[0]) // 10
     before = _typical(inside.within((window[0], window[0] + tenth)))
     after = _typical(inside.within((window[1] - tenth, window[1])))
     drop = None if not before or after is None else round(100 * (before - after) / before, 3)
     reference = requested_mhz if requested_mhz is not None else reference_mhz(clock, work or window)
-    return ClockHold(
-        reference, is_requested, before, after, drop, round(throttling.within(window).get(name, 0.0), 6), None
-    )
+    low_s = round(throttling.within(window).get(name, 0.0), 6)
+    return ClockHold(reference, requested, before, after, drop, low_s, None)
 
 
 def _typical(steps: Held) -> float | None:

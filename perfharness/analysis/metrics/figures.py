@@ -10,7 +10,7 @@ from perfharness.analysis.statistics import min_count
 from perfharness.model.gpu_metrics import MetricFigures
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import Series
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Bool, Int64
 
 MIN_KNOWN = 0.5
 """Part of a window for which values must be known; of less, a mean would be that of another window."""
@@ -30,11 +30,14 @@ class Held:
     end_ns: Int64
     value: Float64
 
+    def at(self, which: Bool) -> Held:
+        """Some of the steps."""
+        return Held(self.start_ns[which], self.end_ns[which], self.value[which])
+
     def within(self, window: Window) -> Held:
         """What of it lies in a window."""
         start, end = np.maximum(self.start_ns, window[0]), np.minimum(self.end_ns, window[1])
-        some = end > start
-        return Held(start[some], end[some], self.value[some])
+        return Held(start, end, self.value).at(end > start)
 
     @property
     def weight(self) -> Float64:
@@ -55,8 +58,7 @@ def held(series: Series) -> Held:
     # Where nothing was read for long, the value before is not known to have held.
     longest = np.append(series.time_unix_ns[at[1:] - 1], series.time_unix_ns[-1]) + round(HOLD_READINGS * usual)
     end = np.minimum(end, np.maximum(longest, start))
-    known = ~np.isnan(series.value[at])
-    return Held(start[known], end[known], series.value[at][known])
+    return Held(start, end, series.value[at]).at(~np.isnan(series.value[at]))
 
 
 def since_last_reading(series: Series) -> Held:
@@ -67,9 +69,8 @@ def since_last_reading(series: Series) -> Held:
     time = series.time_unix_ns
     if len(time) < 2:
         return held(series)
-    known = ~np.isnan(series.value)
     start = np.r_[time[0] - np.int64(np.median(np.diff(time))), time[:-1]]
-    return Held(start[known], time[known], series.value[known])
+    return Held(start, time, series.value).at(~np.isnan(series.value))
 
 
 def window_figures(
@@ -86,16 +87,20 @@ def window_figures(
         since_last: whether a value is of the time since the reading before (`SINCE_LAST_READING`).
         reason: why there are no readings, where that is known.
     """
+    period_ms = None if period_ns is None else period_ns / 1e6
+
+    def nothing(count: int, why: str) -> MetricFigures:
+        return MetricFigures(count, None, None, None, None, None, period_ms, why)
+
     if series is None or not series.is_read.any():
-        return _nothing(0, period_ns, reason or "it was not sampled")
+        return nothing(0, reason or "it was not sampled")
     if window is None:
-        return _nothing(0, period_ns, "there is no measured window")
-    steps = since_last_reading(series) if since_last else held(series)
-    inside = steps.within(window)
+        return nothing(0, "there is no measured window")
+    inside = (since_last_reading(series) if since_last else held(series)).within(window)
     count = len(series.updates().between(*window))
     known = float(inside.weight.sum()) / (window[1] - window[0])
     if known < MIN_KNOWN:
-        return _nothing(count, period_ns, f"it was read in {known:.0%} of the measured window only")
+        return nothing(count, f"it was read in {known:.0%} of the measured window only")
     value, weight = inside.value * scale, inside.weight
     return MetricFigures(
         new_readings=count,
@@ -104,7 +109,7 @@ def window_figures(
         p50=_rounded(weighted_quantile(value, weight, 0.5)),
         p95=_rounded(weighted_quantile(value, weight, 0.95)) if count >= min_count(95) else None,
         max=_rounded(value.max()),
-        update_period_ms=None if period_ns is None else period_ns / 1e6,
+        update_period_ms=period_ms,
         reason=None,
     )
 
@@ -130,11 +135,6 @@ def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float
     reached = np.cumsum(weight[order])
     at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
     return float(value[order][min(at, len(value) - 1)])
-
-
-def _nothing(count: int, period_ns: int | None, reason: str) -> MetricFigures:
-    period_ms = None if period_ns is None else period_ns / 1e6
-    return MetricFigures(count, None, None, None, None, None, period_ms, reason)
 
 
 def _rounded(value: float) -> float:

@@ -20,7 +20,6 @@ from perfharness.analysis.metrics.figures import Window, counter_total, window_f
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.gpu_metrics import (
-    ClockHold,
     GpuMetrics,
     HostMetrics,
     MetricFigures,
@@ -32,41 +31,31 @@ from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, Sub
 
 Scaled = Mapping[str, tuple[str, float]]
 
+
+def _same(*names: str) -> Scaled:
+    return {name: (name, 1.0) for name in names}
+
+
 GPU_FIGURES: Scaled = {
-    "power_instant_w": ("power_instant_mw", 1e-3),
-    "power_average_w": ("power_average_mw", 1e-3),
-    "power_sample_w": ("power_sample_mw", 1e-3),
-    "power_limit_w": ("power_limit_mw", 1e-3),
-    "gpu_utilization_percent": ("gpu_utilization_percent", 1.0),
-    "memory_utilization_percent": ("memory_utilization_percent", 1.0),
-    "memory_used_bytes": ("memory_used_bytes", 1.0),
-    "sm_clock_mhz": ("sm_clock_mhz", 1.0),
-    "memory_clock_mhz": ("memory_clock_mhz", 1.0),
-    "temperature_c": ("temperature_c", 1.0),
-    "pcie_rx_kb_per_s": ("pcie_rx_kb_per_s", 1.0),
-    "pcie_tx_kb_per_s": ("pcie_tx_kb_per_s", 1.0),
-    "pstate": ("pstate", 1.0),
-}
+    **{f"power_{kind}_w": (f"power_{kind}_mw", 1e-3) for kind in ("instant", "average", "sample", "limit")},
+    **_same(
+        "gpu_utilization_percent", "memory_utilization_percent", "memory_used_bytes", "sm_clock_mhz",
+        "memory_clock_mhz", "temperature_c", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "pstate",
+    ),
+}  # fmt: skip
 GPU_TOTALS: Scaled = {"nvlink_rx_bytes": ("nvlink_rx_kib", 1024.0), "nvlink_tx_bytes": ("nvlink_tx_kib", 1024.0)}
 PROCESS_FIGURES: Scaled = {
-    "cpu_percent": ("cpu_percent", 1.0),
+    **_same("cpu_percent"),
     "resident_memory_bytes": ("rss_bytes", 1.0),
     "gpu_memory_bytes": ("process_memory_bytes", 1.0),
-    "threads": ("threads", 1.0),
+    **_same("threads"),
 }
 PROCESS_TOTALS: Scaled = {
     "cpu_time_s": ("cpu_time_ns", 1e-9),
-    "context_switches": ("context_switches", 1.0),
-    "involuntary_context_switches": ("involuntary_context_switches", 1.0),
-    "read_bytes": ("read_bytes", 1.0),
-    "write_bytes": ("write_bytes", 1.0),
+    **_same("context_switches", "involuntary_context_switches", "read_bytes", "write_bytes"),
 }
-HOST_FIGURES: Scaled = {
-    "cpu_percent": ("cpu_percent", 1.0),
-    "io_wait_percent": ("io_wait_percent", 1.0),
-    "memory_used_bytes": ("memory_used_bytes", 1.0),
-}
-HOST_TOTALS: Scaled = {name: (name, 1.0) for name in ("context_switches", "read_bytes", "write_bytes")}
+HOST_FIGURES = _same("cpu_percent", "io_wait_percent", "memory_used_bytes")
+HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes")
 """Name in the results -> metric of telemetry.parquet, and what it is multiplied by."""
 
 
@@ -138,7 +127,8 @@ def _gpu(
     uuid, is_mig = record.subject, record.kind == "mig"
     mine = [process for process in processes if uuid in (process.gpu_uuid, process.sensor_uuid)]
     window, kind = _window(mine or processes)
-    throttling = throttling or Throttling((), ())
+    throttling = throttling or Throttling()
+    sm_clock, memory_clock = (log.get(uuid, metric) for metric in ("sm_clock_mhz", "memory_clock_mhz"))
     requested = requested or RequestedClocks()
     reason = None if kind == "measured" else no_window(list(mine or processes))
     if is_mig:
@@ -155,10 +145,8 @@ def _gpu(
         figures=_figures(log, uuid, GPU_FIGURES, window),
         totals=_totals(log, uuid, GPU_TOTALS, window),
         clock_events=clock_events(log.get(uuid, "clock_event_reasons"), window),
-        sm_clock=_hold(log, uuid, "sm_clock_mhz", window, throttling, LOW_CLOCK, requested.sm_mhz, lifetime),
-        memory_clock=_hold(
-            log, uuid, "memory_clock_mhz", window, throttling, LOW_MEMORY_CLOCK, requested.memory_mhz, lifetime
-        ),
+        sm_clock=clock_hold(sm_clock, window, throttling, LOW_CLOCK, requested.sm_mhz, lifetime),
+        memory_clock=clock_hold(memory_clock, window, throttling, LOW_MEMORY_CLOCK, requested.memory_mhz, lifetime),
         throttled_batches=_sum_throttled(mine, throttling) if not is_mig and throttling_known(log, uuid) else None,
         reason=reason,
     )
@@ -168,13 +156,6 @@ def throttling_known(log: SampleLog, uuid: str) -> bool:
     """Whether the GPU reports anything that shows throttling."""
     seen = (log.get(uuid, metric) for metric in ("clock_event_reasons", "sm_clock_mhz"))
     return any(series is not None and bool(series.is_read.any()) for series in seen)
-
-
-def _hold(
-    log: SampleLog, uuid: str, metric: str, window: Window | None, throttling: Throttling, name: str,
-    requested_mhz: float | None, lifetime: Window | None,
-) -> ClockHold:  # fmt: skip
-    return clock_hold(log.get(uuid, metric), window, throttling, name, requested_mhz, lifetime)
 
 
 def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int | None:

@@ -115,7 +115,7 @@ def summarize(
     else:
         low, high = (max(0.0, (energy.joules + sign * energy.error_j) / items) for sign in (-1, 1))
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
-    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling((), ()), "", None, window)
+    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling(), "", None, window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
     memory = log.get(process_subject(SUBJECT), "process_memory_bytes")
