@@ -17,16 +17,8 @@ from rich.console import Console
 
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.bench import compare_engines
-from perfharness.bench.engines.compare import (
-    Engine,
-    GpuChoice,
-    choose_gpu,
-    engine_result,
-    engines_of,
-    measure_engines,
-    remarks_of,
-    spec_of,
-)
+from perfharness.bench.engines import compare as engines_compare
+from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_result, engine_specs, remarks_of
 from perfharness.bench.engines.model import (
     PICTURES,
     WALL_NAME,
@@ -252,32 +244,33 @@ def test_many_values_after_one_option() -> None:
 def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     paths = [random_net(tmp_path / "net a.onnx"), random_net(tmp_path / "x" / "net a.onnx")]
-    found = engines_of([str(path) for path in paths])
-    assert [(one.name, one.backend) for one in found] == [("net_a", "onnxruntime"), ("net_a_2", "onnxruntime")]
-    (one,) = engines_of(["my.models:create"], ["torch/compile"])
-    assert (one.name, one.backend, one.mode) == ("models", "torch", "compile")
+    settings, gpu = CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu")
+    found = [one.case for one in engine_specs([str(path) for path in paths], settings, gpu)]
+    assert [(one.model, one.backend) for one in found] == [("net_a", "onnxruntime"), ("net_a_2", "onnxruntime")]
+    (one,) = engine_specs(["my.models:create"], settings, gpu, ["torch/compile"])
+    assert (one.case.model, one.case.backend, one.case.mode) == ("models", "torch", "compile")
     with pytest.raises(UsageError, match="its backend must be named"):
-        engines_of(["my.models:create"])
+        engine_specs(["my.models:create"], settings, gpu)
 
 
 def test_the_gpu_is_found_by_its_nvml_index() -> None:
     facts = GpuFacts(gpus=(GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=2, uuid="GPU-c")))
-    assert choose_gpu(facts, 2, "auto", named=True) == GpuChoice("cuda", 2, "GPU-c")
-    assert choose_gpu(facts, 2, "cpu", named=True).uuid is None
-    with pytest.raises(UsageError, match="NVML has no GPU of that index; there are: 0 = GPU-a, 2 = GPU-c"):
-        choose_gpu(facts, 1, "auto", named=True)
     none = GpuFacts(problem="no library")
-    assert "there is no GPU (no library)" in str(choose_gpu(none, 0, "auto", named=False).reason)
+    assert choose_gpu(facts, 2, "auto") == GpuChoice("cuda", 2, "GPU-c")
+    assert choose_gpu(facts, 2, "cpu").uuid is None
+    assert "there is no GPU (no library)" in str(choose_gpu(none, None, "auto").reason)
+    with pytest.raises(UsageError, match="NVML has no GPU of that index; there are: 0 = GPU-a, 2 = GPU-c"):
+        choose_gpu(facts, 1, "auto")
     with pytest.raises(UsageError, match=r"--device cuda: there is no GPU \(no library\)"):
-        choose_gpu(none, 0, "cuda", named=False)
+        choose_gpu(none, None, "cuda")
 
 
 # ---- what became of a process ----
 
 
 def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
-    engine = Engine("a", "a.onnx", "onnxruntime", "")
-    spec = spec_of(engine, CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu"), "fp16")
+    engine = random_net(tmp_path / "a.onnx")
+    (spec,) = engine_specs([str(engine)], CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu"), (), "fp16")
     started = EngineCase(case=spec.case, status="failed", startup=StartUp(load_ms=3, build_ms=2), remarks=["small"])
     (tmp_path / "result.json").write_text(started.model_dump_json())
     (tmp_path / "stderr.log").write_text("one\nterminate called\n")
@@ -286,7 +279,7 @@ def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
         end = CaseEnd(code, timed_out=timed_out_s is not None)
         found = case_result(end, spec.case, tmp_path, timed_out_s, EngineCase)
         assert isinstance(found, EngineCase)
-        return engine_result(engine, found)
+        return engine_result(spec, found)
 
     found = outcome(-11)
     assert (found.status, found.load_ms, found.remarks) == ("failed", 5, ["small"])
@@ -339,8 +332,8 @@ def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
         "utilisation (%)", "memory of the GPU (GiB)", "power (W)", "SM clock (MHz)",
     ]  # fmt: skip
     (_, busy), _, (_, power), (_, clock) = marks(picture, "line")
-    assert {row["engine"] for row in busy} == {"fast", "slow"}
-    assert {row["value"] for row in busy if row["engine"] == "slow"} == {95.0, 85.5}
+    assert {row["line"] for row in busy} == {"fast", "slow"}
+    assert {row["value"] for row in busy if row["line"] == "slow"} == {95.0, 85.5}
     assert {row["value"] for row in power} == {300.0, 270.0}
     assert min(row["seconds"] for row in clock) >= -1.0
     missing = [line for line in notes(picture) if "slow, power (W)" in line]
@@ -403,9 +396,8 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     (gpu,) = find_gpus().gpus
     settings = CompareSettings(image=tmp_path / write_image(tmp_path), input_size=(8, 8), warmup=1, iterations=10,
                                threads=1, sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
-    engines = engines_of([str(random_net(tmp_path / "a.onnx"))])
-    chosen = GpuChoice("cpu", gpu.index, gpu.uuid)
-    found = measure_engines(engines, settings, chosen, tmp_path / "out", MachineRecord(hostname="h"))
+    monkeypatch.setattr(engines_compare, "choose_gpu", lambda *_: GpuChoice("cpu", gpu.index, gpu.uuid))
+    found, _ = compare_engines([str(random_net(tmp_path / "a.onnx"))], settings, tmp_path / "out")
     (one,) = found.engines
     assert (one.status, one.reason) == ("ok", None)
     log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")

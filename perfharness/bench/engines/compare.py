@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
@@ -42,25 +41,13 @@ from perfharness.bench.suite.machine import machine_of
 from perfharness.bench.suite.store import measuring
 from perfharness.errors import UsageError
 from perfharness.files import replacing
-from perfharness.model.bench import BenchCase, MachineRecord, Precision
+from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.telemetry import Float64
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 
-Map = npt.NDArray[np.float64]
 RUNNING, FAILED = ".running", "failed"
 """Subfolders of the results: of a running comparison, and of one without any result."""
-
-INTERRUPTED = "the comparison was interrupted before it was run"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine as named on the command line."""
-
-    name: str
-    engine: str
-    backend: str
-    mode: str
 
 
 @dataclass(frozen=True)
@@ -73,21 +60,22 @@ class GpuChoice:
     reason: str | None = None
 
 
-def choose_gpu(facts: GpuFacts, wanted: int, device: str, *, named: bool) -> GpuChoice:
+def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuChoice:
     """The GPU of NVML's index, by its UUID, or the CPU.
 
     Args:
+        gpu_id: None: the first, where there is one.
         device: `auto`, `cpu` or `cuda`.
-        named: whether the user gave the index.
 
     Raises `UsageError` where the requested GPU does not exist.
     """
     if device == "cpu":
         return GpuChoice("cpu", reason="the engines ran on the CPU, as --device cpu says")
-    found = [gpu for gpu in facts.gpus if gpu.index == wanted]
-    if found:
-        return GpuChoice("cuda", wanted, found[0].uuid)
-    if facts.gpus and (named or device == "cuda"):
+    wanted = gpu_id or 0
+    uuid = next((gpu.uuid for gpu in facts.gpus if gpu.index == wanted), None)
+    if uuid is not None:
+        return GpuChoice("cuda", wanted, uuid)
+    if facts.gpus and (gpu_id is not None or device == "cuda"):
         there = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in facts.gpus)
         raise UsageError(f"--gpu-id {wanted}: NVML has no GPU of that index; there are: {there}")
     problem = facts.problem or f"NVML has no GPU of index {wanted}"
@@ -96,34 +84,59 @@ def choose_gpu(facts: GpuFacts, wanted: int, device: str, *, named: bool) -> Gpu
     return GpuChoice("cpu", reason=f"the engines ran on the CPU: there is no GPU ({problem})")
 
 
-def engines_of(texts: Sequence[str], backends: Sequence[str] = ()) -> list[Engine]:
-    """Engines with their backends, chosen by file type where none is named. Raises `UsageError`.
+def engine_specs(
+    engines: Sequence[str],
+    settings: CompareSettings,
+    gpu: GpuChoice,
+    backends: Sequence[str] = (),
+    precision: Precision | None = None,
+) -> list[EngineSpec]:
+    """Each engine as a case: one image, timed rounds, then the telemetry pass where there is a GPU.
 
     Args:
         backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file type.
+
+    Raises `UsageError`.
     """
-    if len(backends) not in (0, 1, len(texts)):
+    if len(backends) not in (0, 1, len(engines)):
         raise UsageError(
-            f"--backends names {len(backends)}, and there are {len(texts)} engines: name one, or one for each"
+            f"--backends names {len(backends)}, and there are {len(engines)} engines: name one, or one for each"
         )
-    found: list[Engine] = []
-    for index, text in enumerate(texts):
+    specs: list[EngineSpec] = []
+    for index, text in enumerate(engines):
         source = model_source(text)
         named = backends[index % len(backends)] if backends else _backend_of(source.suffix, text)
         chosen, mode = backend_and_mode(named)
         plain = re.sub(r"[^\w.-]+", "_", source.name) or "engine"
-        taken = {one.name for one in found}
-        names = (plain, *(f"{plain}_{number}" for number in range(2, len(texts) + 1)))
-        found.append(Engine(next(name for name in names if name not in taken), text, chosen, mode))
-    return found
+        names = (plain, *(f"{plain}_{number}" for number in range(2, len(engines) + 1)))
+        name = next(name for name in names if name not in {one.case.case_id for one in specs})
+        specs.append(
+            EngineSpec(
+                case=BenchCase(
+                    case_id=name, model=name, backend=chosen, mode=mode, precision=precision or "fp32",
+                    device=gpu.device, batch_size=1,
+                ),
+                model=text,
+                threads=settings.threads,
+                latency=LatencySettings(
+                    warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds
+                ),
+                telemetry=TelemetrySettings(
+                    seconds=settings.sample_seconds,
+                    interval_ms=settings.sample_interval_s * 1000,
+                    gpu_uuids=() if gpu.uuid is None else (gpu.uuid,),
+                ),
+                precision=precision,
+                settings=settings,
+            )
+        )  # fmt: skip
+    return specs
 
 
 def _backend_of(suffix: str, text: str) -> str:
-    if not suffix:
-        raise UsageError(f"{text} is a function, so its backend must be named: --backends NAME")
     name = next((name for name in BACKENDS if suffix in backend(name).suffixes), None)
     if name is None:
-        raise UsageError(f"no backend takes {text}; name one by --backends")
+        raise UsageError(f"no backend follows from {text}, so its backend must be named: --backends NAME")
     return name
 
 
@@ -142,6 +155,8 @@ def compare_engines(
     command: Sequence[str] = (),
 ) -> tuple[EngineComparison, Path]:
     """Run all engines on the image and the data, each in a process of its own, and compare their maps and speeds.
+
+    After an interrupt the remaining engines are not run.
 
     Args:
         engines: files, or `module:function`.
@@ -163,16 +178,36 @@ def compare_engines(
     given = {name: path.absolute() for name in paths if (path := getattr(settings, name)) is not None}
     settings = settings.model_copy(update=given)
     facts = find_gpus()
-    gpu = choose_gpu(facts, gpu_id or 0, device, named=gpu_id is not None)
-    asked = engines_of(engines, backends)
+    gpu = choose_gpu(facts, gpu_id, device)
+    specs = engine_specs(engines, settings, gpu, backends, precision)
     with measuring(output_dir) as interrupts:
-        running = output_dir / RUNNING
-        shutil.rmtree(running, ignore_errors=True)
-        comparison = measure_engines(
-            asked, settings, gpu, running, machine_of(facts, gpu.uuid), precision=precision, timeout_s=timeout_s,
-            keep_maps=keep_maps, say=say, interrupts=interrupts, command=command,
-        )  # fmt: skip
-        return comparison, put_in_place(running, output_dir, comparison)
+        folder = output_dir / RUNNING
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        results: list[EngineResult] = []
+        for number, spec in enumerate(specs, 1):
+            say(f"{number} of {len(specs)}: {spec.case.case_id} ({spec.case.backend} on {gpu.device})")
+            results.append(_run(spec, folder / spec.case.case_id, timeout_s, interrupts))
+            if results[-1].reason:
+                say(f"  {results[-1].status}: {results[-1].reason}")
+        comparison = EngineComparison(
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=list(command),
+            machine=machine_of(facts, gpu.uuid),
+            gpu_index=gpu.index,
+            gpu_uuid=gpu.uuid,
+            gpu_reason=gpu.reason,
+            settings=settings,
+            engines=[_with_speedup(one, results[0]) for one in results],
+            pairs=_compare_maps(results, settings, folder),
+            remarks=remarks_of(results),
+        )
+        if not keep_maps:
+            for result in results:
+                shutil.rmtree(folder / result.name / MAPS_FOLDER, ignore_errors=True)
+        with replacing(folder / COMPARISON_NAME) as path:
+            path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return comparison, _put_in_place(folder, output_dir, comparison)
 
 
 def check_settings(settings: CompareSettings) -> None:
@@ -195,84 +230,16 @@ def check_settings(settings: CompareSettings) -> None:
         raise UsageError(f"--min-depth {depth.min_depth:g} {limits}")
 
 
-def measure_engines(
-    engines: Sequence[Engine],
-    settings: CompareSettings,
-    gpu: GpuChoice,
-    folder: Path,
-    machine: MachineRecord,
-    *,
-    precision: Precision | None = None,
-    timeout_s: float | None = None,
-    keep_maps: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-    interrupts: Interrupts | None = None,
-    command: Sequence[str] = (),
-) -> EngineComparison:
-    """Run all, compare, and write `compare_engines.json`; after an interrupt the remaining engines are not run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    interrupts = interrupts or Interrupts()
-    results = []
-    for number, engine in enumerate(engines, 1):
-        say(f"{number} of {len(engines)}: {engine.name} ({engine.backend} on {gpu.device})")
-        spec = spec_of(engine, settings, gpu, precision)
-        results.append(_run(engine, spec, folder / engine.name, timeout_s, interrupts))
-        if results[-1].reason:
-            say(f"  {results[-1].status}: {results[-1].reason}")
-    comparison = EngineComparison(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=list(command),
-        machine=machine,
-        gpu_index=gpu.index,
-        gpu_uuid=gpu.uuid,
-        gpu_reason=gpu.reason,
-        settings=settings,
-        engines=[_with_speedup(one, results[0]) for one in results],
-        pairs=compare_maps(results, settings, folder),
-        remarks=remarks_of(results),
-    )
-    if not keep_maps:
-        for result in results:
-            shutil.rmtree(folder / result.name / MAPS_FOLDER, ignore_errors=True)
-    with replacing(folder / COMPARISON_NAME) as path:
-        path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    return comparison
-
-
-def spec_of(engine: Engine, settings: CompareSettings, gpu: GpuChoice, precision: Precision | None) -> EngineSpec:
-    """An engine as a case: one image, timed rounds, then the telemetry pass where there is a GPU."""
-    case = BenchCase(
-        case_id=engine.name, model=engine.name, backend=engine.backend, mode=engine.mode,
-        precision=precision or "fp32", device=gpu.device, batch_size=1,
-    )  # fmt: skip
-    return EngineSpec(
-        case=case,
-        model=engine.engine,
-        threads=settings.threads,
-        latency=LatencySettings(
-            warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds
-        ),
-        telemetry=TelemetrySettings(
-            seconds=settings.sample_seconds,
-            interval_ms=settings.sample_interval_s * 1000,
-            gpu_uuids=() if gpu.uuid is None else (gpu.uuid,),
-        ),
-        precision=precision,
-        settings=settings,
-    )
-
-
-def _run(
-    engine: Engine, spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts
-) -> EngineResult:
-    if interrupts:
-        return engine_result(engine, EngineCase(case=spec.case, status="not-run", reason=INTERRUPTED))
-    end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
-    if end.interrupted:
-        return engine_result(engine, EngineCase(case=spec.case, status="not-run", reason="it was interrupted"))
+def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts) -> EngineResult:
+    reason = "the comparison was interrupted before it was run"
+    if not interrupts:
+        end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
+        reason = "it was interrupted" if end.interrupted else ""
+    if reason:
+        return engine_result(spec, EngineCase(case=spec.case, status="not-run", reason=reason))
     found = result_of(end, spec.case, folder, timeout_s, EngineCase)
     assert isinstance(found, EngineCase)
-    result = engine_result(engine, found)
+    result = engine_result(spec, found)
     arrays = folder / ARRAYS_FOLDER
     if (arrays / WALL_NAME).exists():
         (arrays / WALL_NAME).replace(folder / WALL_NAME)
@@ -281,30 +248,30 @@ def _run(
     return result
 
 
-def engine_result(engine: Engine, found: EngineCase) -> EngineResult:
-    """The result of an engine, from the files of its process."""
+def engine_result(spec: EngineSpec, found: EngineCase) -> EngineResult:
+    """The result of an engine, from that of its process."""
     reasons = dict(found.engine_reasons)
     if found.latency is not None and found.execute_latency is None:
         reasons["device_latency"] = "there is no device timer where the engine runs"
-    start = found.startup
+    start, rate = found.startup, found.items_per_second
     same = {name: getattr(found, name) for name in EngineResult.model_fields.keys() & EngineCase.model_fields.keys()}
     return EngineResult(
         **same
         | {
-            "name": engine.name,
-            "engine": engine.engine,
-            "backend": engine.backend,
-            "device": found.case.device,
-            "mode": found.mode or engine.mode,
+            "name": spec.case.case_id,
+            "engine": spec.model,
+            "backend": spec.case.backend,
+            "device": spec.case.device,
+            "mode": found.mode or spec.case.mode,
             "load_ms": None if start.load_ms is None else start.load_ms + (start.build_ms or 0.0),
             "device_latency": found.execute_latency,
-            "images_per_second": None if found.items_per_second is None else found.items_per_second.value,
+            "images_per_second": None if rate is None else rate.value,
             "reasons": reasons,
         }
     )
 
 
-def put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
+def _put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
     """Move a finished comparison to its final folder, `compare_engines.json` last; returns the folder.
 
     One without any number does not replace one that has numbers: it goes to a subfolder.
@@ -373,7 +340,7 @@ def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
     return None
 
 
-def compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
+def _compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
     """Compare each pair of engines that have maps, over the data set where there is one, else over the one image."""
     over: Literal["image", "data set"] = "image" if settings.metric_images is None else "data set"
     maps = {one.name: folder / one.name / (IMAGE_FOLDER if over == "image" else MAPS_FOLDER) for one in results}
@@ -411,7 +378,7 @@ def _pair(
     )
 
 
-def engine_map(folder: Path, name: str, result: EngineResult) -> Map:
+def engine_map(folder: Path, name: str, result: EngineResult) -> Float64:
     """The map that an engine made. Raises `SampleError`."""
     outputs = read_outputs(folder, name)
     return np.asarray(as_map(outputs[result.output.name if result.output else next(iter(outputs))]), dtype=np.float64)

@@ -14,6 +14,7 @@ import orjson
 from perfharness.errors import ResultError, ToolNotFoundError
 from perfharness.files import replacing
 from perfharness.model.distribution import install_command
+from perfharness.model.telemetry import Float64
 from perfharness.model.text import safe
 
 Row = dict[str, Any]
@@ -159,9 +160,44 @@ class Sheet:
         self._rows[f"{self.name}_{name}"] = rows
         return self.alt.Chart(self.alt.NamedData(f"{self.name}_{name}"), **size)
 
+    def steps(
+        self,
+        name: str,
+        rows: list[Row],
+        x: Any,
+        y: Any,
+        styles: Mapping[str, tuple[str, Sequence[int]]],
+        interpolate: str = "step-after",
+        **size: float,
+    ) -> Specification:
+        """Lines of steps over time, of rows of `line`, `seconds` and `value`.
+
+        Args:
+            styles: color and dash by line, in the order of the legend.
+        """
+
+        def by_line(channel: Any, place: int) -> Any:
+            values = [one[place] for one in styles.values()]
+            return channel("line:N", title=None, scale=self.alt.Scale(domain=list(styles), range=values))
+
+        marks = self.chart(name, rows, **size).mark_line(interpolate=interpolate, strokeWidth=1.4)
+        color, dash = by_line(self.alt.Color, 0), by_line(self.alt.StrokeDash, 1)
+        return unit(marks.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=["line:N", "seconds:Q", "value:Q"]))
+
+    def quantity(self, title: str | Sequence[str], top: float | None = None, *, zero: bool = True, **axis: Any) -> Any:
+        """The vertical axis of `value`; `top`: its largest value."""
+        scale = self.alt.Scale(zero=zero, domainMax=self.alt.Undefined if top is None else top)
+        return self.alt.Y("value:Q", title=title, axis=self.alt.Axis(format=NUMBERS, **axis), scale=scale)
+
     def made(self, content: Specification, title: str) -> Picture:
         """The picture."""
         return Picture(self.name, titled(content, title, self.notes), self._rows)
+
+
+def line_rows(line: str, seconds: Float64, values: Float64) -> list[Row]:
+    """Rows of `Sheet.steps` of one line."""
+    points = zip(seconds.tolist(), values.tolist(), strict=True)
+    return [{"seconds": time, "value": value, "line": line} for time, value in points]
 
 
 def unit(chart: Any) -> Specification:

@@ -22,6 +22,7 @@ from perfharness.render.charts.drawing import (
     Specification,
     grid,
     layered,
+    line_rows,
     message,
     titled,
     unit,
@@ -207,32 +208,25 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
     if comparison.gpu_uuid:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"
         title = f"{where}: in a second pass with the sampler, after the timed rounds"
-    labels = [wrapped(one.name) for one in comparison.engines]
-    styles = [(LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
-             for place in range(len(labels))]  # fmt: skip
-    color = alt.Color("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for one, _ in styles]))
-    dash = alt.StrokeDash("engine:N", title=None, scale=alt.Scale(domain=labels, range=[one for _, one in styles]))
+    styles = {
+        wrapped(one.name): (LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
+        for place, one in enumerate(comparison.engines)
+    }
     x = alt.X("seconds:Q", title="seconds since its rounds began")
     sheet = Sheet("gpu_utilization")
     charts: list[Specification] = []
     missing: list[tuple[str, str]] = []
     for metrics, label, scale in GPU_PANELS:
         rows: list[Row] = []
-        for one, shown in zip(comparison.engines, labels, strict=True):
+        for one, shown in zip(comparison.engines, styles, strict=True):
             line = gpu_line(comparison, one, folder, metrics, scale)
             if isinstance(line, str):
                 missing.append((line, f"{one.name}, {label}"))
             else:
-                points = zip(*(part.tolist() for part in line), strict=True)
-                rows += [{"engine": shown, "seconds": time, "value": value} for time, value in points]
-        if not rows:
-            continue
-        top = alt.Scale(zero=True, domainMax=100 if label.endswith("(%)") else alt.Undefined)
-        y = alt.Y("value:Q", title=label, axis=alt.Axis(format=NUMBERS), scale=top)
-        chart = sheet.chart(f"panel_{len(charts)}", rows, width=400, height=220)
-        steps = chart.mark_line(interpolate="step-after", strokeWidth=1.5)
-        tooltip = ["engine:N", "seconds:Q", "value:Q"]
-        charts.append(unit(steps.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)))
+                rows += line_rows(shown, *line)
+        if rows:
+            y = sheet.quantity(label, 100 if label.endswith("(%)") else None)
+            charts.append(sheet.steps(f"panel_{len(charts)}", rows, x, y, styles, width=400, height=220))
     notes = [f"not drawn: {'; '.join(what)}: {reason}" for reason, what in in_groups(missing)]
     if not charts:
         return sheet.made(message(comparison.gpu_reason or "; ".join(notes), 820, 120), title)

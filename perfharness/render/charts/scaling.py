@@ -8,7 +8,6 @@ from pathlib import Path
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,
-    NUMBERS,
     PALETTE,
     Picture,
     Row,
@@ -101,8 +100,7 @@ class _Panels(Sheet):
         names = [name for name, values in lines.items() if any(value is not None for value in values)]
         colors = [GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(names)]
         legend = alt.Legend(title=None) if len(names) > 1 else None
-        y = alt.Y("value:Q", title=label, axis=alt.Axis(format=NUMBERS, tickCount=6),
-                  scale=alt.Scale(zero=True, domainMax=alt.Undefined if top is None else top))  # fmt: skip
+        y = self.quantity(label, top, tickCount=6)
         color = alt.Color("line:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
         layers = []
         for mark in marks:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from perfharness.analysis.activity import ProcessActivity
+from perfharness.analysis.bench_names import in_groups
 from perfharness.analysis.telemetry_lines import (
     NS_PER_S,
     Spans,
@@ -28,7 +30,6 @@ from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.render.charts.drawing import (
     GREY,
     LIGHT_GREY,
-    NUMBERS,
     PALETTE,
     YELLOW,
     Picture,
@@ -38,6 +39,7 @@ from perfharness.render.charts.drawing import (
     column,
     draw,
     layered,
+    line_rows,
     message,
     require_charts,
     unit,
@@ -61,7 +63,7 @@ HOLDS, RATE = "step-after", "step-before"
 """A sensor's value holds until the next one; a rate applies to the time before it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """One line of a panel; `reason`: why it has no readings."""
 
@@ -115,60 +117,63 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
     return [*pictures, view.picture(f"host  {title}")]
 
 
-def _lines(
+def _line(
     log: SampleLog,
-    subjects: Mapping[str, str],
+    subject: str,
     metric: str,
+    label: str,
+    color: str,
     scale: float = 1.0,
-    of: Callable[[Series], Series] | None = None,
-) -> list[Line]:
+    of: Callable[[Series], Series] = lambda series: series,
+    dash: tuple[int, int] = (1, 0),
+) -> Line:
+    series = log.get(subject, metric)
+    return Line(label, color, None if series is None else of(series), _why(log, subject, metric), scale, dash)
+
+
+def _lines(log: SampleLog, subjects: Mapping[str, str], metric: str, *how: Any) -> list[Line]:
     """A line of one metric for each subject, which are given by label."""
-    found = []
-    for place, (label, subject) in enumerate(subjects.items()):
-        series = log.get(subject, metric)
-        drawn = of(series) if of is not None and series is not None else series
-        found.append(Line(label, COLORS[place % len(COLORS)], drawn, _why(log, subject, metric), scale))
-    return found
+    return [
+        _line(log, subject, metric, label, COLORS[place % len(COLORS)], *how)
+        for place, (label, subject) in enumerate(subjects.items())
+    ]
 
 
 def _gpu_panels(log: SampleLog, gpu: str, processes: Sequence[str], mig: Sequence[str]) -> list[Panel]:
-    def line(metric: str, label: str, color: int, scale: float = 1.0, **how: Any) -> Line:
-        return Line(label, PALETTE[color], log.get(gpu, metric), _why(log, gpu, metric), scale, **how)
-
+    line = partial(_line, log, gpu)
     owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
-    memory = [line("memory_used_bytes", "GPU", 7, 1 / GIB)]
+    memory = [line("memory_used_bytes", "GPU", PALETTE[7], 1 / GIB)]
     memory += _lines(log, {f"MIG {place}": uuid for place, uuid in enumerate(mig)}, "memory_used_bytes", 1 / GIB)
     memory += _lines(log, owners, "process_memory_bytes", 1 / GIB)
     power = [
-        line("power_instant_mw", "instantaneous", 0, 1e-3),
-        line("power_average_mw", "averaged", 1, 1e-3),
-        line("power_limit_mw", "limit", 5, 1e-3, dash=(5, 3)),
+        line("power_instant_mw", "instantaneous", PALETTE[0], 1e-3),
+        line("power_average_mw", "averaged", PALETTE[1], 1e-3),
+        line("power_limit_mw", "limit", PALETTE[5], 1e-3, dash=(5, 3)),
     ]
     samples = log.get(gpu, SAMPLES)
     if samples is not None and samples.is_read.any():
-        power.insert(0, Line("driver's samples", "#bbbbbb", samples, scale=1e-3))
+        power.insert(0, line(SAMPLES, "driver's samples", "#bbbbbb", 1e-3))
+    use = [line("gpu_utilization_percent", "GPU", PALETTE[0]), line("memory_utilization_percent", "memory", PALETTE[1])]
     return [
-        Panel("utilisation (%)", [line("gpu_utilization_percent", "GPU", 0),
-                                  line("memory_utilization_percent", "memory", 1)], top=100),
+        Panel("utilisation (%)", use, top=100),
         Panel("memory (GiB)", memory),
-        Panel("SM clock (MHz)", [line("sm_clock_mhz", "SM", 0)]),
+        Panel("SM clock (MHz)", [line("sm_clock_mhz", "SM", PALETTE[0])]),
         Panel("power (W)", power),
-        Panel("temperature (°C)", [line("temperature_c", "GPU", 5)], from_zero=False),
-    ]  # fmt: skip
+        Panel("temperature (°C)", [line("temperature_c", "GPU", PALETTE[5])], from_zero=False),
+    ]
 
 
 def _host_panels(log: SampleLog, processes: Sequence[str]) -> list[Panel]:
     owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
+    busy = _line(log, HOST, "cpu_percent", "busy", PALETTE[7])
+    waiting = _line(log, HOST, "io_wait_percent", "I/O wait", PALETTE[1])
     return [
-        Panel("CPU (% of all cores)", [
-            Line("busy", PALETTE[7], log.get(HOST, "cpu_percent"), _why(log, HOST, "cpu_percent")),
-            Line("I/O wait", PALETTE[1], log.get(HOST, "io_wait_percent"), _why(log, HOST, "io_wait_percent")),
-        ], top=100, step=RATE),
+        Panel("CPU (% of all cores)", [busy, waiting], top=100, step=RATE),
         Panel("CPU (100 % a core)", _lines(log, owners, "cpu_percent"), step=RATE),
         Panel("resident (GiB)", _lines(log, owners, "rss_bytes", 1 / GIB)),
-        Panel("context switches (1/s)", _lines(log, owners, "context_switches", of=rate_of), step=RATE),
+        Panel("context switches (1/s)", _lines(log, owners, "context_switches", 1.0, rate_of), step=RATE),
         Panel("read + written (MB/s)", [Line("machine", PALETTE[7], storage_rate(log), scale=1e-6)], step=RATE),
-    ]  # fmt: skip
+    ]
 
 
 def _why(log: SampleLog, subject: str, metric: str) -> str:
@@ -208,17 +213,15 @@ class _View(Sheet):
     def panels(self, panels: Sequence[Panel]) -> None:
         """Panels with readings; notes name those without, and why."""
         for panel in panels:
-            missing: dict[str, list[str]] = {}
-            lines = []
-            for line in panel.lines:
-                if line.series is not None and line.series.is_read.any():
-                    lines.append(line)
-                else:
-                    missing.setdefault(line.reason, []).append(line.label)
-            for reason, labels in missing.items():
+            drawn = {
+                line: line.series.between(self.begin_ns, self.end_ns)
+                for line in panel.lines
+                if line.series is not None and line.series.is_read.any()
+            }
+            for reason, labels in in_groups((line.reason, line.label) for line in panel.lines if line not in drawn):
                 self.notes.append(f"{panel.label}: not read of {', '.join(labels)}{f' ({reason})' if reason else ''}")
-            if lines:
-                self.charts.append(self._panel(panel, lines))
+            if drawn:
+                self.charts.append(self._panel(panel, drawn))
 
     def throttling(self, reasons: Sequence[Spans]) -> None:
         """A row for each reason that lowered the clocks."""
@@ -265,37 +268,16 @@ class _View(Sheet):
         )
         self.charts.append(unit(chart))
 
-    def _panel(self, panel: Panel, lines: Sequence[Line]) -> Specification:
-        alt = self.alt
+    def _panel(self, panel: Panel, lines: Mapping[Line, Series]) -> Specification:
         rows: list[Row] = []
-        for line in lines:
-            if line.series is not None:
-                inside = line.series.between(self.begin_ns, self.end_ns)
-                times, values = line_points(inside, self.zero_ns, line.scale, is_rate=panel.step == RATE)
-                label = wrapped(line.label)
-                rows += [
-                    {"seconds": time, "value": value, "line": label}
-                    for time, value in zip(times.tolist(), values.tolist(), strict=True)
-                ]
-        labels = [wrapped(line.label) for line in lines]
-        top = alt.Undefined if panel.top is None else panel.top
-        chart = (
-            self.chart(f"panel_{len(self.charts)}", rows, width=WIDTH, height=HEIGHT)
-            .mark_line(interpolate=panel.step, strokeWidth=1.4)
-            .encode(
-                x=self._x(),
-                y=alt.Y("value:Q", title=panel.label.replace(" (", "\n(").split("\n"),
-                        scale=alt.Scale(zero=panel.from_zero, domainMax=top, nice=True),
-                        axis=alt.Axis(tickCount=5, format=NUMBERS)),
-                color=alt.Color("line:N", title=None,
-                                scale=alt.Scale(domain=labels, range=[line.color for line in lines])),
-                strokeDash=alt.StrokeDash(
-                    "line:N", title=None, scale=alt.Scale(domain=labels, range=[list(line.dash) for line in lines])
-                ),
-                tooltip=["line:N", "seconds:Q", "value:Q"],
-            )
-        )  # fmt: skip
-        return layered([*self._behind, unit(chart)], WIDTH, HEIGHT)
+        for line, series in lines.items():
+            points = line_points(series, self.zero_ns, line.scale, is_rate=panel.step == RATE)
+            rows += line_rows(wrapped(line.label), *points)
+        y = self.quantity(panel.label.replace(" (", "\n(").split("\n"), panel.top, zero=panel.from_zero, tickCount=5)
+        styles = {wrapped(line.label): (line.color, list(line.dash)) for line in lines}
+        name = f"panel_{len(self.charts)}"
+        chart = self.steps(name, rows, self._x(), y, styles, panel.step, width=WIDTH, height=HEIGHT)
+        return layered([*self._behind, chart], WIDTH, HEIGHT)
 
     def _stages(self) -> None:
         """The share of each stage over time, and the shading behind all panels."""
