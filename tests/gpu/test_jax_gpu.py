@@ -1,4 +1,4 @@
-"""JAX on a real GPU: fp32 that is fp32, latency beside a loop by hand, a memory limit that holds.
+"""JAX on a real GPU: latency beside a loop by hand.
 
 `python3 -m pytest tests/gpu/test_jax_gpu.py -m gpu -s -q`; needs JAX with CUDA. Two minutes. What all backends have
 in common, every precision of MobileNetV3-Large among it, is in test_backends_gpu.py.
@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, Session, backend, model_source
-from samples.mobilenet_v3 import reference, weights
-from samples.mobilenet_v3.structure import INPUT, OUTPUT
+from samples.mobilenet_v3 import weights
+from samples.mobilenet_v3.structure import INPUT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
 jax = pytest.importorskip("jax")
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "samples.mobilenet_v3.factory:create"
 WARMUP, TURNS = 100, 1000
 AGREE = 0.05
@@ -39,24 +38,6 @@ def ready(session: Session, images: Any) -> None:
     session.allocate({INPUT: images.shape})
     session.write_inputs({INPUT: images})
     session.run_round()
-
-
-def test_fp32_is_not_tf32() -> None:
-    """JAX's own default on such a GPU is TF32, whose outputs are a hundred times further from NumPy's."""
-    images = weights.example_images(8)
-    expected = reference.forward(weights.seeded(), images)
-    far = {}
-    for precision in ("fp32", "tf32"):
-        with opened(precision=precision) as session:
-            ready(session, images)
-            logits = session.read_outputs()[OUTPUT]
-        far[precision] = float(np.abs(logits - expected).max())
-        if precision == "fp32":
-            np.testing.assert_array_equal(np.argsort(-logits)[:, :5], np.argsort(-expected)[:, :5])
-    print(f"\ngreatest difference of a logit: {far}")
-    assert far["fp32"] < 2e-3
-    assert 1e-3 < far["tf32"] < 0.5
-    assert far["fp32"] < far["tf32"] / 4
 
 
 @pytest.mark.parametrize("batch", [1, 64])

@@ -87,6 +87,16 @@ def test_outputs_are_those_of_numpy(name: str, mode: str, precision: Any) -> Non
             arrays = inputs(batch, seed=batch)
             assert_equal(run(session, arrays), arrays, TOLERANCE[precision])
             assert_equal(one_round(session), arrays, TOLERANCE[precision])
+        timer = session.device_timer()
+        assert timer is not None
+        timer.start()
+        session.execute()
+        timer.stop()
+        assert timer.milliseconds() > 0
+        layers = session.layer_times(5)
+        assert not isinstance(layers, str), layers
+        print(name, [(layer.name, layer.milliseconds) for layer in layers])
+        assert sum(layer.milliseconds for layer in layers) > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,27 +116,6 @@ def test_an_engine_is_built_once_and_loaded_after(name: str, tmp_path: Path) -> 
         arrays = inputs(4)
         assert_equal(run(session, arrays), arrays, TOLERANCE["fp32"])
         assert session.inputs[0].shape[1:] == (tiny_models.FEATURES,)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_layers_and_timer(name: str) -> None:
-    with loaded(name) as session:
-        run(session, inputs(64))
-        timer = session.device_timer()
-        assert timer is not None
-        timer.start()
-        session.execute()
-        timer.stop()
-        assert timer.milliseconds() > 0
-        told = session.layer_times(5)
-        assert not isinstance(told, str), told
-        print(name, [(layer.name, layer.milliseconds) for layer in told])
-        assert sum(layer.milliseconds for layer in told) > 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_broken_engine_is_one_sentence(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.engine"
     path.write_bytes(np.arange(1000).tobytes())
     with pytest.raises(BackendError) as caught:
         loaded(name, str(path))

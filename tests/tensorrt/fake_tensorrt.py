@@ -57,7 +57,7 @@ def fake_tensorrt(version: str, cuda: FakeCuda) -> tuple[Any, World]:
     module.ILogger = type("ILogger", (), {"Severity": severity, "__init__": lambda self: None})  # type: ignore[attr-defined]
     module.IProfiler = type("IProfiler", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
     for cls in (
-        *(Builder, EngineInspector, IBuilderConfig, ICudaEngine, IExecutionContext, IHostMemory, ILayer),
+        *(Builder, EngineInspector, IBuilderConfig, ICudaEngine, IExecutionContext, IHostMemory),
         *(INetworkDefinition, IOptimizationProfile, IRuntimeCache, IRuntimeConfig, ITensor, ITimingCache),
         *(OnnxParser, ParserError, Runtime),
     ):
@@ -82,10 +82,6 @@ class IHostMemory(_Object):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    @property
-    def nbytes(self) -> int:
-        return len(self._data)
-
     def __bytes__(self) -> bytes:  # the real one is a buffer
         return self._data
 
@@ -97,17 +93,6 @@ class ITensor(_Object):
     name = property(lambda self: self._description[0])
     shape = property(lambda self: self._description[1])
     dtype = property(lambda self: self._module.DataType[self._description[2]])
-
-
-class ILayer(_Object):
-    def __init__(self, node: Any) -> None:
-        self._node = node
-
-    name = property(lambda self: self._node.name)
-    type = property(lambda self: self._module.LayerType.ELEMENTWISE)
-
-    def get_output(self, index: int) -> Any:
-        return self._made("ITensor", self._node.output[index], (), "FLOAT")
 
 
 class ParserError(_Object):
@@ -131,16 +116,12 @@ class INetworkDefinition(_Object):
     _model: Any
     num_inputs = property(lambda self: len(self._model.graph.input))
     num_outputs = property(lambda self: len(self._model.graph.output))
-    num_layers = property(lambda self: len(self._model.graph.node))
 
     def get_input(self, index: int) -> Any:
         return self._made("ITensor", *_described(self._model.graph.input[index]))
 
     def get_output(self, index: int) -> Any:
         return self._made("ITensor", *_described(self._model.graph.output[index]))
-
-    def get_layer(self, index: int) -> Any:
-        return self._made("ILayer", self._model.graph.node[index])
 
 
 class OnnxParser(_Object):
@@ -246,7 +227,6 @@ class Builder(_Object):
             "profiles": config._profiles,
             "flags": sorted(config._flags),
             "strong": bool(network._flags),
-            "workspace": config._limit,
             "model": network._model.SerializeToString(),
         }
         return self._made("IHostMemory", b"FAKE" + pickle.dumps(description))

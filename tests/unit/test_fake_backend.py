@@ -25,13 +25,6 @@ def session(script: FakeScript, batch: int = 2, **options: object) -> tuple[Fake
     return made, clock
 
 
-def one_round(made: FakeSession) -> None:
-    made.copy_in()
-    made.execute()
-    made.copy_out()
-    made.synchronize()
-
-
 def test_on_a_device_the_host_goes_on_and_synchronize_waits() -> None:
     script = FakeScript(has_device=True, launch_ms=1, copy_in_ms=5, execute_ms=10, copy_out_ms=3)
     made, clock = session(script)
@@ -58,24 +51,22 @@ def test_without_a_device_each_call_takes_its_time() -> None:
 
 def test_outputs_are_those_of_the_last_execution() -> None:
     made, _ = session(FakeScript(scale=3, bias=1))
-    one_round(made)
+    made.run_round()
     assert made.read_outputs()["y"].tolist() == [[4, 4, 4, 4], [4, 4, 4, 4]]
 
 
-def test_memory_failures() -> None:
+def test_failures() -> None:
     made, _ = session(FakeScript(has_device=True, model_bytes=10, bytes_per_item=5, device_bytes=40), batch=6)
     assert made.device_memory_bytes() == 40
     with pytest.raises(OutOfMemoryError, match="45 bytes"):
         made.allocate({"x": (7, 4)})
-    late, _ = session(FakeScript(oom_at_batch=2, oom_in_execute=True))
-    with pytest.raises(OutOfMemoryError):
-        late.execute()
-
-
-def test_other_failures() -> None:
-    made, _ = session(FakeScript(error_at_batch=2))
-    with pytest.raises(BackendError):
-        made.execute()
+    for script, kind in (
+        (FakeScript(oom_at_batch=2, oom_in_execute=True), OutOfMemoryError),
+        (FakeScript(error_at_batch=2), BackendError),
+    ):
+        made, _ = session(script)
+        with pytest.raises(kind):
+            made.execute()
     with pytest.raises(BackendUnavailableError, match="no such device"):
         FakeBackend(FakeScript(unavailable="no such device")).load(MODEL, BackendOptions())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,74 +14,10 @@ from perfharness.backends import BackendOptions
 from perfharness.backends import torch as ours
 from perfharness.backends.torch import TorchSession
 from perfharness.backends.torch_program import Program
+from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 
 torch = pytest.importorskip("torch")
-
-
-class FakeStream:
-    def __init__(self, calls: list[str], name: str) -> None:
-        self.calls, self.name = calls, name
-        self.device = torch.device("cpu")
-
-    def synchronize(self) -> None:
-        self.calls.append(f"wait for {self.name}")
-
-
-class Graph:
-    """Runs anew what was captured, so that a replay reads the buffers of the capture."""
-
-    def __init__(self, calls: list[str]) -> None:
-        self.calls = calls
-
-    def replay(self) -> None:
-        self.calls.append("replay")
-
-    def reset(self) -> None:
-        self.calls.append("reset graph")
-
-
-class FakeCuda:
-    def __init__(self, calls: list[str]) -> None:
-        self.calls = calls
-        self.default = FakeStream(calls, "default")
-        self.current, self.made = self.default, 0
-        self.OutOfMemoryError = torch.cuda.OutOfMemoryError
-
-    def Stream(self, device: Any) -> FakeStream:  # noqa: N802
-        del device
-        self.made += 1
-        return FakeStream(self.calls, f"stream {self.made}")
-
-    def CUDAGraph(self) -> Graph:  # noqa: N802
-        return Graph(self.calls)
-
-    @contextmanager
-    def graph(self, graph: Graph, stream: FakeStream) -> Iterator[None]:
-        del graph
-        self.calls.append(f"capture on {stream.name}")
-        yield
-        self.calls.append("captured")
-
-    def current_device(self) -> int:
-        return 0
-
-    def current_stream(self) -> FakeStream:
-        return self.current
-
-    def default_stream(self) -> FakeStream:
-        return self.default
-
-    def set_stream(self, stream: FakeStream) -> None:
-        self.current = stream
-        self.calls.append(f"set {stream.name}")
-
-    def empty_cache(self) -> None:
-        self.calls.append("empty cache")
-
-    def reset_peak_memory_stats(self, device: Any) -> None:
-        del device
-        self.calls.append("reset peak")
 
 
 class FakeTorch:
@@ -88,7 +25,9 @@ class FakeTorch:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.cuda = FakeCuda(self.calls)
+        self.made, self.current, self.cuda = 0, self.stream("default"), self
+        self.default = self.current
+        self.fails = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -101,105 +40,118 @@ class FakeTorch:
             self.calls.append("pinned result")
         return torch.empty_like(tensor)
 
+    def stream(self, name: str) -> Any:
+        wait = f"wait for {name}"
+        return SimpleNamespace(name=name, device=self.device(), synchronize=lambda: self.calls.append(wait))
+
+    def Stream(self, _: Any) -> Any:  # noqa: N802
+        self.made += 1
+        return self.stream(f"stream {self.made}")
+
+    def CUDAGraph(self) -> Any:  # noqa: N802
+        """Its replay reads the buffers of the capture."""
+        return SimpleNamespace(
+            replay=lambda: self.calls.append("replay"), reset=lambda: self.calls.append("reset graph")
+        )
+
+    @contextmanager
+    def graph(self, _: Any, stream: Any) -> Iterator[None]:
+        self.calls.append(f"capture on {stream.name}")
+        yield
+        self.calls.append("captured")
+
+    def current_device(self) -> int:
+        return 0
+
+    def current_stream(self) -> Any:
+        return self.current
+
+    def default_stream(self) -> Any:
+        return self.default
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+        self.calls.append(f"set {stream.name}")
+
+    def empty_cache(self) -> None:
+        self.calls.append("empty cache")
+
+    def reset_peak_memory_stats(self, _: Any) -> None:
+        self.calls.append("reset peak")
+
 
 class Doubled(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is not looked into
-    def __init__(self, calls: list[str], fails: bool = False) -> None:
+    def __init__(self, fake: FakeTorch) -> None:
         super().__init__()
-        self.calls, self.fails = calls, fails
+        self.fake = fake
 
     def forward(self, x: Any) -> Any:
-        self.calls.append("model")
-        if self.fails:
+        self.fake.calls.append("model")
+        if self.fake.fails:
             raise torch.cuda.OutOfMemoryError("tried to allocate 1 TiB")
         return x * 2
 
 
-@pytest.fixture(autouse=True)
-def no_idle_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed session's stream is there for the next, of another test too."""
-    monkeypatch.setattr(ours, "_IDLE_STREAMS", [])
-
-
-def made(fake: FakeTorch, monkeypatch: pytest.MonkeyPatch, fails: bool = False, **options: Any) -> TorchSession:
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    monkeypatch.setattr(ours, "_IDLE_STREAMS", [])  # a closed session's stream is there for the next test, too
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    x = TensorSpec(name="x", shape=(None, 2), dtype="float32")
-    y = TensorSpec(name="y", shape=(None, 2), dtype="float32")
-    program = Program(Doubled(fake.calls, fails), (x,), (y,), [torch.float32], [torch.float32], "float32")
-    session = TorchSession(fake, program, BackendOptions(device="cuda", **options))
+    return FakeTorch()
+
+
+def opened(fake: FakeTorch, mode: str = "") -> TorchSession:
+    x, y = (TensorSpec(name=name, shape=(None, 2), dtype="float32") for name in "xy")
+    program = Program(Doubled(fake), (x,), (y,), [torch.float32], [torch.float32], "float32")
+    return TorchSession(fake, program, BackendOptions(device="cuda", mode=mode))
+
+
+def calls_of(fake: FakeTorch, *works: Any) -> list[str]:
     fake.calls.clear()
-    return session
+    for work in works:
+        work()
+    return list(fake.calls)
 
 
-def a_round(session: TorchSession) -> None:
-    session.copy_in()
-    session.execute()
-    session.copy_out()
-    session.synchronize()
-
-
-def test_eager_runs_nothing_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    session = made(fake, monkeypatch)
-    session.allocate({"x": (1, 2)})
-    assert "model" not in fake.calls
-    assert fake.calls[-2:] == ["empty cache", "reset peak"]
+def test_eager_runs_nothing_before_the_first_round(fake: FakeTorch) -> None:
+    session = opened(fake)
+    assert calls_of(fake, lambda: session.allocate({"x": (1, 2)}))[-2:] == ["empty cache", "reset peak"]
     session.write_inputs({"x": np.array([[1, 2]], np.float32)})
-    fake.calls.clear()
-    a_round(session)
-    assert fake.calls == ["set stream 1", "model", "pinned result", "wait for stream 1"]
-    fake.calls.clear()
-    a_round(session)
-    assert fake.calls == ["model", "wait for stream 1"]  # nothing is made in a round that is not the first
+    assert calls_of(fake, session.run_round) == ["set stream 1", "model", "pinned result", "wait for stream 1"]
+    assert calls_of(fake, session.run_round) == ["model", "wait for stream 1"]  # nothing is made in later rounds
     assert session.read_outputs()["y"].tolist() == [[2, 4]]
-    fake.calls.clear()
-    session.close()
-    assert "set default" in fake.calls
+    fake.fails = True
+    with pytest.raises(OutOfMemoryError, match=r"could not be run: .*tried to allocate 1 TiB"):
+        session.execute()
+    assert "set default" in calls_of(fake, session.close)
 
 
-def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    session = made(fake, monkeypatch, mode="cudagraph")
-    session.allocate({"x": (1, 2)})
-    captured = fake.calls[fake.calls.index("set stream 1") :]
-    assert captured == [
-        "set stream 1", "model", "wait for stream 1", "model", "model", "wait for stream 1",
-        "capture on stream 1", "model", "captured", "wait for stream 1",
-    ]  # fmt: skip
+def test_a_graph_is_captured_once_and_replayed(fake: FakeTorch) -> None:
+    session = opened(fake, "cudagraph")
+    calls = calls_of(fake, lambda: session.allocate({"x": (1, 2)}))
+    wait, capture = "wait for stream 1", "capture on stream 1"
+    assert calls[calls.index("set stream 1") :] == [
+        *("set stream 1", "model", wait, "model", "model", wait),
+        *(capture, "model", "captured", wait),
+    ]
     session.write_inputs({"x": np.array([[1, 2]], np.float32)})
-    a_round(session)
-    fake.calls.clear()
-    for _ in range(2):
-        a_round(session)
-    assert fake.calls == ["replay", "wait for stream 1"] * 2
-    fake.calls.clear()
-    session.allocate({"x": (3, 2)})
-    assert fake.calls.index("reset graph") < fake.calls.index("empty cache") < fake.calls.index("capture on stream 1")
+    session.run_round()
+    assert calls_of(fake, session.run_round, session.run_round) == ["replay", wait] * 2
+    again = calls_of(fake, lambda: session.allocate({"x": (3, 2)}))
+    assert again.index("reset graph") < again.index("empty cache") < again.index(capture)
     session.close()
 
 
-def test_two_sessions_take_turns_on_their_own_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    one, other = made(fake, monkeypatch), made(fake, monkeypatch)
+def test_sessions_take_turns_on_their_own_streams_and_leave_them_to_later_ones(fake: FakeTorch) -> None:
+    one, other = opened(fake), opened(fake)
     for session in (one, other):
         session.allocate({"x": (1, 2)})
-        a_round(session)
-    fake.calls.clear()
-    for session in (one, other, other):
-        a_round(session)
-    assert [call for call in fake.calls if call.startswith("set")] == ["set stream 1", "set stream 2"]
-    other.close()
-    one.close()
-
-
-def test_a_closed_sessions_stream_is_the_next_ones_and_no_open_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    one, other = made(fake, monkeypatch), made(fake, monkeypatch)
+        session.run_round()
+    calls = calls_of(fake, *(session.run_round for session in (one, other, other)))
+    assert [call for call in calls if call.startswith("set")] == ["set stream 1", "set stream 2"]
     first, second = one._stream, other._stream
-    assert first is not second
     one.close()
-    third = made(fake, monkeypatch)
+    third, fourth = opened(fake), opened(fake)
     assert third._stream is first
-    fourth = made(fake, monkeypatch)
-    assert all(fourth._stream is not stream for stream in (first, second))
+    assert fourth._stream not in (first, second)
     for session in (other, third, fourth):
         session.close()
