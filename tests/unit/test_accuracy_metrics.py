@@ -169,7 +169,7 @@ def test_top_k_by_hand() -> None:
         {"top1": 0.4, "top1_low": low, "top1_high": high, "mean_class_accuracy": (1 + 0 + 1 / 3) / 3, "top2": 0.6,
          "unordered_count": 1}
     )  # fmt: skip
-    assert seen.lost() == {}
+    assert seen.changes() == []
 
 
 def test_which_classes_lost_by_hand() -> None:
@@ -178,9 +178,9 @@ def test_which_classes_lost_by_hand() -> None:
     seen = ClassAccumulator(names=("cat", "dog"))
     seen.update(np.array([cat] * 2 + [dog] * 6), [0] * 8, np.array([cat] * 8))
     seen.update(np.array([dog, cat]), [1, 1], np.array([cat, cat]))
-    assert seen.lost() == {"cat": 0.75}
     lost, gained = seen.changes()
-    assert (lost.name, lost.lost, lost.gained, lost.accuracy, lost.baseline_accuracy) == ("cat", 6, 0, 0.25, 1.0)
+    assert (lost.name, lost.difference, lost.lost, lost.gained) == ("cat", -0.75, 6, 0)
+    assert (lost.accuracy, lost.baseline_accuracy) == (0.25, 1.0)
     assert (lost.p, lost.p_holm) == pytest.approx((2 / 2**6, 4 / 2**6))
     assert lost.by_chance
     assert (gained.name, gained.difference, gained.p) == ("dog", 0.5, 1.0)

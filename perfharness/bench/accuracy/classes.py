@@ -181,7 +181,3 @@ class ClassAccumulator:
                 )
             )  # fmt: skip
         return sorted(found, key=lambda change: (change.difference, change.p, change.name))
-
-    def lost(self) -> dict[str, float]:
-        """Loss of each class, shares of 1; largest first."""
-        return {change.name: -change.difference for change in self.changes() if change.difference < 0}

@@ -8,16 +8,12 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import (
-    deviation_percent,
-    drift_line,
-)
+from perfharness.analysis.bench_figures import deviation_percent, drift_line
 from perfharness.backends import Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
@@ -160,28 +156,16 @@ def _data_set(session: Session, shapes: dict[str, Shape], settings: CompareSetti
         record.keep(engine_reasons={"accuracy": found.reasons["failed_samples"]})
 
 
-@dataclass
-class _Work:
-    """Rounds of the telemetry pass, and when each ended."""
-
-    session: Session
-    seconds: float
-    start_unix_ns: int | None = None
-    end_unix_ns: int | None = None
-    rounds: int | None = None
-
-    def __call__(self) -> list[int]:
-        with quiet_collector():
-            self.start_unix_ns = time.time_ns()
-            ends = work_for(self.session, self.seconds)
-            self.end_unix_ns = time.time_ns()
-        self.rounds = len(ends)
-        return ends
-
-
 def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
     """The telemetry pass: the same rounds with the sampler."""
-    work = _Work(session, spec.telemetry.seconds)
+    times_ns: list[int] = []  # when the rounds began, then the end of each
+
+    def work() -> list[int]:
+        with quiet_collector():
+            times_ns.append(time.time_ns())
+            times_ns.extend(work_for(session, spec.telemetry.seconds))
+        return times_ns[1:]
+
     seen = measure_telemetry(record.folder, spec.telemetry, 1, work)
     use = GpuUse(
         utilization_percent=seen.utilization_percent,
@@ -189,9 +173,9 @@ def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
         energy_per_inference_j=None if seen.energy_per_item_j is None else seen.energy_per_item_j.value,
         memory_peak_bytes=seen.device_peak_bytes,
         clock_drop_percent=seen.clock_drop_percent,
-        start_unix_ns=work.start_unix_ns,
-        end_unix_ns=work.end_unix_ns,
-        inferences=work.rounds,
+        start_unix_ns=times_ns[0] if times_ns else None,
+        end_unix_ns=times_ns[-1] if times_ns else None,
+        inferences=len(times_ns) - 1 if times_ns else None,
     )
     reasons = {name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"}
     record.keep(gpu=use, engine_reasons={**_result(record).engine_reasons, **reasons})

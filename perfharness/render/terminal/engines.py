@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -25,8 +25,8 @@ SPEED_COLUMNS = (
     "speed-up",
     "iterations",
 )
-SHOWN_COLUMNS = ("engine", "mean", "p50", "p95", "p99", "max", "images/s", "speed-up")
-"""Columns that fit a terminal; the picture and the JSON have all."""
+NOT_SHOWN = ("p90", "min", "std", "iterations")
+"""Columns that a terminal has no room for; the picture and the JSON have all."""
 
 GPU_COLUMNS = ("engine", "GPU %", "memory GiB", "W", "J/image", "clock drop %")
 
@@ -34,33 +34,23 @@ GPU_COLUMNS = ("engine", "GPU %", "memory GiB", "W", "J/image", "clock drop %")
 def print_comparison(console: Console, comparison: EngineComparison) -> None:
     """Print speed, GPU, errors, pairs and remarks."""
     engines = comparison.engines
-    speeds = [dict(zip(SPEED_COLUMNS, speed_row(one), strict=True)) for one in engines]
-    _table(
-        console, "latency of one image, ms", SHOWN_COLUMNS, [[one[name] for name in SHOWN_COLUMNS] for one in speeds]
-    )
+    places = [place for place, name in enumerate(SPEED_COLUMNS) if name not in NOT_SHOWN]
+    speeds = [[row[place] for place in places] for row in (SPEED_COLUMNS, *map(speed_row, engines))]
+    _table(console, "latency of one image, ms", speeds[0], speeds[1:])
     if comparison.gpu_uuid is None:
         say(console, f"GPU: {comparison.gpu_reason}")
     else:
-        _table(
-            console,
-            f"GPU {comparison.gpu_index}, in the telemetry pass",
-            GPU_COLUMNS,
-            [_gpu_row(one) for one in engines],
-        )
-    for title, records in (
-        ("the image against its ground truth", [(one, one.image_accuracy) for one in engines]),
-        ("the data set against its ground truth", [(one, one.accuracy) for one in engines]),
-    ):
-        _print_accuracy(console, title, records)
-    rows = [
-        [f"{one.first} - {one.second}", str(one.images), *(_shown(value) for value in (one.mae, one.rmse, one.max))]
-        for one in comparison.pairs
-    ]
-    if rows:
-        over = comparison.pairs[0].over
-        _table(
-            console, f"maps of two engines, each normalised ({over})", ("engines", "images", "MAE", "RMSE", "max"), rows
-        )
+        title = f"GPU {comparison.gpu_index}, in the telemetry pass"
+        _table(console, title, GPU_COLUMNS, [_gpu_row(one) for one in engines])
+    _print_accuracy(console, "the image against its ground truth", {one.name: one.image_accuracy for one in engines})
+    _print_accuracy(console, "the data set against its ground truth", {one.name: one.accuracy for one in engines})
+    if comparison.pairs:
+        title = f"maps of two engines, each normalised ({comparison.pairs[0].over})"
+        rows = [
+            [f"{one.first} - {one.second}", str(one.images), *map(_shown, (one.mae, one.rmse, one.max))]
+            for one in comparison.pairs
+        ]
+        _table(console, title, ("engines", "images", "MAE", "RMSE", "max"), rows)
     for line in _lines(comparison):
         say(console, line)
 
@@ -81,22 +71,21 @@ def speed_row(engine: EngineResult) -> list[str]:
     ]
 
 
-def _print_accuracy(
-    console: Console, title: str, records: Sequence[tuple[EngineResult, AccuracyRecord | None]]
-) -> None:
-    if not any(record for _, record in records):
+def _print_accuracy(console: Console, title: str, records: Mapping[str, AccuracyRecord | None]) -> None:
+    known = {name: record for name, record in records.items() if record is not None}
+    if not known:
         return
-    known = [name for _, record in records if record for name in record.metrics]
-    own = [name for name in dict.fromkeys(known) if name not in (*DEPTH_COLUMNS, "rmse_log")]
-    names = (*DEPTH_COLUMNS, *own)
-    rows = []
-    for one, record in records:
-        values = record.metrics if record else {}
-        rows.append([one.name, str(record.samples if record else 0), *(_shown(values.get(name)) for name in names)])
+    metrics = [name for record in known.values() for name in record.metrics if name != "rmse_log"]
+    names = list(dict.fromkeys((*DEPTH_COLUMNS, *metrics)))
+    empty = AccuracyRecord(against="", samples=0, metrics={})
+    rows = [
+        [engine, str((record or empty).samples), *(_shown((record or empty).metrics.get(name)) for name in names)]
+        for engine, record in records.items()
+    ]
     _table(console, title, ("engine", "images", *names), rows)
-    for one, record in records:
-        for name, reason in record.reasons.items() if record else ():
-            say(console, f"{one.name}, {name.replace('_', ' ')}: {reason}")
+    for engine, record in known.items():
+        for name, reason in record.reasons.items():
+            say(console, f"{engine}, {name.replace('_', ' ')}: {reason}")
 
 
 def _gpu_row(engine: EngineResult) -> list[str]:
