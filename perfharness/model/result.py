@@ -13,10 +13,8 @@ import numpy.typing as npt
 
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
-from perfharness.model.gpu_work import GpuWork
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME as BENCHMARK_MEAN_NAME
 from perfharness.model.manifest import BENCHMARK_NAME as BENCHMARK_NAME
-from perfharness.model.startup import FirstCuda
 from perfharness.model.trace import Bool, Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -220,6 +218,36 @@ class OutsideStage:
     path: Path
     times: Mapping[str, Float64]
     where: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class FirstCuda:
+    """The first CUDA calls that a trace holds; UTC nanoseconds.
+
+    `first_work_end` is the end of the first call that cannot do without a context: an allocation, a copy, a launch, a
+    stream, a module.
+    """
+
+    first_call_unix_ns: int
+    first_work_end_unix_ns: int | None
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """Busy times of a process's GPU by stage, UTC ns, merged; `stages` are the paths of benchmark.json.
+
+    `reason`: why they are not known.
+    """
+
+    stages: tuple[str, ...] = ()
+    busy: tuple[tuple[Int64, Int64], ...] = ()
+    reason: str | None = None
+
+    def all_busy(self) -> tuple[Int64, Int64]:
+        """All of it, as starts and ends."""
+        starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
+        ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
+        return np.concatenate(starts), np.concatenate(ends)
 
 
 @dataclass(frozen=True)

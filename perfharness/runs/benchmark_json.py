@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 
+from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy, StageAttribution
+from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
+from perfharness.analysis.startup import Startup
 from perfharness.model.diagnosis import Diagnosis
-from perfharness.model.energy import ProcessEnergy, RunEnergy, StageAttribution
 from perfharness.model.findings import Finding
-from perfharness.model.gpu_metrics import ProcessMetrics, RunMetrics
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
-from perfharness.model.startup import Startup
 
 Number = float | None
 Count = Annotated[int, Field(ge=1)]

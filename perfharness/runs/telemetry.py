@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from perfharness.analysis.energy.account import account
+from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.metrics.findings import metric_findings
+from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import (
     RequestedClocks,
     summarise_metrics,
@@ -20,12 +22,9 @@ from perfharness.analysis.metrics.summary import (
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.model.clocks import clocks_of
-from perfharness.model.energy import ProcessEnergy, RunEnergy
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.gpu_metrics import RunMetrics
-from perfharness.model.gpu_work import GpuWork
 from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.result import ProcessResult, Tree
+from perfharness.model.result import GpuWork, ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.store import read_sample_log
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.energy.attribution import WAITING, attribute
 from perfharness.analysis.energy.kinds import BusyShares, KnownWork
+from perfharness.analysis.energy.results import StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import Explained
 from perfharness.analysis.energy.steps import Readings, Steps, counter_steps, power_steps
-from perfharness.model.energy import StageAttribution, StageEnergy
 from perfharness.testing.simulated_sensors import Load, Sensor
 
 MS = 1_000_000

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.work import Batches, MeasuredProcess
 from perfharness.analysis.throughput import throughput
-from perfharness.model.gpu_work import GpuWork
-from perfharness.model.result import BatchLoop
+from perfharness.model.result import BatchLoop, GpuWork
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
 

@@ -21,8 +21,7 @@ from perfharness.analysis.metrics.figures import counter_total, held, weighted_q
 from perfharness.analysis.metrics.findings import metric_findings
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.summary import RequestedClocks, summarise_metrics, throttling_of
-from perfharness.model.gpu_work import GpuWork
-from perfharness.model.result import BatchLoop
+from perfharness.model.result import BatchLoop, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder
 

@@ -15,8 +15,7 @@ import pytest
 
 from perfharness.analysis.startup import first_cuda, startup
 from perfharness.model.journal import RecorderJournal
-from perfharness.model.result import BatchLoop
-from perfharness.model.startup import FirstCuda
+from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.trace import open_trace
 
 ROOT = Path(__file__).parents[2]

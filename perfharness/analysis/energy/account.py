@@ -9,10 +9,7 @@ import numpy as np
 from perfharness.analysis.energy.attribution import attribute
 from perfharness.analysis.energy.gpu_sensors import COUNTER, METRICS, POWERS, GpuSensors, Window, WindowEnergy
 from perfharness.analysis.energy.kinds import BusyShares, KnownWork
-from perfharness.analysis.energy.sensors import disagreement, idle_power, shortest_window_ns
-from perfharness.analysis.energy.steps import NS_PER_MS, Energy, per, rounded
-from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
-from perfharness.model.energy import (
+from perfharness.analysis.energy.results import (
     GpuEnergy,
     IdlePower,
     OccurrenceEnergy,
@@ -21,6 +18,9 @@ from perfharness.model.energy import (
     SensorEnergy,
     StageAttribution,
 )
+from perfharness.analysis.energy.sensors import disagreement, idle_power, shortest_window_ns
+from perfharness.analysis.energy.steps import NS_PER_MS, Energy, per, rounded
+from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import Int64

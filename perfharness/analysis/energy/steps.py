@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.energy import IdlePower
+from perfharness.analysis.energy.results import IdlePower
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

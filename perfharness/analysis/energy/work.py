@@ -11,8 +11,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.attribution import stage_of_calls
 from perfharness.analysis.throughput import loop_window
 from perfharness.analysis.timeline import merge
-from perfharness.model.gpu_work import GpuWork
-from perfharness.model.result import BatchLoop, Float64, path_text
+from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
 from perfharness.model.trace import Bool, Int64
 
 OUTSIDE = "outside of stages"

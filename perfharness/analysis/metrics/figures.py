@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.analysis.statistics import min_count
-from perfharness.model.gpu_metrics import MetricFigures
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Bool, Int64

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from perfharness.analysis.metrics.clocks import MAX_DROP
 from perfharness.analysis.metrics.memory import MIN_GROWTH_BYTES, MIN_GROWTH_SHARE
+from perfharness.analysis.metrics.results import ClockHold, GpuMetrics, Growth, RunMetrics
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.gpu_metrics import ClockHold, GpuMetrics, Growth, RunMetrics
 
 MIB = 1 << 20
 

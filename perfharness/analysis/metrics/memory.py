@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.metrics.figures import Window, held
+from perfharness.analysis.metrics.results import BatchPeak, Growth
 from perfharness.analysis.statistics import student_t
-from perfharness.model.gpu_metrics import BatchPeak, Growth
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Int64
 

@@ -18,8 +18,7 @@ from perfharness.analysis.metrics.clocks import (
 )
 from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
 from perfharness.analysis.metrics.memory import batch_peak, growth
-from perfharness.analysis.timeline import BusyLine
-from perfharness.model.gpu_metrics import (
+from perfharness.analysis.metrics.results import (
     GpuMetrics,
     HostMetrics,
     MetricFigures,
@@ -27,6 +26,7 @@ from perfharness.model.gpu_metrics import (
     RunMetrics,
     WindowKind,
 )
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, SubjectRecord, process_subject
 
 Scaled = Mapping[str, tuple[str, float]]
