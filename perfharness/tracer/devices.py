@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from uuid import UUID
 
 from perfharness.tracer.sqlite_file import TraceFile
 
-_SM_COUNT, _CLOCK_KHZ, _L2_BYTES, _MAJOR, _MINOR = 16, 13, 38, 75, 76
-_WARP_SIZE, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _SM_THREADS, _ASYNC_ENGINES = 10, 36, 37, 39, 40
-_SM_SHARED_BYTES, _SM_REGISTERS, _SM_BLOCKS = 81, 82, 106
-"""CUdevice_attribute."""
+_ATTRIBUTES = {
+    "l2CacheSize": 38, "smCount": 16, "computeMajor": 75, "computeMinor": 76, "smMajor": 75, "smMinor": 76,
+    "threadsPerWarp": 10, "asyncEngines": 40, "maxBlocksPerSm": 106, "maxRegistersPerSm": 82, "maxShmemPerSm": 81,
+}  # fmt: skip
+"""Number of the CUdevice_attribute of each column that needs no arithmetic."""
 
+_CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _SM_THREADS = 13, 36, 37, 39
 _TRANSFERS_PER_CLOCK = 2
 """GPU memory transfers data on both clock edges; an H200's bandwidth, so computed, equals nsys's."""
 
-_VM_ID = 1 << 48
+VM_ID = 1 << 48
 _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
 
 
@@ -37,7 +40,7 @@ def write(file: TraceFile, driver: ctypes.CDLL, pid: int) -> None:
     file.insert(
         "TARGET_INFO_SYSTEM_ENV",
         ("globalVid", "devStateName", "name", "nameEnum", "value"),
-        [(_VM_ID, name, name, 0, value) for name, value in environment.items()],
+        [(VM_ID, name, name, 0, value) for name, value in environment.items()],
     )
 
 
@@ -58,31 +61,20 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
         driver.cuDeviceGetAttribute(ctypes.byref(value), ctypes.c_int(number), device)
         return value.value
 
-    digits = bytes(uuid).hex()
-    memory_bandwidth = attribute(_MEMORY_CLOCK_KHZ) * 1000 * _TRANSFERS_PER_CLOCK * attribute(_MEMORY_BUS_BITS) // 8
-    warp_size = attribute(_WARP_SIZE)
+    columns = {column: attribute(number) for column, number in _ATTRIBUTES.items()}
+    bits_per_s = attribute(_MEMORY_CLOCK_KHZ) * 1000 * _TRANSFERS_PER_CLOCK * attribute(_MEMORY_BUS_BITS)
     return {
-        "vmId": _VM_ID,
+        "vmId": VM_ID,
         "id": index,
+        "cuDevice": index,
         "name": name.value.decode(errors="replace"),
         "busLocation": bus.value.decode(errors="replace"),
-        "l2CacheSize": attribute(_L2_BYTES),
+        "uuid": str(UUID(bytes=bytes(uuid))),
         "totalMemory": memory.value,
-        "memoryBandwidth": memory_bandwidth,
+        "memoryBandwidth": bits_per_s // 8,
         "clockRate": attribute(_CLOCK_KHZ) * 1000,
-        "smCount": attribute(_SM_COUNT),
-        "uuid": "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
-        "cuDevice": index,
-        "computeMajor": attribute(_MAJOR),
-        "computeMinor": attribute(_MINOR),
-        "smMajor": attribute(_MAJOR),
-        "smMinor": attribute(_MINOR),
-        "threadsPerWarp": warp_size,
-        "asyncEngines": attribute(_ASYNC_ENGINES),
-        "maxWarpsPerSm": attribute(_SM_THREADS) // warp_size if warp_size else 0,
-        "maxBlocksPerSm": attribute(_SM_BLOCKS),
-        "maxRegistersPerSm": attribute(_SM_REGISTERS),
-        "maxShmemPerSm": attribute(_SM_SHARED_BYTES),
+        "maxWarpsPerSm": attribute(_SM_THREADS) // columns["threadsPerWarp"] if columns["threadsPerWarp"] else 0,
+        **columns,
     }
 
 

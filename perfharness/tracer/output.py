@@ -18,14 +18,13 @@ from perfharness.tracer.gpu import cuda_was_initialised
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
+from perfharness.tracer.session import TRACE_NAME
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
-TRACE_NAME = "trace.sqlite"
-VM_ID = 1 << 48
 TIMESTAMP_OF_TARGET = 1
 SOURCE_INJECTION = 1
 SEVERITY_WARNING = 2
@@ -223,31 +222,15 @@ def _cuda_was_used() -> bool:
 
 
 def _write_session(file: TraceFile, origin_unix_ns: int, duration_ns: int | None, captured: list[str]) -> None:
-    started = origin_unix_ns / 1e9
-    file.insert(
-        "TARGET_INFO_SESSION_START_TIME",
-        ("utcEpochNs", "utcTime", "localTime"),
-        [
-            (
-                origin_unix_ns,
-                time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started)),
-                time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(started)),
-            )
-        ],
-    )
-    duration = [] if duration_ns is None else [(VM_ID, duration_ns, 0, duration_ns)]
+    clock = "%Y-%m-%dT%H:%M:%S"
+    started = [time.strftime(clock, convert(origin_unix_ns / 1e9)) for convert in (time.gmtime, time.localtime)]
+    columns = ("utcEpochNs", "utcTime", "localTime")
+    file.insert("TARGET_INFO_SESSION_START_TIME", columns, [(origin_unix_ns, *started)])
+    duration = [] if duration_ns is None else [(devices.VM_ID, duration_ns, 0, duration_ns)]
     file.insert("ANALYSIS_DETAILS", ("globalVid", "duration", "startTime", "stopTime"), duration)
-    version = ".".join(map(str, SCHEMA_VERSION))
-    file.insert(
-        "META_DATA_EXPORT",
-        ("name", "value"),
-        [
-            ("EXPORT_PRODUCT_NAME", "perfharness"),
-            ("EXPORT_PRODUCT_VERSION", VERSION),
-            ("EXPORT_SCHEMA_VERSION", version),
-            ("EXPORT_SCHEMA_VERSION_MAJOR", str(SCHEMA_VERSION[0])),
-            ("EXPORT_SCHEMA_VERSION_MINOR", str(SCHEMA_VERSION[1])),
-            ("EXPORT_SCHEMA_VERSION_MICRO", str(SCHEMA_VERSION[2])),
-        ],
-    )
+    numbers = (".".join(map(str, SCHEMA_VERSION)), *map(str, SCHEMA_VERSION))
+    parts = ("", "_MAJOR", "_MINOR", "_MICRO")
+    rows = [(f"EXPORT_SCHEMA_VERSION{part}", number) for part, number in zip(parts, numbers, strict=True)]
+    product = [("EXPORT_PRODUCT_NAME", "perfharness"), ("EXPORT_PRODUCT_VERSION", VERSION)]
+    file.insert("META_DATA_EXPORT", ("name", "value"), [*product, *rows])
     file.insert("META_DATA_CAPTURE", ("name", "value"), [("CAPTURE_EVENT_TYPE", kind) for kind in captured])

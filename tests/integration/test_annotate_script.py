@@ -183,35 +183,24 @@ def test_a_name_that_is_not_there_is_told_before_anything_starts(workshop: Works
     assert not (workshop.folder / "out").exists()
 
 
-def test_a_name_that_only_the_run_can_miss_is_a_finding(workshop: Workshop) -> None:
+def test_what_only_the_run_can_miss_is_a_finding(workshop: Workshop) -> None:
+    """A name that may have been made by code, functions that are never called, and items that cannot be counted."""
     workshop.write("library.py", LIBRARY + "globals()['late'] = load\n")
-    annotate(workshop, "library:load", "library:lode")
+    workshop.write("script.py", f"{PIPELINE}\nif model is None:\n    def elsewhere(): pass\n")
+    never = {
+        "library:never": "it was there and never called",
+        "json.tool:main": "its module was never imported",
+        "__main__:elsewhere": "the script never reached its definition",
+    }
+    annotate(workshop, "library:lode", *never, batch='[[batch]]\nfunction = "library:load"\nitems = "len(n)"')
     done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
     assert done.returncode == 3
-    assert "library:lode could not be annotated" in workshop.findings()["annotation-not-found"]
-    assert "module 'library' has no attribute 'lode'" in workshop.findings()["annotation-not-found"]
-
-
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        ("library:never", "it was there and never called"),
-        ("json.tool:main", "its module was never imported"),
-        ("__main__:elsewhere", "the script never reached its definition"),
-    ],
-)
-def test_what_is_never_called_is_told(workshop: Workshop, function: str, why: str) -> None:
-    workshop.write("script.py", f"{PIPELINE}\nif model is None:\n    def elsewhere(): pass\n")
-    annotate(workshop, "library:load", function)
-    done = workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py")
-    assert done.returncode == 0
-    assert workshop.findings() == {"annotation-never-called": f"{function} has no ranges: {why}."}
-
-
-def test_items_that_cannot_be_counted_are_told_and_disturb_nothing(workshop: Workshop) -> None:
-    annotate(workshop, batch='[[batch]]\nfunction = "library:load"\nitems = "len(n)"')
-    assert workshop.launch(*EMBEDDED, "--annotate", "file.toml", "script.py").returncode == 0
-    assert "items = 'len(n)': TypeError" in workshop.findings()["annotation-items-failed"]
+    found = workshop.findings()
+    assert "library:lode could not be annotated" in found["annotation-not-found"]
+    assert "module 'library' has no attribute 'lode'" in found["annotation-not-found"]
+    assert "items = 'len(n)': TypeError" in found["annotation-items-failed"]
+    messages = [finding["message"] for finding in workshop.read("manifest.json")["findings"]]
+    assert {f"{function} has no ranges: {why}." for function, why in never.items()} <= set(messages)
 
 
 def test_a_script_that_fails_fails_as_before(workshop: Workshop) -> None:
@@ -222,24 +211,26 @@ def test_a_script_that_fails_fails_as_before(workshop: Workshop) -> None:
     assert "annotation-not-found" not in workshop.findings()
 
 
-def test_a_script_that_leaves_without_a_word_is_told(workshop: Workshop) -> None:
-    workshop.write("script.py", "import os, library\nlibrary.load(3)\nos._exit(0)")
-    annotate(workshop, "library:load")
-    workshop.launch("--tracer", "none", "--annotate", "file.toml", "script.py")
-    assert "annotations-not-told" in workshop.findings()
+FORKS = """
+import library, multiprocessing
+child = multiprocessing.get_context('fork').Process(target=library.load, args=(3,))
+child.start()
+child.join()
+"""
 
 
-def test_calls_in_forked_children_count(workshop: Workshop) -> None:
-    workshop.write(
-        "script.py",
-        "import library, multiprocessing\n"
-        "context = multiprocessing.get_context('fork')\n"
-        "child = context.Process(target=library.load, args=(3,))\n"
-        "child.start()\nchild.join()\n",
-    )
+@pytest.mark.parametrize(
+    ("source", "codes"),
+    [("import os, library\nlibrary.load(3)\nos._exit(0)", {"annotations-not-told"}), (FORKS, set())],
+)
+def test_calls_of_processes_that_leave_without_a_word_or_are_forked(
+    workshop: Workshop, source: str, codes: set[str]
+) -> None:
+    workshop.write("script.py", source)
     annotate(workshop, "library:load")
     workshop.launch("--tracer", "none", "--annotate", "file.toml", "script.py")
-    assert workshop.findings() == {}
+    assert set(workshop.findings()) >= codes
+    assert codes or not workshop.findings()
 
 
 def test_a_program_cannot_be_annotated(workshop: Workshop) -> None:
@@ -261,6 +252,7 @@ def test_a_program_cannot_be_annotated(workshop: Workshop) -> None:
         "from __future__ import annotations\nx: no = 3\nprint(__annotations__)",
         "import sys; sys.exit(7)",
         "def g():\n    raise ValueError('wrong')\ng()",
+        "def f():\n    raise ValueError('wrong')\nf()",
         "x = (\n",
         "return 3",
         "f(1",
@@ -275,6 +267,7 @@ def test_a_program_cannot_be_annotated(workshop: Workshop) -> None:
     ],
 )  # fmt: skip
 def test_same_output_and_exit_code(workshop: Workshop, source: str) -> None:
+    """But for our frame in a traceback, where a call went through it."""
     define = "def f(): return 42\n" if not source.startswith(("'''", "from __future__", "def f")) else ""
     workshop.write("script.py", define + source)
     targets = [("__main__", "f"), ("library", "load"), ("json.decoder", "JSONDecoder.decode")]
@@ -284,17 +277,10 @@ def test_same_output_and_exit_code(workshop: Workshop, source: str) -> None:
         "-m", "perfharness.annotate", "script.py", "one", "--two",
         PERFHARNESS_ANNOTATIONS=annotations.to_json(), PERFHARNESS_OUTPUT_DIR=str(workshop.folder),
     )  # fmt: skip
-    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+    if source.startswith("def f"):
+        frames = [line.split('"')[1] for line in ours.stderr.splitlines() if line.startswith("  File")]
+        assert [Path(frame).name for frame in frames] == ["script.py", "wrappers.py", "script.py"]
+    else:
+        assert ours.stderr == plain.stderr
+    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
     assert (workshop.folder / "annotations.json").exists()
-
-
-def test_a_traceback_has_our_frame_only_where_a_call_went_through_it(workshop: Workshop) -> None:
-    workshop.write("script.py", "def f():\n    raise ValueError('wrong')\nf()")
-    annotations = Annotations((FunctionAnnotation("__main__", "f", "f"),)).to_json()
-    told = workshop.run(
-        "-m", "perfharness.annotate", "script.py",
-        PERFHARNESS_ANNOTATIONS=annotations, PERFHARNESS_OUTPUT_DIR=str(workshop.folder),
-    )  # fmt: skip
-    frames = [line.split('"')[1] for line in told.stderr.splitlines() if line.startswith("  File")]
-    assert [Path(frame).name for frame in frames] == ["script.py", "wrappers.py", "script.py"]
-    assert told.returncode == 1

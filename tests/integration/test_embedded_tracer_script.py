@@ -137,10 +137,6 @@ def test_same_output_and_exit_code(runner: Runner, source: str) -> None:
     runner.both(runner.write(source), "one", "--two", "-m", "three=4")
 
 
-def test_interrupt_ends_by_the_signal(runner: Runner) -> None:
-    assert runner.both(runner.write("raise KeyboardInterrupt")).exit_code == -signal.SIGINT
-
-
 def test_script_in_another_folder_behind_a_link(runner: Runner) -> None:
     runner.write("value = 42", "real/beside.py")
     runner.write("import sys, beside; print(beside.value, sys.path[0], __file__, sys.argv)", "real/script.py")
@@ -182,12 +178,22 @@ def test_as_a_module(runner: Runner) -> None:
         ("1 / 0", 1),
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("import os, signal, sys; signal.signal(15, lambda *a: sys.exit(9)); os.kill(os.getpid(), 15)", 9),
     ],
 )
 def test_the_trace_is_there_however_the_script_ends(runner: Runner, ending: str, exit_code: int) -> None:
+    runner.trace.parent.mkdir()
+    runner.trace.write_bytes(b"of an older run")
     assert runner.both(runner.write(f"{RECORD}\n{ending}")).exit_code == exit_code
     assert range_names(runner.trace) == ["stage"]
     assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
+    found = meta(runner.trace)
+    assert found[schema.META_CUDA_USED] == "no"
+    assert int(found[schema.META_CLOCK_ORIGIN_NS]) > 0
+    assert found[schema.META_TRACER_VERSION]
+    if found[schema.META_GPU_PRESENT] == "no":
+        assert found[schema.META_CUDA_TRACED] == "no"
+        assert found[schema.META_CUDA_UNTRACED_REASON]
 
 
 def test_threads_and_exit_functions_still_record(runner: Runner) -> None:
@@ -200,13 +206,6 @@ atexit.register(record)
 """
     runner.both(runner.write(source))
     assert range_names(runner.trace) == ["stage", "stage"]
-
-
-def test_sigterm_handler_of_the_script_is_left_alone(runner: Runner) -> None:
-    handler = "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(9))\nos.kill(os.getpid(), 15)"
-    source = f"{RECORD}\n{handler}"
-    assert runner.both(runner.write(source)).exit_code == 9
-    assert range_names(runner.trace) == ["stage"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -295,30 +294,12 @@ print(os.path.exists(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "trace.s
     assert range_names(runner.trace) == ["stage"]
 
 
-def test_what_the_trace_says_of_itself(runner: Runner) -> None:
-    runner.both(runner.write(RECORD))
-    found = meta(runner.trace)
-    assert found[schema.META_CUDA_USED] == "no"
-    assert int(found[schema.META_CLOCK_ORIGIN_NS]) > 0
-    assert found[schema.META_TRACER_VERSION]
-    if found[schema.META_GPU_PRESENT] == "no":
-        assert found[schema.META_CUDA_TRACED] == "no"
-        assert found[schema.META_CUDA_UNTRACED_REASON]
-
-
 def test_a_trace_that_cannot_be_written_is_said(runner: Runner) -> None:
     (runner.folder / "out").write_text("a file where the folder should be")
     outcome = runner.run("-m", "perfharness.tracer", runner.write("print('ran')"))
     assert outcome.exit_code == 0
     assert outcome.stdout == "ran\n"
     assert "trace.sqlite could not be written" in outcome.stderr
-
-
-def test_an_older_trace_is_replaced_as_a_whole(runner: Runner) -> None:
-    runner.trace.parent.mkdir()
-    runner.trace.write_bytes(b"old")
-    runner.both(runner.write(RECORD))
-    assert range_names(runner.trace) == ["stage"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])

@@ -91,7 +91,7 @@ def started() -> tuple[gpu.GpuTrace, FakeCupti]:
     return trace, cast(FakeCupti, trace.cupti)
 
 
-def test_only_what_starts_gpu_work_is_asked_for(machine: type[FakeCupti]) -> None:
+def test_only_what_starts_gpu_work_is_asked_for_after_clock_and_buffers_are_set(machine: type[FakeCupti]) -> None:
     trace, library = started()
     assert [number for name, number in library.enabled if name == "cuptiActivityEnable"] == list(gpu.OPERATION_KINDS)
     functions = {(name, number) for name, number in library.enabled if name != "cuptiActivityEnable"}
@@ -102,21 +102,15 @@ def test_only_what_starts_gpu_work_is_asked_for(machine: type[FakeCupti]) -> Non
         ("cuptiActivityEnableDriverApi", 3),
     }
     assert trace.api_names[cupti.DOMAIN_RUNTIME, 211] == "cudaLaunchKernel_v7000"
-
-
-def test_the_place_the_clock_and_the_buffers_come_before_any_record(machine: type[FakeCupti]) -> None:
-    _, library = started()
-    first = library.calls.index("cuptiActivityEnable")
-    for name in ("cuptiSubscribe", "cuptiSetThreadIdType", "cuptiActivityRegisterTimestampCallback"):
-        assert library.calls.index(name) < first
-    assert library.calls.index("cuptiActivityRegisterCallbacks") < first
+    before = library.calls[: library.calls.index("cuptiActivityEnable")]
+    assert {"cuptiSubscribe", "cuptiSetThreadIdType", "cuptiActivityRegisterTimestampCallback"} <= set(before)
+    assert "cuptiActivityRegisterCallbacks" in before
 
 
 def test_a_cupti_that_cannot_choose_functions_records_them_all(machine: type[FakeCupti]) -> None:
     machine.selective = False
     _, library = started()
-    kinds = [number for _, number in library.enabled]
-    assert {cupti.KIND_RUNTIME, cupti.KIND_DRIVER} <= set(kinds)
+    assert {cupti.KIND_RUNTIME, cupti.KIND_DRIVER} <= {number for _, number in library.enabled}
 
 
 @pytest.mark.parametrize(
@@ -145,30 +139,20 @@ def test_stands_back_and_says_why(
     assert words in reason
 
 
-def test_nvtx_sent_to_cupti_by_a_traced_parent_is_no_other_tool(
-    machine: type[FakeCupti], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("device_count_code", "taken_over"), [(3, False), (0, True)])
+def test_dropped_records_are_asked_for_and_a_canary_that_leaves_no_record_means_taken_over(
+    machine: type[FakeCupti], monkeypatch: pytest.MonkeyPatch, device_count_code: int, taken_over: bool
 ) -> None:
-    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/x/libcupti.so.13")
-    started()
-
-
-def test_dropped_records_are_asked_for(machine: type[FakeCupti]) -> None:
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/x/libcupti.so.13")  # of a traced parent: no other tool
     trace, library = started()
-    assert trace.stop() == (3, False)
+    cast(Any, trace.driver).cuDeviceGetCount = lambda count: device_count_code  # 3: CUDA was not initialised
+    assert trace.stop() == (3, taken_over)
     assert "cuptiActivityFlushAll" in library.calls
 
 
-def test_a_canary_that_leaves_no_record_means_taken_over(machine: type[FakeCupti]) -> None:
-    trace, _ = started()
-    cast(Any, trace.driver).cuDeviceGetCount = lambda count: 0
-    assert trace.stop() == (3, True)
-
-
-def marker_columns(rows: list[dict[str, int]]) -> Columns:
-    layout = LAYOUTS[cupti.KIND_MARKER].fields
-    return {
-        name: np.asarray([row.get(name, 0) for row in rows], dtype=type_name) for name, (type_name, _) in layout.items()
-    }
+def columns_of(kind: int, rows: list[dict[str, int]]) -> Columns:
+    fields = LAYOUTS[kind].fields
+    return {name: np.asarray([row.get(name, 0) for row in rows], dtype=fields[name][0]) for name in fields}
 
 
 def test_ranges_of_c_libraries(tmp_path: Path) -> None:
@@ -184,7 +168,8 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
         ("c", 3, 8, end, 2), ("d", 4, 10, start, 1), ("e", 5, 11, start, 1), ("d", 4, 12, end, 1), ("e", 5, 13, end, 1),
         ("m", 6, 14, markers.FLAG_INSTANTANEOUS, 1), ("o", 7, 15, start, 1),
     ]  # fmt: skip
-    columns = marker_columns(
+    columns = columns_of(
+        cupti.KIND_MARKER,
         [
             {
                 "flags": flags,
@@ -195,7 +180,7 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
                 "name": 0 if flags == end else ctypes.addressof(names[name]),
             }
             for name, number, at, flags, tid in events
-        ]
+        ],
     )
     with TraceFile(tmp_path / "t.sqlite") as file:
         table = markers.table(file, {cupti.KIND_MARKER: columns}, lambda name: 0)
@@ -217,6 +202,7 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
     assert table["end_thread"][list(found).index("c")] == 2
 
 
+needs_code = pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
 BUFFER_BYTES = 4096
 Request = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
 Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -237,7 +223,7 @@ def contents(spool: GpuSpool) -> list[bytes]:
     return [bytes(native.view(address, valid)) if valid else b"" for address, valid in spool.buffers()]
 
 
-@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+@needs_code
 def test_full_buffers_go_to_the_file_and_their_memory_comes_back(tmp_path: Path) -> None:
     """Three may be held; 200 are filled one after another, each is read again, and the memory of those written is
     zero."""
@@ -260,7 +246,7 @@ def test_full_buffers_go_to_the_file_and_their_memory_comes_back(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+@needs_code
 def test_buffers_stay_in_memory_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
     spool = GpuSpool(pool, str(tmp_path))
@@ -275,7 +261,7 @@ def test_buffers_stay_in_memory_where_the_disk_is_full(tmp_path: Path, monkeypat
     assert contents(spool) == [bytes([1 + number]) * 10 for number in range(3)]
 
 
-@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+@needs_code
 def test_buffers_are_handed_out_again_after_some_were_refused(tmp_path: Path) -> None:
     pool = native.BufferPool(BUFFER_BYTES, 2, 1000)
     spool = GpuSpool(pool, str(tmp_path))
@@ -286,7 +272,7 @@ def test_buffers_are_handed_out_again_after_some_were_refused(tmp_path: Path) ->
     assert contents(spool) == [bytes([byte]) * 10 for byte in (1, 2, 6, 7)]
 
 
-@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+@needs_code
 def test_an_empty_buffer_holds_up_the_others_for_a_while_only(tmp_path: Path) -> None:
     pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
     spool = GpuSpool(pool, str(tmp_path))
@@ -301,7 +287,7 @@ def test_an_empty_buffer_holds_up_the_others_for_a_while_only(tmp_path: Path) ->
     assert contents(spool) == [b"", b"\2" * 10]
 
 
-@pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+@needs_code
 def test_the_thread_writes_by_itself_and_ends(tmp_path: Path) -> None:
     pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
     spool = GpuSpool(pool, str(tmp_path))
@@ -319,16 +305,12 @@ def test_work_whose_call_was_not_recorded_is_reported(tmp_path: Path) -> None:
     """Kernels 1 to 3 and the calls 1 and 3: 1 of 3 has none."""
     session = Session(str(tmp_path), write_trace)
 
-    def columns(kind: int, rows: list[dict[str, int]]) -> Columns:
-        fields = LAYOUTS[kind].fields
-        return {name: np.asarray([row.get(name, 0) for row in rows], dtype=fields[name][0]) for name in fields}
-
     kernels = [{"start": 5, "end": 6, "correlation": number} for number in (1, 2, 3)]
     calls = [{"start": 1, "end": 2, "correlation": number, "cbid": 211} for number in (1, 3)]
     with TraceFile(tmp_path / "t.sqlite") as file:
         records = {
-            cupti.KIND_CONCURRENT_KERNEL: columns(cupti.KIND_CONCURRENT_KERNEL, kernels),
-            cupti.KIND_RUNTIME: columns(cupti.KIND_RUNTIME, calls),
+            cupti.KIND_CONCURRENT_KERNEL: columns_of(cupti.KIND_CONCURRENT_KERNEL, kernels),
+            cupti.KIND_RUNTIME: columns_of(cupti.KIND_RUNTIME, calls),
         }
         diagnostics = gpu_tables.write(file, session, records, {(cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel"})
     assert len(diagnostics) == 1

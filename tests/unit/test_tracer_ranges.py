@@ -86,40 +86,33 @@ def rows(log: LoggedRanges, events: Table) -> list[Row]:
     return sorted(zip(names, events["start"].tolist(), events["end"].tolist(), strict=True), key=lambda row: row[1:])
 
 
-def test_nested_and_repeated_ranges() -> None:
-    """a [1 ............ 8] a [9 10], inside: b [2 3] b [4 7], inside the second: c [5 6]."""
-    log = log_of(
-        [
-            (PUSH, "a", 1),
-            (PUSH, "b", 2),
-            (POP, "", 3),
-            (PUSH, "b", 4),
-            (PUSH, "c", 5),
-            (POP, "", 6),
-            (POP, "", 7),
-            (POP, "", 8),
-            (PUSH, "a", 9),
-            (POP, "", 10),
-        ]
-    )
-    assert rows(log, decode(log)) == [("a", 1, 8), ("b", 2, 3), ("b", 4, 7), ("c", 5, 6), ("a", 9, 10)]
+A, B = (PUSH, "a"), (PUSH, "b")
 
 
-def test_each_thread_has_a_stack_of_its_own() -> None:
-    log = log_of([(PUSH, "a", 1), (POP, "", 4)], [(PUSH, "b", 2), (POP, "", 3)])
-    events = decode(log)
-    assert rows(log, events) == [("a", 1, 4), ("b", 2, 3)]
-    assert sorted(events["thread"].tolist()) == [1, 2]
-
-
-def test_a_range_that_is_never_closed_has_no_end() -> None:
-    log = log_of([(PUSH, "a", 1), (PUSH, "b", 2), (POP, "", 3)])
-    assert rows(log, decode(log)) == [("a", 1, NO_END), ("b", 2, 3)]
-
-
-def test_a_pop_with_nothing_pushed_is_left_out() -> None:
-    log = log_of([(POP, "", 1), (PUSH, "a", 2), (POP, "", 3), (POP, "", 4), (PUSH, "b", 5), (POP, "", 6)])
-    assert rows(log, decode(log)) == [("a", 2, 3), ("b", 5, 6)]
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        # a [1 ............ 8] a [9 10], inside: b [2 3] b [4 7], inside the second: c [5 6].
+        (
+            [[(*A, 1), (*B, 2), (POP, "", 3), (*B, 4), (PUSH, "c", 5), *((POP, "", at) for at in (6, 7, 8)),
+              (*A, 9), (POP, "", 10)]],
+            [("a", 1, 8), ("b", 2, 3), ("b", 4, 7), ("c", 5, 6), ("a", 9, 10)],
+        ),
+        # Each thread has a stack of its own.
+        ([[(*A, 1), (POP, "", 4)], [(*B, 2), (POP, "", 3)]], [("a", 1, 4), ("b", 2, 3)]),
+        # Never closed, and never begun.
+        ([[(*A, 1), (*B, 2), (POP, "", 3)]], [("a", 1, NO_END), ("b", 2, 3)]),
+        (
+            [[(POP, "", 1), (*A, 2), (POP, "", 3), (POP, "", 4), (*B, 5), (POP, "", 6)]],
+            [("a", 2, 3), ("b", 5, 6)],
+        ),
+        ([[(START, "1", 1)]], [("1", 1, NO_END)]),
+        ([[]], []),
+    ],
+)  # fmt: skip
+def test_pushes_and_pops(threads: list[list[tuple[int, str, int]]], expected: list[Row]) -> None:
+    log = log_of(*threads)
+    assert rows(log, decode(log)) == expected
 
 
 def test_ranges_ended_on_another_thread_say_so() -> None:
@@ -129,11 +122,6 @@ def test_ranges_ended_on_another_thread_say_so() -> None:
     by_start = np.argsort(events["start"])
     assert events["end_thread"][by_start].tolist() == [2, NO_END]
     assert set(events["event_type"].tolist()) == {schema.NVTX_START_END_RANGE}
-
-
-def test_a_start_without_an_end_stays_open() -> None:
-    log = log_of([(START, "1", 1)])
-    assert rows(log, decode(log)) == [("1", 1, NO_END)]
 
 
 def test_marks_and_payloads() -> None:
@@ -163,10 +151,6 @@ def test_each_domain_has_a_stack() -> None:
     records = [(first | PUSH, 1), (second | PUSH, 2), (first | POP, 3), (second | POP, 4)]
     log = of_records(*records, attributes=attributes)
     assert rows(log, decode(log)) == [("x", 1, 3), ("y", 2, 4)]
-
-
-def test_a_log_with_nothing_in_it() -> None:
-    assert len(decode(of_records(attributes=[RangeAttributes(None, "")]))["start"]) == 0
 
 
 def test_a_record_that_is_only_half_written_is_left_out() -> None:
