@@ -1,4 +1,4 @@
-"""CUPTI's columns into nsys's tables of GPU operations and API calls."""
+"""CUPTI's columns into nsys's tables of GPU operations and API calls, and the names of kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti
-from perfharness.tracer.demangle import Demangler
 from perfharness.tracer.records import Columns
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import MEMORY_KIND_UNKNOWN
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
 CANARY_FUNCTION = "cuDriverGetVersion"
+_ANONYMOUS = "(anonymous namespace)"
+_ANONYMOUS_STAND_IN = "\x00"
 
 
 def write(
@@ -72,8 +73,10 @@ def _common(columns: Columns, session: Session) -> dict[str, Any]:
 def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
     pointers, which = np.unique(columns["name"], return_inverse=True)
     demangler = Demangler()
-    kernels = [demangler.name(_text(pointer)) for pointer in pointers.tolist()]
-    ids = [[file.string_id(text) for text in (kernel.demangled, kernel.short, kernel.mangled)] for kernel in kernels]
+    mangled = [_text(pointer) for pointer in pointers.tolist()]
+    demangled = [demangler.demangled(text) for text in mangled]
+    columns_of_names = (demangled, map(short_name, demangled), mangled)
+    ids = [[file.string_id(text) for text in texts] for texts in zip(*columns_of_names, strict=True)]
     names = np.asarray(ids, dtype=np.int64).reshape(-1, 3)[which]
     values = {
         **common,
@@ -185,3 +188,48 @@ def _null_where_zero(values: NDArray[Any]) -> Any:
 
 def _text(pointer: int) -> str:
     return ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
+
+
+class Demangler:
+    """`abi::__cxa_demangle` of the C++ library; without one, names stay mangled."""
+
+    def __init__(self) -> None:
+        self._demangle = None
+        try:
+            library = ctypes.CDLL("libstdc++.so.6")
+        except OSError:
+            return
+        self._demangle = library["__cxa_demangle"]
+        self._demangle.restype = ctypes.c_void_p
+        self._free = ctypes.CDLL(None).free
+
+    def demangled(self, mangled: str) -> str:
+        """The name as it is written in C++."""
+        if self._demangle is None or not mangled.startswith("_Z"):
+            return mangled
+        status = ctypes.c_int()
+        address = self._demangle(mangled.encode(), None, None, ctypes.byref(status))
+        if status.value != 0 or not address:
+            return mangled
+        text = ctypes.string_at(address).decode(errors="replace")
+        self._free(ctypes.c_void_p(address))
+        return text
+
+
+def short_name(demangled: str) -> str:
+    """The function's own name: no return type, no namespace, no template arguments, no parameters."""
+    text = demangled.replace(_ANONYMOUS, _ANONYMOUS_STAND_IN)
+    depth = 0
+    last = 0
+    for at, character in enumerate(text):
+        if character in "<([{":
+            if character == "(" and depth == 0:
+                text = text[:at]
+                break
+            depth += 1
+        elif character in ">)]}":
+            depth -= 1
+        elif depth == 0 and (character == " " or text.startswith("::", at)):
+            last = at + (1 if character == " " else 2)
+    name = text[last:].split("<", 1)[0].strip()
+    return name.replace(_ANONYMOUS_STAND_IN, _ANONYMOUS) or demangled

@@ -117,41 +117,36 @@ class _Recording:
     def replacements(self) -> dict[str, Any]:
         """The replacements of the package's own functions, by name."""
 
-        def mark(
-            message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,
-            payload: Any = None,
-        ) -> None:  # fmt: skip
-            """Mark an instantaneous event."""
-            self.domain(domain).record(MARK, message, color, category, payload)
+        def recording(op: int, default_color: str | None) -> Callable[..., int | None]:
+            def record(
+                message: Any = None, color: Any = default_color, domain: Any = None, category: Any = None,
+                payload: Any = None,
+            ) -> int | None:  # fmt: skip
+                return self.domain(domain).record(op, message, color, category, payload)
 
-        def push_range(
-            message: Any = None, color: Any = DEFAULT_COLOR, domain: Any = None, category: Any = None,
-            payload: Any = None,
-        ) -> None:  # fmt: skip
-            """Mark the beginning of a code range."""
-            self.domain(domain).record(PUSH, message, color, category, payload)
+            return record
 
-        def pop_range(domain: Any = None) -> None:
-            """Mark the end of a code range that was started with `push_range`."""
-            self.domain(domain).pop_range()
+        start = recording(START, None)
 
-        def start_range(
-            message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
-        ) -> tuple[int | None, None]:
+        def start_range(*args: Any, **kwargs: Any) -> tuple[int | None, None]:
             """Mark the beginning of a process range."""
-            return self.domain(domain).record(START, message, color, category, payload), None
+            return start(*args, **kwargs), None
 
         def end_range(range_id: Any, domain: Any = None) -> None:
             """Mark the end of a code range that was started with `start_range`."""
             if range_id is not None:
                 self.domain(None).end_range(range_id[0])
 
+        def pop_range(domain: Any = None) -> None:
+            """Mark the end of a code range that was started with `push_range`."""
+            self.domain(domain).pop_range()
+
         # Known by the package's own name, so that a pickled one is the real one in a process that is not traced.
         annotate = type("annotate", (_Annotate,), {"recording": self, "__module__": PACKAGE})
         return {
-            "mark": mark, "push_range": push_range, "pop_range": pop_range, "start_range": start_range,
-            "end_range": end_range, "annotate": annotate, "get_domain": self.domain,
-            "Domain": _domain_type(self.domain),
+            "mark": recording(MARK, DEFAULT_COLOR), "push_range": recording(PUSH, DEFAULT_COLOR),
+            "pop_range": pop_range, "start_range": start_range, "end_range": end_range,
+            "annotate": annotate, "get_domain": self.domain, "Domain": _domain_type(self.domain),
         }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from perfharness.model import nsys_schema as schema
-from perfharness.tracer import cupti, gpu, gpu_tables, markers, native
+from perfharness.tracer import cupti, gpu, gpu_tables, native, nvtx_table
 from perfharness.tracer.cupti import CuptiError
 from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
 from perfharness.tracer.layouts import LAYOUTS
@@ -161,12 +161,12 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
     a [1 .......... 6]   d [10 ... 12]
       b [2 .. 4]            e [11 ... 13]
     """
-    start, end, thread = markers.FLAG_START, markers.FLAG_END, markers.OBJECT_THREAD
+    start, end, thread = nvtx_table.FLAG_START, nvtx_table.FLAG_END, nvtx_table.OBJECT_THREAD
     names = {name: ctypes.create_string_buffer(name.encode()) for name in "abcdemo"}
     events = [
         ("a", 1, 1, start, 1), ("b", 2, 2, start, 1), ("b", 2, 4, end, 1), ("a", 1, 6, end, 1), ("c", 3, 7, start, 1),
         ("c", 3, 8, end, 2), ("d", 4, 10, start, 1), ("e", 5, 11, start, 1), ("d", 4, 12, end, 1), ("e", 5, 13, end, 1),
-        ("m", 6, 14, markers.FLAG_INSTANTANEOUS, 1), ("o", 7, 15, start, 1),
+        ("m", 6, 14, nvtx_table.FLAG_INSTANTANEOUS, 1), ("o", 7, 15, start, 1),
     ]  # fmt: skip
     columns = columns_of(
         cupti.KIND_MARKER,
@@ -183,7 +183,7 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
         ],
     )
     with TraceFile(tmp_path / "t.sqlite") as file:
-        table = markers.table(file, {cupti.KIND_MARKER: columns}, lambda name: 0)
+        table = nvtx_table.marker_rows(file, {cupti.KIND_MARKER: columns}, lambda name: 0)
         text = {file.string_id(name): name for name in names}
     push_pop, start_end = schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE
     found = {
