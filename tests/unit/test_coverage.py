@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.range_table import RangeTable
@@ -19,121 +22,106 @@ def errors(table: RangeTable) -> set[str]:
     return {finding.code for finding in table.findings if finding.severity.value == "error"}
 
 
-def test_a_launch_without_its_kernel(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def lost_kernel(builder: TraceBuilder) -> None:
     builder.range("whole", 0, 10)
     builder.kernel((1, 2), (20, 30))
     builder.range("partial", 20, 30)
     builder.call("cudaLaunchKernel_v7000", 21, 22)
-    table = table_of(builder, tmp_path)
-    assert errors(table) == {"trace-missing-kernels"}
-    assert table.gpu_known.tolist() == [True, False]
 
 
-def test_a_failed_launch_starts_nothing(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def failed_launch(builder: TraceBuilder) -> None:
     builder.range("stage", 0, 10)
     builder.call("cudaLaunchKernel_v7000", 1, 2, result=98)
-    assert errors(table_of(builder, tmp_path)) == set()
 
 
-def test_launches_while_a_graph_is_captured_start_nothing(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def captured_launches(builder: TraceBuilder) -> None:
     builder.range("capture", 0, 10)
     builder.call("cudaStreamBeginCapture_v10000", 1, 2)
     builder.call("cudaLaunchKernel_v7000", 3, 4)
     builder.call("cudaStreamEndCapture_v10000", 5, 6)
     builder.range("replay", 20, 30)
-    replay = builder.call("cudaGraphLaunch_v10000", 21, 22)
-    builder.operation(40, 50, replay, table=schema.TABLE_GRAPH)
-    table = table_of(builder, tmp_path)
-    assert errors(table) == set()
-    assert table.projection.operation_count.tolist() == [0, 1]
+    builder.operation(40, 50, builder.call("cudaGraphLaunch_v10000", 21, 22), table=schema.TABLE_GRAPH)
 
 
-def test_a_runtime_launch_around_its_driver_launch(tmp_path: Path) -> None:
+def driver_launch_inside(builder: TraceBuilder) -> None:
     """Only the inner call carries the kernel; the outer one is no loss."""
-    builder = TraceBuilder()
     builder.range("stage", 0, 10)
     builder.call("cudaLaunchKernelExC_v11060", 1, 6)
-    inner = builder.call("cuLaunchKernelEx", 2, 5)
-    builder.operation(20, 30, inner)
-    table = table_of(builder, tmp_path)
-    assert errors(table) == set()
-    assert table.projection.operation_count.tolist() == [1]
+    builder.operation(20, 30, builder.call("cuLaunchKernelEx", 2, 5))
 
 
-def test_copies_whose_table_is_gone(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def lost_table_of_copies(builder: TraceBuilder) -> None:
     builder.range("upload", 0, 10)
     builder.call("cudaMemcpyAsync_v3020", 1, 2)
     builder.range("infer", 20, 30)
     builder.kernel((21, 22), (40, 50))
-    table = table_of(builder, tmp_path)
-    assert errors(table) == {"trace-missing-copies"}
-    assert table.gpu_known.tolist() == [False, True]
 
 
-def test_one_copy_of_nothing_is_no_loss(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def copy_of_nothing(builder: TraceBuilder) -> None:
     builder.range("upload", 0, 10)
     builder.call("cudaMemcpyAsync_v3020", 1, 2)
-    copy = builder.call("cudaMemcpyAsync_v3020", 3, 4)
-    builder.operation(20, 30, copy, table=schema.TABLE_MEMCPY)
-    assert errors(table_of(builder, tmp_path)) == set()
+    builder.operation(20, 30, builder.call("cudaMemcpyAsync_v3020", 3, 4), table=schema.TABLE_MEMCPY)
 
 
-def test_a_kernel_without_its_call(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def kernel_without_call(builder: TraceBuilder) -> None:
     builder.range("stage", 0, 10)
     builder.kernel((1, 2), (20, 30))
     builder.operation(40, 50, 999)
-    assert errors(table_of(builder, tmp_path)) == {"trace-missing-calls"}
 
 
-def stages_with_calls(silent: int, calls_to_the_end: bool = False) -> TraceBuilder:
-    builder = TraceBuilder()
-    total = 4 + silent
-    for index in range(total):
-        start = 100 * index
-        builder.range("infer", start, start + 50)
-        builder.range("write", start + 60, start + 90)
-        if index < 4 or calls_to_the_end:
-            builder.kernel((start + 1, start + 2), (start + 10, start + 20))
-    return builder
+def silent_stages(silent: int, calls_to_the_end: bool = False) -> Callable[[TraceBuilder], None]:
+    def content(builder: TraceBuilder) -> None:
+        for index in range(4 + silent):
+            start = 100 * index
+            builder.range("infer", start, start + 50)
+            builder.range("write", start + 60, start + 90)
+            if index < 4 or calls_to_the_end:
+                builder.kernel((start + 1, start + 2), (start + 10, start + 20))
+
+    return content
 
 
-def test_cuda_calls_that_stop_while_ranges_go_on(tmp_path: Path) -> None:
-    table = table_of(stages_with_calls(silent=5), tmp_path)
-    assert errors(table) == {"trace-cuda-calls-stop"}
-    names = ["infer", "write"] * 9
-    # What ended before the last recorded call can be trusted; what ended after it cannot.
-    assert table.gpu_known.tolist() == [True] * 6 + [False] * 12
-    assert len(names) == len(table.gpu_known)
-
-
-def test_a_pipeline_that_winds_down_is_no_loss(tmp_path: Path) -> None:
-    assert errors(table_of(stages_with_calls(silent=2), tmp_path)) == set()
-    assert errors(table_of(stages_with_calls(silent=5, calls_to_the_end=True), tmp_path)) == set()
-
-
-def test_cpu_stages_after_the_last_call_are_no_loss(tmp_path: Path) -> None:
-    builder = TraceBuilder()
+def cpu_stages_at_the_end(builder: TraceBuilder) -> None:
     builder.range("infer", 0, 50)
     builder.kernel((1, 2), (10, 20))
     for index in range(10):
         builder.range("postprocess", 100 + 10 * index, 105 + 10 * index)
-    assert errors(table_of(builder, tmp_path)) == set()
 
 
-def test_dropped_records_of_the_embedded_tracer(tmp_path: Path) -> None:
-    builder = TraceBuilder(cuda_traced=None)
+def dropped_records(builder: TraceBuilder) -> None:
     builder.range("stage", 0, 10)
     builder.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_TRACED, value="yes")
     builder.row(schema.TABLE_PERFHARNESS, name=schema.META_DROPPED_RECORDS, value="17")
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "known"),
+    [
+        (lost_kernel, "trace-missing-kernels", [True, False]),
+        (failed_launch, None, [True]),
+        (captured_launches, None, [True, True]),
+        (driver_launch_inside, None, [True]),
+        (lost_table_of_copies, "trace-missing-copies", [False, True]),
+        (copy_of_nothing, None, [True]),
+        (kernel_without_call, "trace-missing-calls", [True]),
+        # What ended before the last recorded call can be trusted; what ended after it cannot.
+        (silent_stages(5), "trace-cuda-calls-stop", [True] * 6 + [False] * 12),
+        (silent_stages(2), None, [True] * 12),  # a pipeline that winds down
+        (silent_stages(5, calls_to_the_end=True), None, [True] * 18),
+        (cpu_stages_at_the_end, None, [True] * 11),
+        (dropped_records, "trace-dropped-records", [True]),
+    ],
+)
+def test_what_is_lost_and_what_is_not(
+    content: Callable[[TraceBuilder], None], code: str | None, known: list[bool], tmp_path: Path
+) -> None:
+    builder = TraceBuilder(cuda_traced=None if content is dropped_records else True)
+    content(builder)
     table = table_of(builder, tmp_path)
-    assert errors(table) == {"trace-dropped-records"}
-    assert "17" in table.findings[0].message
+    assert errors(table) == ({code} if code else set())
+    assert table.gpu_known.tolist() == known
+    if content in (captured_launches, driver_launch_inside):
+        assert table.projection.operation_count.tolist()[-1] == 1
 
 
 def test_an_embedded_trace_without_cupti(tmp_path: Path) -> None:
@@ -153,8 +141,7 @@ def test_an_embedded_trace_without_cupti(tmp_path: Path) -> None:
 def test_nsys_s_own_complaints(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)
-    builder.row("DIAGNOSTIC_EVENT", severity=2, text="Clock sync is poor.", source=1, timestamp=0)
-    builder.row("DIAGNOSTIC_EVENT", severity=3, text="Some events were lost.", source=1, timestamp=0)
-    builder.row("DIAGNOSTIC_EVENT", severity=1, text="Profiling has started; nothing lost.", source=1, timestamp=0)
+    for severity, text in ((2, "Clock sync is poor."), (3, "Some events were lost."), (1, "Started; nothing lost.")):
+        builder.row("DIAGNOSTIC_EVENT", severity=severity, text=text, source=1, timestamp=0)
     found = {finding.message: finding.severity.value for finding in table_of(builder, tmp_path).findings}
     assert found == {"nsys says: Clock sync is poor.": "note", "nsys says: Some events were lost.": "error"}
