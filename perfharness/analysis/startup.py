@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.cuda_calls import NEEDS_CONTEXT, CudaCalls
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.journal import BarrierWait, RecorderJournal, StartupRecord
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.model.trace import Trace
 
 NS_PER_MS = 1e6
 MODEL_LOAD, CUDA_CONTEXT = "model_load", "cuda_context"
-
-Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -91,35 +90,41 @@ def startup(
     """
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []
-    batch = _first_batch(loops) if clock_is_utc else None
+    batches = [(int(loop.start_ns[0]), int(loop.end_ns[0])) for loop in loops if loop.count and clock_is_utc]
+    batch = min(batches, default=None)
     begin_ns = record.first_batch_unix_ns or (batch[0] if batch else None)
     signs = [record.first_recorder_unix_ns, *(part.begin_unix_ns for part in record.ranges)]
     signs.append(cuda.first_call_unix_ns if cuda is not None else None)
-    known_signs = [sign for sign in signs if sign is not None]
-    reasons: dict[str, str] = {}
-    context, source = _context(record, cuda, process_start_unix_ns, reasons)
+    own_ns = min((sign for sign in signs if sign is not None), default=None)
+    context, source = _context(record, cuda, process_start_unix_ns)
     model_load = _of_name(record, MODEL_LOAD)
-    if begin_ns is None:
-        reasons["process_to_first_batch_ms"] = "there was no batch, or it is not known when"
-    if not known_signs:
-        reasons["interpreter_and_imports_ms"] = "the start of the script's own work is unknown: no recorder, no range"
-    if model_load is None:
-        reasons["model_load_ms"] = f'no startup_range("{MODEL_LOAD}") is in the script'
-    if batch is None:
-        reasons["first_batch_ms"] = "no trace has the length of the first batch"
-    imports = (process_start_unix_ns, min(known_signs)) if known_signs else None
+    unknown = {
+        "cuda_context_ms": source is None
+        and f'no startup_range("{CUDA_CONTEXT}") is in the script, and the trace does not hold the first CUDA calls',
+        "process_to_first_batch_ms": begin_ns is None and "there was no batch, or it is not known when",
+        "interpreter_and_imports_ms": own_ns is None
+        and "the start of the script's own work is unknown: no recorder, no range",
+        "model_load_ms": model_load is None and f'no startup_range("{MODEL_LOAD}") is in the script',
+        "first_batch_ms": batch is None and "no trace has the length of the first batch",
+    }
     waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
+    other = None
+    if begin_ns is not None and own_ns is not None:
+        parts = [(process_start_unix_ns, own_ns), *((wait.begin_unix_ns, _ends(wait)) for wait in waits)]
+        parts += [(part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in record.ranges]
+        if source == "trace" and cuda is not None and cuda.first_work_end_unix_ns is not None:
+            parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))
+        starts, ends = np.asarray(parts, dtype=np.int64).clip(process_start_unix_ns, begin_ns).T
+        other = begin_ns - process_start_unix_ns - BusyLine(starts, ends).length
     return Startup(
         process_to_first_batch_ms=_ms(None if begin_ns is None else begin_ns - process_start_unix_ns),
-        interpreter_and_imports_ms=_ms(imports[1] - imports[0] if imports else None),
+        interpreter_and_imports_ms=_ms(None if own_ns is None else own_ns - process_start_unix_ns),
         cuda_context_ms=_ms(context),
         cuda_context_source=source,
         model_load_ms=_ms(model_load),
         first_batch_ms=_ms(batch[1] - batch[0] if batch else None),
         start_barrier_wait_ms=_ms(waited) or 0.0,
-        other_ms=_ms(
-            _rest(process_start_unix_ns, begin_ns, imports, record, cuda if source == "trace" else None, waits)
-        ),
+        other_ms=_ms(other),
         parts=[
             StartupPart(
                 part.name,
@@ -129,7 +134,7 @@ def startup(
             )
             for part in sorted(record.ranges, key=lambda part: part.begin_unix_ns)
         ],
-        reasons=reasons,
+        reasons={name: reason for name, reason in unknown.items() if reason},
     )
 
 
@@ -137,52 +142,19 @@ def _ms(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else round(nanoseconds / NS_PER_MS, 6)
 
 
-def _first_batch(loops: Iterable[BatchLoop]) -> Interval | None:
-    first = [(int(loop.start_ns[0]), int(loop.end_ns[0])) for loop in loops if loop.count]
-    return min(first) if first else None
-
-
 def _of_name(record: StartupRecord, name: str) -> int | None:
     found = [part.duration_ns for part in record.ranges if part.name == name and not part.failed]
     return sum(found) if found else None
 
 
-def _context(
-    record: StartupRecord, cuda: FirstCuda | None, begin_ns: int, reasons: dict[str, str]
-) -> tuple[int | None, str | None]:
+def _context(record: StartupRecord, cuda: FirstCuda | None, begin_ns: int) -> tuple[int | None, str | None]:
+    """How long the CUDA context took, ns, and by what that is known."""
     named = _of_name(record, CUDA_CONTEXT)
     if named is not None:
         return named, "startup_range"
     if cuda is not None and cuda.first_work_end_unix_ns is not None:
         return cuda.first_work_end_unix_ns - max(cuda.first_call_unix_ns, begin_ns), "trace"
-    reasons["cuda_context_ms"] = (
-        f'no startup_range("{CUDA_CONTEXT}") is in the script, and the trace does not hold the first CUDA calls'
-    )
     return None, None
-
-
-def _rest(
-    begin_ns: int,
-    end_ns: int | None,
-    imports: Interval | None,
-    record: StartupRecord,
-    cuda: FirstCuda | None,
-    waits: list[BarrierWait],
-) -> int | None:
-    """What is covered by none of the parts."""
-    if end_ns is None or imports is None:
-        return None
-    parts = [imports, *((part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in record.ranges)]
-    parts += [(wait.begin_unix_ns, _ends(wait)) for wait in waits]
-    if cuda is not None and cuda.first_work_end_unix_ns is not None:
-        parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))
-    covered, reached = 0, begin_ns
-    for start, end in sorted(parts):
-        start, end = max(start, reached), min(end, end_ns)
-        if end > start:
-            covered += end - start
-            reached = end
-    return end_ns - begin_ns - covered
 
 
 def _ends(wait: BarrierWait) -> int:

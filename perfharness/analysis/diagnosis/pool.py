@@ -36,7 +36,16 @@ def pool(diagnoses: dict[str, Diagnosis]) -> PooledDiagnosis:
 def _pool_stage(path: Path, stages: dict[str, StageDiagnosis], everyone: list[str]) -> PooledStage:
     verdicts = Counter(stage.verdict.verdict for stage in stages.values())
     known = [verdict for verdict in verdicts if verdict is not Verdict.CANNOT_TELL]
-    totals = _totals(list(stages.values()))
+    # A process without a batch left has no figures, and adds nothing.
+    counted = [stage for stage in stages.values() if stage.batches]
+    items = [stage.items for stage in counted]
+    totals = StageTotals(
+        batches=sum(stage.batches for stage in counted),
+        items=sum(item for item in items if item is not None) if None not in items else None,
+        **{name: _sum((figure(stage), stage.batches) for stage in counted) for name, figure in TOTALS.items()},
+    )
+    per_batch = {name: _per(getattr(totals, name), totals.batches) for name in PER_BATCH}
+    per_item = {f"{name}_per_item": _per(getattr(totals, name), totals.items) for name in PER_ITEM}
     savings = [stage.cost.saving_share for stage in stages.values() if stage.cost.saving_share is not None]
     return PooledStage(
         path=path,
@@ -44,11 +53,36 @@ def _pool_stage(path: Path, stages: dict[str, StageDiagnosis], everyone: list[st
         agreement=verdicts.most_common(1)[0][1] / len(stages),
         verdicts={verdict.value: count for verdict, count in verdicts.most_common()},
         totals=totals,
-        per_batch=_per_batch(totals),
+        per_batch=StagePerBatch(**per_batch, **per_item),
         saving_share=(min(savings), max(savings)) if savings else None,
         processes={process: _of_process(stage) for process, stage in stages.items()},
         absent_in=[process for process in everyone if process not in stages],
     )
+
+
+def _of_gpu(figure: Callable[[GpuWork], float | None]) -> Callable[[StageDiagnosis], float | None]:
+    return lambda stage: figure(stage.gpu) if stage.gpu else None
+
+
+def _of_host(figure: Callable[[HostWork], float | None]) -> Callable[[StageDiagnosis], float | None]:
+    return lambda stage: figure(stage.host) if stage.host else None
+
+
+TOTALS: dict[str, Callable[[StageDiagnosis], float | None]] = {
+    "cpu_ms": lambda stage: stage.cpu_ms,
+    "gpu_busy_ms": _of_gpu(lambda gpu: gpu.busy_ms),
+    "copy_ms": _of_gpu(lambda gpu: sum(copy.time_ms for copy in gpu.copies)),
+    "blocking_ms": _of_host(lambda host: host.blocking_ms),
+    "kernels": _of_gpu(lambda gpu: gpu.kernel_count),
+    "copies": _of_gpu(lambda gpu: sum(copy.count for copy in gpu.copies)),
+    "copied_bytes": _of_gpu(lambda gpu: _sum((copy.bytes, 1) for copy in gpu.copies)),
+    "graph_launches": _of_gpu(lambda gpu: gpu.graph_launch_count),
+    "memsets": _of_gpu(lambda gpu: gpu.memset_count),
+    "blocking_calls": _of_host(lambda host: host.blocking_calls),
+}
+"""What `StageTotals` sums: means over the batches of each process, times their number."""
+PER_BATCH = ("cpu_ms", "gpu_busy_ms", "copy_ms", "blocking_ms", "kernels")
+PER_ITEM = ("cpu_ms", "gpu_busy_ms")
 
 
 def _of_process(stage: StageDiagnosis) -> StageOfProcess:
@@ -63,33 +97,6 @@ def _of_process(stage: StageDiagnosis) -> StageOfProcess:
     )
 
 
-def _totals(stages: list[StageDiagnosis]) -> StageTotals:
-    # A process without a batch left has no figures, and adds nothing.
-    counted = [stage for stage in stages if stage.batches]
-
-    def of_gpu(figure: Callable[[GpuWork], float | None]) -> float | None:
-        return _sum((figure(stage.gpu) if stage.gpu else None, stage.batches) for stage in counted)
-
-    def of_host(figure: Callable[[HostWork], float | None]) -> float | None:
-        return _sum((figure(stage.host) if stage.host else None, stage.batches) for stage in counted)
-
-    items = [stage.items for stage in counted]
-    return StageTotals(
-        batches=sum(stage.batches for stage in counted),
-        items=sum(item for item in items if item is not None) if None not in items else None,
-        cpu_ms=_sum((stage.cpu_ms, stage.batches) for stage in counted),
-        gpu_busy_ms=of_gpu(lambda gpu: gpu.busy_ms),
-        copy_ms=of_gpu(lambda gpu: sum(copy.time_ms for copy in gpu.copies)),
-        blocking_ms=of_host(lambda host: host.blocking_ms),
-        kernels=of_gpu(lambda gpu: gpu.kernel_count),
-        copies=of_gpu(lambda gpu: sum(copy.count for copy in gpu.copies)),
-        copied_bytes=of_gpu(lambda gpu: _sum((copy.bytes, 1) for copy in gpu.copies)),
-        graph_launches=of_gpu(lambda gpu: gpu.graph_launch_count),
-        memsets=of_gpu(lambda gpu: gpu.memset_count),
-        blocking_calls=of_host(lambda host: host.blocking_calls),
-    )
-
-
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
     """Sum of value times weight; None where one value is not known."""
     total = 0.0
@@ -100,19 +107,8 @@ def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
     return total
 
 
-def _per_batch(totals: StageTotals) -> StagePerBatch:
-    def by(total: float | None, count: int | None) -> float | None:
-        return None if total is None or not count else total / count
-
-    return StagePerBatch(
-        cpu_ms=by(totals.cpu_ms, totals.batches),
-        gpu_busy_ms=by(totals.gpu_busy_ms, totals.batches),
-        copy_ms=by(totals.copy_ms, totals.batches),
-        blocking_ms=by(totals.blocking_ms, totals.batches),
-        kernels=by(totals.kernels, totals.batches),
-        cpu_ms_per_item=by(totals.cpu_ms, totals.items),
-        gpu_busy_ms_per_item=by(totals.gpu_busy_ms, totals.items),
-    )
+def _per(total: float | None, count: int | None) -> float | None:
+    return None if total is None or not count else total / count
 
 
 SEVERITY = ("cannot-tell", "enough", "too-short", "never-steady")

@@ -39,29 +39,30 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
         warmup_batches: the cut that was chosen.
     """
     count = len(times_ms)
+
+    def judged(state: WarmupState, start: int | None, reason: str | None, *scale: float) -> WarmupDiagnosis:
+        level, tolerance = scale or (None, None)
+        return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, reason)
+
     if count < MIN_BATCHES:
-        reason = f"{count} batches are too few to tell ({MIN_BATCHES} are needed)"
-        return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
+        return judged("cannot-tell", None, f"{count} batches are too few to tell ({MIN_BATCHES} are needed)")
     # The last -w batches are excluded too, so they are no reference.
-    cut = min(warmup_batches, count // 4)
-    reference = times_ms[count // 2 : count - cut]
+    reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
     level = float(np.median(reference))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(reference - level)))
     tolerance = max(DEVIATIONS * spread, MIN_TOLERANCE * level)
     half = len(reference) // 2
     drift = abs(float(np.median(reference[half:])) - float(np.median(reference[:half])))
     # Standard error of a median of `half` values: 1.2533 sigma / sqrt(half); of the difference of two, sqrt(2) more.
-    allowed = max(DEVIATIONS * 1.2533 * spread * np.sqrt(2 / max(half, 1)), MIN_TOLERANCE * level)
-    drifts = drift > allowed
+    drifts = drift > max(DEVIATIONS * 1.2533 * spread * np.sqrt(2 / max(half, 1)), MIN_TOLERANCE * level)
     start = _first_steady(np.abs(times_ms - level) <= tolerance + (drift if drifts else 0.0))
     if drifts:
         reason = f"the batches still change by {drift:.3f} ms within the second half (level {level:.3f} ms)"
-        return WarmupDiagnosis(loop, count, warmup_batches, start, "never-steady", level, tolerance, reason)
+        return judged("never-steady", start, reason, level, tolerance)
     if start is None or start > count * LATEST_START:
         reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
-        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
-    state: WarmupState = "enough" if start <= warmup_batches else "too-short"
-    return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, None)
+        return judged("never-steady", None, reason, level, tolerance)
+    return judged("enough" if start <= warmup_batches else "too-short", start, None, level, tolerance)
 
 
 def _first_steady(is_steady: npt.NDArray[np.bool_]) -> int | None:
@@ -73,7 +74,10 @@ def _first_steady(is_steady: npt.NDArray[np.bool_]) -> int | None:
 def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
     """A warning for each name of loops whose cut is too short, or that never become steady: the worst of its loops."""
     findings = []
-    for name, loops in _by_name(judged).items():
+    by_name: dict[str, list[WarmupDiagnosis]] = {}
+    for loop in judged:
+        by_name.setdefault(path_text(loop.loop), []).append(loop)
+    for name, loops in by_name.items():
         late = max(loops, key=lambda loop: loop.steady_from or 0)
         if late.state != "cannot-tell" and (late.steady_from or 0) > late.warmup_batches:
             findings.append(
@@ -96,10 +100,3 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
                 )
             )
     return findings
-
-
-def _by_name(judged: list[WarmupDiagnosis]) -> dict[str, list[WarmupDiagnosis]]:
-    found: dict[str, list[WarmupDiagnosis]] = {}
-    for loop in judged:
-        found.setdefault(path_text(loop.loop), []).append(loop)
-    return found
