@@ -23,6 +23,7 @@ from perfharness.model.diagnosis import (
     WarmupDiagnosis,
     WarmupState,
 )
+from perfharness.model.pooled_diagnosis import PooledStage
 from perfharness.render.terminal.diagnosis import print_pooled
 from perfharness.testing.diagnosis_builder import gpu_work, host_work
 
@@ -49,81 +50,55 @@ def diagnosis(*stages: StageDiagnosis, loop: WarmupDiagnosis | None = None, miss
     return Diagnosis(list(stages), [loop] if loop else [], [missing] if missing else [], [])
 
 
+def pooled_stages(*stages: StageDiagnosis) -> list[PooledStage]:
+    """Of one stage in each process."""
+    return pool({f"proc_{number}": diagnosis(one) for number, one in enumerate(stages)}).stages
+
+
 def test_sums_weigh_each_process_by_its_batches() -> None:
-    (pooled,) = pool(
-        {
-            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, 10, cpu_ms=4.0, busy_ms=2.0, items=40)),
-            "proc_1": diagnosis(stage("a", Verdict.GPU_BOUND, 30, cpu_ms=8.0, busy_ms=4.0, items=120)),
-        }
-    ).stages
+    (pooled,) = pooled_stages(
+        stage("a", Verdict.GPU_BOUND, 10, cpu_ms=4.0, busy_ms=2.0, items=40),
+        stage("a", Verdict.GPU_BOUND, 30, cpu_ms=8.0, busy_ms=4.0, items=120),
+    )
     assert (pooled.verdict, pooled.agreement, pooled.verdicts) == (Verdict.GPU_BOUND, 1.0, {"gpu-bound": 2})
-    assert (pooled.totals.batches, pooled.totals.items) == (40, 160)
-    assert pooled.totals.cpu_ms == pytest.approx(10 * 4 + 30 * 8)
-    assert pooled.per_batch.cpu_ms == pytest.approx(7.0)  # a mean of means would be 6
-    assert pooled.per_batch.cpu_ms_per_item == pytest.approx(280 / 160)
-    assert pooled.totals.kernels == pytest.approx(120)
-    assert pooled.per_batch.gpu_busy_ms == pytest.approx((20 + 120) / 40)
-    assert pooled.totals.blocking_ms == pytest.approx(20.0)
+    totals, mean = pooled.totals, pooled.per_batch
+    assert (totals.batches, totals.items, totals.cpu_ms, totals.kernels, totals.blocking_ms) == pytest.approx(
+        (40, 160, 10 * 4 + 30 * 8, 120, 20.0)
+    )
+    # a mean of means would be 6
+    assert (mean.cpu_ms, mean.cpu_ms_per_item, mean.gpu_busy_ms) == pytest.approx((7.0, 280 / 160, (20 + 120) / 40))
 
 
 def test_verdicts_that_differ_give_none_and_stand_side_by_side() -> None:
-    told = pool(
-        {
-            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, saving=0.5)),
-            "proc_1": diagnosis(stage("a", Verdict.CPU_BOUND, saving=0.2)),
-            "proc_2": diagnosis(stage("a", Verdict.GPU_BOUND)),
-        }
-    ).stages[0]
-    assert told.verdict is None
+    (told,) = pooled_stages(
+        stage("a", Verdict.GPU_BOUND, saving=0.5),
+        stage("a", Verdict.CPU_BOUND, saving=0.2),
+        stage("a", Verdict.GPU_BOUND),
+    )
+    assert (told.verdict, told.verdicts) == (None, {"gpu-bound": 2, "cpu-bound": 1})
     assert told.agreement == pytest.approx(2 / 3)
-    assert told.verdicts == {"gpu-bound": 2, "cpu-bound": 1}
     assert told.saving_share == (0.2, 0.5)
     assert told.processes["proc_1"].evidence == ["a is cpu-bound"]
 
 
 def test_a_process_that_cannot_tell_does_not_outvote_those_that_can() -> None:
-    pooled = pool(
-        {
-            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
-            "proc_1": diagnosis(stage("a", Verdict.CANNOT_TELL, is_known=False), missing="GPU operations"),
-        }
-    )
-    (told,) = pooled.stages
-    assert told.verdict is Verdict.GPU_BOUND
-    assert told.agreement == pytest.approx(0.5)
+    (told,) = pooled_stages(stage("a", Verdict.GPU_BOUND), stage("a", Verdict.CANNOT_TELL, is_known=False))
+    assert (told.verdict, told.agreement) == (Verdict.GPU_BOUND, 0.5)
     assert told.totals.cpu_ms == pytest.approx(80.0)
     assert (told.totals.gpu_busy_ms, told.totals.kernels, told.per_batch.gpu_busy_ms) == (None, None, None)
-    assert pooled.missing == {"proc_1": ["GPU operations"]}
-
-
-def test_a_process_without_a_batch_left_adds_nothing() -> None:
-    (told,) = pool(
-        {
-            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
-            "proc_1": diagnosis(stage("a", Verdict.CANNOT_TELL, 0, cpu_ms=None, is_known=False)),
-        }
-    ).stages
+    nothing = stage("a", Verdict.CANNOT_TELL, 0, cpu_ms=None, is_known=False)  # without a batch left it adds nothing
+    (told,) = pooled_stages(stage("a", Verdict.GPU_BOUND), nothing)
     assert (told.totals.batches, told.per_batch.cpu_ms, told.per_batch.gpu_busy_ms) == (10, 4.0, 2.0)
 
 
 def test_a_stage_that_only_some_processes_have_names_the_others() -> None:
-    first, second = pool(
-        {
-            "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND)),
-            "proc_1": diagnosis(stage("b", Verdict.CPU_BOUND)),
-        }
-    ).stages
-    assert (first.path, first.absent_in) == (("r", "a"), ["proc_1"])
-    assert (second.path, second.absent_in) == (("r", "b"), ["proc_0"])
+    found = pooled_stages(stage("a", Verdict.GPU_BOUND), stage("b", Verdict.CPU_BOUND))
+    assert [(one.path, one.absent_in) for one in found] == [(("r", "a"), ["proc_1"]), (("r", "b"), ["proc_0"])]
 
 
 def test_the_warm_up_that_all_need_is_the_longest() -> None:
-    (told,) = pool(
-        {
-            "proc_0": diagnosis(loop=warmup("enough", 1)),
-            "proc_1": diagnosis(loop=warmup("too-short", 7)),
-        }
-    ).warmup
+    loops = {"proc_0": diagnosis(loop=warmup("enough", 1)), "proc_1": diagnosis(loop=warmup("too-short", 7))}
+    (told,) = pool(loops).warmup
     assert (told.states, told.needed) == ({"proc_0": "enough", "proc_1": "too-short"}, 7)
 
 
@@ -134,6 +109,7 @@ def test_the_pooled_diagnosis_fits_its_schema_and_is_printed() -> None:
             "proc_1": diagnosis(stage("a", Verdict.CPU_BOUND, is_known=False), missing="GPU operations"),
         }
     )
+    assert pooled.missing == {"proc_1": ["GPU operations"]}
     schema = json.loads((ROOT / "docs" / "schema" / "benchmark_mean.schema.json").read_text("utf-8"))
     whole = {"$ref": "#/$defs/PooledDiagnosis", "$defs": schema["$defs"]}
     jsonschema.validate(json.loads(json.dumps(pooled.to_json())), whole)

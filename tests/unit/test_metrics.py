@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from perfharness.analysis.metrics.figures import counter_total, held, weighted_q
 from perfharness.analysis.metrics.findings import metric_findings
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.summary import RequestedClocks, summarise_metrics, throttling_of
-from perfharness.model.result import BatchLoop, GpuWork
+from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder
 
@@ -31,8 +32,9 @@ T0 = 1_700_000_000 * S
 MIB = 1 << 20
 
 
-def series(values: Sequence[float | None], period_ms: float = 100, is_new: list[bool] | None = None) -> Series:
-    times = [T0 + round(place * period_ms * MS) for place in range(len(values))]
+def series(values: Sequence[float | None], is_new: list[bool] | None = None, first: int = 0) -> Series:
+    """Readings every 100 ms, the first after so many of them."""
+    times = [T0 + (first + place) * 100 * MS for place in range(len(values))]
     found = SampleBuilder().readings("GPU-a", "x", times, values, is_new=is_new).build().get("GPU-a", "x")
     assert found is not None
     return found
@@ -42,57 +44,49 @@ def window(start_s: float, end_s: float) -> tuple[int, int]:
     return T0 + round(start_s * S), T0 + round(end_s * S)
 
 
-def test_values_count_for_as_long_as_they_hold() -> None:
-    # 100 W for 0.3 s, 400 W for 0.1 s, then 200 W: the repeats add nothing to the count, and their time counts.
-    found = window_figures(
-        series([100, 100, 100, 400, 200, 200, 200], is_new=[True, False, False, True, True, False, False]),
-        window(0, 0.7),
-    )
-    assert found.mean == pytest.approx((300 + 400 + 600) / 7)
-    assert (found.min, found.max) == (100, 400)
-    assert found.new_readings == 3
-    assert found.p50 == 200
-    assert found.p95 is None  # of three updates
+NEW = [True, False, False, True, True, False, False]
 
 
-def test_only_the_window_counts_and_what_held_when_it_began() -> None:
-    found = window_figures(series([100, 100, 500, 500, 900]), window(0.15, 0.35), scale=1e-3)
-    assert found.mean == pytest.approx((100 * 50 + 500 * 150) / 200 / 1e3)
-    assert found.new_readings == 2
+@pytest.mark.parametrize(
+    ("readings", "span", "scale", "expected"),
+    [
+        # 100 W for 0.3 s, 400 W for 0.1 s, then 200 W: the repeats add nothing to the count, and their time counts;
+        # of three updates there is no p95
+        (series([100, 100, 100, 400, 200, 200, 200], is_new=NEW), (0, 0.7), 1,
+         {"mean": 1300 / 7, "min": 100, "max": 400, "new_readings": 3, "p50": 200, "p95": None}),
+        # only the window counts, and what held when it began
+        (series([100, 100, 500, 500, 900]), (0.15, 0.35), 1e-3, {"mean": 0.4, "new_readings": 2}),
+        # a clock that never changes is known without a new reading
+        (series([1980.0] * 50, is_new=[True] + [False] * 49), (2, 4), 1,
+         {"mean": 1980, "new_readings": 0, "reason": None}),
+        # failed readings are not zero
+        (series([100, None, None, 300, 300]), (0, 0.5), 1, {"mean": 700 / 3}),
+        (series([100, None, None, None, None]), (0, 0.5), 1,
+         {"mean": None, "reason": "it was read in 20% of the measured window only"}),
+        (series([None, None]), (0, 1), 1, {"mean": None, "reason": "it was not sampled"}),
+        (series([1, 2]), None, 1, {"mean": None, "reason": "there is no measured window"}),
+    ],
+)  # fmt: skip
+def test_values_count_for_as_long_as_they_hold(
+    readings: Series, span: tuple[float, float] | None, scale: float, expected: dict[str, Any]
+) -> None:
+    found = asdict(window_figures(readings, span and window(*span), scale=scale))
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_what_a_reading_says_of_the_time_before_it_counts_there() -> None:
     # One core idle until 1.0 s, busy until 1.2 s, idle after: readings at 0.1, 0.2, ... are of the tenth before each.
-    share = [0.0] * 10 + [100.0, 100.0] + [0.0] * 8
-    times = [T0 + round((place + 1) * 100 * MS) for place in range(len(share))]
-    log = SampleBuilder().readings("GPU-a", "x", times, share).build().get("GPU-a", "x")
-    busy = window_figures(log, window(1.0, 1.2), since_last=True)
-    assert (busy.mean, busy.min) == (100, 100)
-    assert window_figures(log, window(0.0, 1.0), since_last=True).max == 0
-    assert window_figures(log, window(0.9, 1.3), since_last=True).mean == pytest.approx(50)
-    failed = SampleBuilder().readings("GPU-a", "x", times[:4], [10.0, None, 30.0, 30.0]).build().get("GPU-a", "x")
+    log = series([0.0] * 10 + [100.0, 100.0] + [0.0] * 8, first=1)
+    busy, idle, both = (window_figures(log, window(*span), since_last=True) for span in ((1, 1.2), (0, 1), (0.9, 1.3)))
+    assert (busy.mean, busy.min, idle.max, both.mean) == pytest.approx((100, 100, 0, 50))
+    failed = series([10.0, None, 30.0, 30.0], first=1)
     assert window_figures(failed, window(0.0, 0.4), since_last=True).mean == pytest.approx((10 + 30 + 30) / 3)
-
-
-def test_a_clock_that_never_changes_is_known_without_a_new_reading() -> None:
-    found = window_figures(series([1980.0] * 50, is_new=[True] + [False] * 49), window(2, 4))
-    assert (found.mean, found.new_readings, found.reason) == (1980, 0, None)
-
-
-def test_failed_readings_are_not_zero() -> None:
-    found = window_figures(series([100, None, None, 300, 300]), window(0, 0.5))
-    assert found.mean == pytest.approx((100 + 2 * 300) / 3)
-    assert window_figures(series([100, None, None, None, None]), window(0, 0.5)).mean is None
-    assert "20%" in (window_figures(series([100, None, None, None, None]), window(0, 0.5)).reason or "")
     assert window_figures(None, window(0, 1), reason="no permission").reason == "no permission"
-    assert window_figures(series([None, None]), window(0, 1)).mean is None
-    assert window_figures(series([1, 2]), None).reason == "there is no measured window"
 
 
 def test_a_gap_in_the_readings_is_not_filled() -> None:
     times = [T0, T0 + 100 * MS, T0 + 200 * MS, T0 + 5 * S, T0 + 5 * S + 100 * MS]
-    log = SampleBuilder().readings("GPU-a", "x", times, [10, 10, 10, 90, 90]).build()
-    found = log.get("GPU-a", "x")
+    found = SampleBuilder().readings("GPU-a", "x", times, [10, 10, 10, 90, 90]).build().get("GPU-a", "x")
     assert found is not None
     assert held(found).within(window(0, 5.1)).weight.sum() == pytest.approx(0.5 * S + 0.1 * S, rel=0.01)
 
@@ -109,14 +103,11 @@ def test_quantiles_weigh_by_time() -> None:
     assert weighted_quantile(np.asarray([5.0, 1.0]), np.asarray([1.0, 9.0]), 0.95) == 5
 
 
-@pytest.mark.parametrize("reason", CLOCK_EVENT_REASONS, ids=lambda reason: reason.name)
-def test_which_reasons_are_throttling(reason: Any) -> None:
+def test_which_reasons_are_throttling() -> None:
     harmless = {"gpu_idle", "applications_clocks_setting", "display_clock_setting"}
-    assert reasons_in(reason.bit) == [(reason.name, reason.name not in harmless)]
-
-
-def test_a_reason_that_is_not_known_yet_counts() -> None:
-    assert reasons_in(0x1 | 0x8000) == [("gpu_idle", False), ("0x8000", True)]
+    for reason in CLOCK_EVENT_REASONS:
+        assert reasons_in(reason.bit) == [(reason.name, reason.name not in harmless)]
+    assert reasons_in(0x1 | 0x8000) == [("gpu_idle", False), ("0x8000", True)], "one that is not known yet counts"
     assert reasons_in(0) == []
 
 
@@ -165,22 +156,23 @@ def test_a_drop_from_before_to_after() -> None:
     assert "fewer than 10" in (clock_hold(clock, window(0, 0.5), throttling, LOW_CLOCK, None, None).reason or "")
 
 
-def test_a_leak_grows_to_the_end_and_a_cache_does_not() -> None:
-    random = np.random.default_rng(1)
-    ramp = np.linspace(0, 200, 300)
-    jitter = random.uniform(0, 30, 300)  # each batch's own, comes and goes
-    leak = growth(series((1000 * MIB + (ramp + jitter) * MIB).tolist()), window(0, 30))
-    assert leak.grows is True
-    assert leak.bytes_per_s is not None
-    assert leak.bytes_per_s_low is not None
-    assert leak.bytes_per_s_high is not None
-    assert leak.bytes_per_s_low <= 200 * MIB / 30 <= leak.bytes_per_s_high
-    cache = growth(series((1000 * MIB + (np.minimum(ramp * 4, 200) + jitter) * MIB).tolist()), window(0, 30))
-    assert cache.grows is False
-    assert growth(series((1000 * MIB + jitter * MIB).tolist()), window(0, 30)).grows is False
-    small = growth(series((1000 * MIB + ramp * MIB / 20).tolist()), window(0, 30))
-    assert small.grows is False
-    assert small.peak_bytes == 1010 * MIB
+RAMP, JITTER = np.linspace(0, 200, 300), np.random.default_rng(1).uniform(0, 30, 300)
+"""MiB; the jitter is each batch's own, comes and goes."""
+
+
+@pytest.mark.parametrize(
+    ("mib", "grows"),
+    [(RAMP + JITTER, True), (np.minimum(RAMP * 4, 200) + JITTER, False), (JITTER, False), (RAMP / 20, False)],
+    ids=["leak", "cache", "jitter", "small"],
+)
+def test_a_leak_grows_to_the_end_and_a_cache_does_not(mib: Float64, grows: bool) -> None:
+    found = growth(series(((1000 + mib) * MIB).tolist()), window(0, 30))
+    assert found.grows is grows
+    assert found.peak_bytes == pytest.approx((1000 + mib.max()) * MIB, abs=1)
+    if grows:
+        assert found.bytes_per_s_low is not None
+        assert found.bytes_per_s_high is not None
+        assert found.bytes_per_s_low <= 200 * MIB / 30 <= found.bytes_per_s_high
 
 
 def test_what_cannot_be_told_of_memory_is_null() -> None:
