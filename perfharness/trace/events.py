@@ -20,13 +20,13 @@ from perfharness.model.trace import (
     Synchronizations,
 )
 from perfharness.trace.names import NameTable
-from perfharness.trace.readers import Readers
 from perfharness.trace.source import MISSING
 from perfharness.trace.validate import check_calls, check_operations, narrow
 
 UNKNOWN = -1
 CALL_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
 OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
+OS_CALL_COLUMNS = ["start", "end", "globalTid", "nameId"]
 SYNCHRONIZATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "syncType", "deviceId", "streamId"]
 
 OPERATION_TABLES = {
@@ -63,9 +63,8 @@ OS_CALLS = (
 """Kind and the names of its functions, as nsys's documentation lists them. `ioctl` is CUDA's own, and left out."""
 
 
-def read_calls(readers: Readers, path: Path, names: NameTable) -> ApiCalls:
+def make_calls(rows: dict[str, Int64], path: Path, names: NameTable) -> ApiCalls:
     """All CUDA calls. Raises `TraceFormatError` where they contradict themselves."""
-    rows = readers.integers(schema.TABLE_API, CALL_COLUMNS)
     check_calls(path, rows["start"], rows["end"], rows["globalTid"])
     return ApiCalls(
         start_ns=rows["start"],
@@ -77,15 +76,19 @@ def read_calls(readers: Readers, path: Path, names: NameTable) -> ApiCalls:
     )
 
 
-def read_operations(readers: Readers, path: Path, names: NameTable) -> tuple[GpuOperations, OperationDetails]:
-    """All GPU operations with their details. Raises `TraceFormatError` where they contradict themselves."""
-    tables = [_operations(readers, kind, names) for kind in OPERATION_TABLES]
+def make_operations(
+    rows_of: dict[GpuOperationKind, dict[str, Int64]], path: Path, names: NameTable
+) -> tuple[GpuOperations, OperationDetails]:
+    """All GPU operations, kind by kind, with their details. Raises `TraceFormatError` where they contradict themselves.
+
+    A detail that the tables lack, or were not asked for, is -1.
+    """
+    tables = [_operations(rows, names) for rows in rows_of.values()]
     sizes = [len(rows["start"]) for rows in tables]
 
     def joined(name: str) -> Int64:
-        return np.concatenate(
-            [rows.pop(name, np.broadcast_to(UNKNOWN, size)) for rows, size in zip(tables, sizes, strict=True)]
-        )
+        parts = [rows.pop(name, np.broadcast_to(UNKNOWN, size)) for rows, size in zip(tables, sizes, strict=True)]
+        return np.concatenate([part for part in parts if len(part)] or parts)
 
     def detail(name: str) -> Integers:
         return narrow(joined(name))
@@ -95,7 +98,7 @@ def read_operations(readers: Readers, path: Path, names: NameTable) -> tuple[Gpu
         end_ns=joined("end"),
         process=joined("globalPid"),
         correlation=joined("correlationId"),
-        kind=np.repeat(list(OPERATION_TABLES), sizes).astype(np.int64),
+        kind=np.repeat(list(rows_of), sizes).astype(np.int64),
         device=joined("deviceId"),
         stream=joined("streamId"),
     )
@@ -119,17 +122,16 @@ def read_operations(readers: Readers, path: Path, names: NameTable) -> tuple[Gpu
     return operations, details
 
 
-def _operations(readers: Readers, kind: GpuOperationKind, names: NameTable) -> dict[str, Int64]:
+def _operations(rows: dict[str, Int64], names: NameTable) -> dict[str, Int64]:
     """One table of operations: its columns by name, unknown values of details as -1."""
-    rows = readers.integers(OPERATION_TABLES[kind], [*OPERATION_COLUMNS, *DETAILS[kind]])
-    for name in DETAILS[kind]:
+    for name in rows.keys() - set(OPERATION_COLUMNS):
         rows[name] = _known(rows[name])
-    if kind is GpuOperationKind.KERNEL:
+    if "shortName" in rows:
         rows["name"] = names.codes_of_ids(rows.pop("shortName"))
         rows["full_name"] = names.codes_of_ids(rows.pop("demangledName"))
         static, dynamic = rows.pop("staticSharedMemory"), rows.pop("dynamicSharedMemory")
         rows["shared_bytes"] = np.where(static < 0, UNKNOWN, np.maximum(static, 0) + np.maximum(dynamic, 0))
-    if kind is GpuOperationKind.MEMSET:
+    if "memKind" in rows:
         rows["dstKind"] = rows.pop("memKind")
     return rows
 
@@ -139,9 +141,8 @@ def _known(values: Int64) -> Int64:
     return np.where(missing, UNKNOWN, values) if missing.any() else values
 
 
-def read_synchronizations(readers: Readers) -> Synchronizations:
+def make_synchronizations(rows: dict[str, Int64]) -> Synchronizations:
     """The waits that the tracer recorded as such."""
-    rows = readers.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
     stream = _known(rows["streamId"])
     return Synchronizations(
         start_ns=rows["start"],
@@ -154,11 +155,8 @@ def read_synchronizations(readers: Readers) -> Synchronizations:
     )
 
 
-def read_os_calls(readers: Readers, names: NameTable) -> OsCalls | None:
-    """The waiting calls of all threads; None where the operating system's calls were not recorded."""
-    if not readers.source.has(TABLE_OSRT):
-        return None
-    rows = readers.integers(TABLE_OSRT, ["start", "end", "globalTid", "nameId"])
+def make_os_calls(rows: dict[str, Int64], names: NameTable) -> OsCalls:
+    """The waiting calls of all threads."""
     name = names.codes_of_ids(rows["nameId"])
     compiled = [(kind, re.compile(pattern)) for kind, pattern in OS_CALLS]
     kind_of = np.full(len(names.values) + 1, -1, dtype=np.int64)

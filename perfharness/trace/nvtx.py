@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError
@@ -17,7 +18,6 @@ from perfharness.model.findings import Finding
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, NvtxMarks, NvtxRanges, Style
 from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
 from perfharness.trace.names import NameTable, lookup
-from perfharness.trace.readers import Readers
 from perfharness.trace.source import MISSING, ROW_ID
 from perfharness.trace.validate import narrow
 
@@ -37,16 +37,20 @@ class Nvtx:
     findings: list[Finding]
 
 
-def read_nvtx(readers: Readers, path: Path, names: NameTable, parents: ParentPids) -> Nvtx:
+def make_nvtx(
+    events: dict[str, Int64], texts: tuple[Int64, pa.ChunkedArray], path: Path, names: NameTable, parents: ParentPids
+) -> Nvtx:
     """All ranges and marks. Raises `TraceFormatError` where events have no type, no time, or a name that is not there.
 
     Args:
-        names: gets the names that stand in the events themselves.
+        events: columns of the NVTX table.
+        texts: names that stand in the events themselves, behind their row ids.
+        path: of the trace.
+        names: gets the names that stand in the events.
         parents: the process tree, as far as it is known; ids of forked processes are resolved by it.
     """
-    events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
     kind = events["eventType"]
-    events["name"] = _names(readers, events, names)
+    events["name"] = _names(events, texts, names)
     nameless = (events["textId"] != MISSING) & (events["name"] < 0)
     if nameless.any() or (kind == MISSING).any():
         raise TraceFormatError(
@@ -73,15 +77,14 @@ def read_nvtx(readers: Readers, path: Path, names: NameTable, parents: ParentPid
     )
 
 
-def _names(readers: Readers, events: dict[str, Int64], names: NameTable) -> Int64:
+def _names(events: dict[str, Int64], texts: tuple[Int64, pa.ChunkedArray], names: NameTable) -> Int64:
     """Name codes of all events, of texts that stand in the events too."""
     codes = names.codes_of_ids(events["textId"])
-    if "text" in readers.source.columns(schema.TABLE_NVTX):
-        rows, texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
-        if len(rows):
-            encoded = pc.dictionary_encode(texts.combine_chunks())
-            at = np.searchsorted(events[ROW_ID], rows)
-            codes[at] = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+    rows, strings = texts
+    if len(rows):
+        encoded = pc.dictionary_encode(strings.combine_chunks())
+        at = np.searchsorted(events[ROW_ID], rows)
+        codes[at] = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
     return codes
 
 

@@ -11,41 +11,69 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import NvtxRanges, Trace
-from perfharness.trace.events import read_calls, read_operations, read_os_calls, read_synchronizations
+from perfharness.trace.events import (
+    CALL_COLUMNS,
+    DETAILS,
+    OPERATION_COLUMNS,
+    OPERATION_TABLES,
+    OS_CALL_COLUMNS,
+    SYNCHRONIZATION_COLUMNS,
+    TABLE_OSRT,
+    make_calls,
+    make_operations,
+    make_os_calls,
+    make_synchronizations,
+)
 from perfharness.trace.inherited import ParentPids
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
-from perfharness.trace.nvtx import read_nvtx
+from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
 from perfharness.trace.readers import Readers
+from perfharness.trace.source import ROW_ID
 from perfharness.trace.validate import check_ranges
 
 NO_PARENTS: ParentPids = MappingProxyType({})
 
 
-def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS) -> Trace:
+def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bool = True) -> Trace:
     """Read the whole trace.
 
-    `parents`: the process tree, as far as it is known, by which the ids of forked processes are resolved.
+    Args:
+        path: of the trace.
+        parents: the process tree, as far as it is known, by which the ids of forked processes are resolved.
+        with_details: with the details of GPU operations, a third of the time; without, all of them are unknown.
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """
     with Readers(path) as readers:
+        # All is asked for at the start: the readers go on while what has come is made into a trace.
+        events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
+        texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        calls = readers.integers(schema.TABLE_API, CALL_COLUMNS)
+        operations = {
+            kind: readers.integers(table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])
+            for kind, table in OPERATION_TABLES.items()
+        }
+        synchronizations = readers.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
+        os_calls = readers.integers(TABLE_OSRT, OS_CALL_COLUMNS)
+
         names = NameTable.read(readers.source)
-        nvtx = read_nvtx(readers, path, names, parents)
+        nvtx = make_nvtx(events(), texts(), path, names, parents)
         check_ranges(path, nvtx.ranges)
-        api = read_calls(readers, path, names)
-        operations, details = read_operations(readers, path, names)
-        meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(operations) > 0)
-        end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(operations.end_ns.max(initial=0)))
+        api = make_calls(calls(), path, names)
+        gpu_operations, details = make_operations({kind: rows() for kind, rows in operations.items()}, path, names)
+        meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
+        end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
         return Trace(
             ranges=_closed(nvtx.ranges, end_ns),
             marks=nvtx.marks,
             api=api,
-            operations=operations,
+            operations=gpu_operations,
             details=details,
-            synchronizations=read_synchronizations(readers),
-            os_calls=read_os_calls(readers, names),
+            synchronizations=make_synchronizations(synchronizations()),
+            os_calls=make_os_calls(os_calls(), names) if readers.source.has(TABLE_OSRT) else None,
             names=names.values,
             meta=replace(meta, findings=(*meta.findings, *nvtx.findings)),
             end_ns=end_ns,

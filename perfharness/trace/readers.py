@@ -1,4 +1,4 @@
-"""Columns of whole tables, read by several threads at a time: a file is read as fast as one core can by each."""
+"""Columns of whole tables, read by two threads: a file is read as fast as one core can by each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Self
 
 from perfharness.model.trace import Int64
 from perfharness.trace.database import Database
@@ -35,6 +35,9 @@ def open_source(path: Path) -> TraceSource:
 class Readers:
     """Threads that each have the trace open for themselves. Use as a context manager.
 
+    What is asked for is read in that order; each question is answered by a function that waits for the answer, so that
+    the threads can read on meanwhile.
+
     Attributes:
         source: the trace, for questions that are small.
     """
@@ -47,10 +50,10 @@ class Readers:
         self._own = threading.local()
         self._opening = threading.Lock()
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._opened.close()
         # What threads that have ended freed would stay in their arenas (glibc).
@@ -60,21 +63,42 @@ class Readers:
 
     def integers(
         self, table: str, columns: list[str], *, row_id: bool = False, first_of: dict[str, list[str]] | None = None
-    ) -> dict[str, Int64]:
+    ) -> Callable[[], dict[str, Int64]]:
         """`TraceSource.integers` of a whole table; no rows where there is no such table."""
         names = [*columns, *(first_of or {}), *([ROW_ID] if row_id else [])]
-        parts = self._windows(table, lambda source, window: source.integers(table, columns, row_id, first_of, window))
-        empty = np.empty(0, dtype=np.int64)
-        return {name: np.concatenate([empty, *(part.pop(name) for part in parts)]) for name in names}
+        read = self._read(table, lambda source, window: source.integers(table, columns, row_id, first_of, window))
 
-    def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, pa.ChunkedArray]:
-        """`TraceSource.strings` of a whole table."""
-        parts = self._windows(table, lambda source, window: source.strings(table, key, text, unless, window))
-        keys = np.concatenate([np.empty(0, dtype=np.int64), *(keys for keys, _ in parts)])
-        return keys, pa.chunked_array([chunk for _, texts in parts for chunk in texts.chunks], pa.string())
+        def answer() -> dict[str, Int64]:
+            parts = read()
+            empty = np.empty(0, dtype=np.int64)
+            return {name: np.concatenate([empty, *(part.pop(name) for part in parts)]) for name in names}
 
-    def _windows(self, table: str, read: Callable[[TraceSource, Window], _Answer]) -> list[_Answer]:
-        return list(self._pool.map(lambda window: read(self._source(), window), self.source.windows(table)))
+        return answer
+
+    def strings(
+        self, table: str, key: str, text: str, unless: str | None = None
+    ) -> Callable[[], tuple[Int64, pa.ChunkedArray]]:
+        """`TraceSource.strings` of a whole table; no rows where it has no such text."""
+        wanted = text in self.source.columns(table)
+        read = self._read(table, lambda source, window: source.strings(table, key, text, unless, window), wanted)
+
+        def answer() -> tuple[Int64, pa.ChunkedArray]:
+            parts = read()
+            keys = np.concatenate([np.empty(0, dtype=np.int64), *(keys for keys, _ in parts)])
+            return keys, pa.chunked_array([chunk for _, texts in parts for chunk in texts.chunks], pa.string())
+
+        return answer
+
+    def _read(
+        self, table: str, read: Callable[[TraceSource, Window], _Answer], wanted: bool = True
+    ) -> Callable[[], list[_Answer]]:
+        windows = self.source.windows(table) if wanted else []
+
+        def part(window: Window) -> _Answer:
+            return read(self._source(), window)
+
+        parts = [self._pool.submit(part, window) for window in windows]
+        return lambda: [parts.pop(0).result() for _ in windows]
 
     def _source(self) -> TraceSource:
         """The calling thread's own."""
