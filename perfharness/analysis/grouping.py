@@ -81,7 +81,7 @@ def _encode(column: Integers) -> tuple[Integers, int]:
         low = min(int(column.min()), 0)  # what need not be moved is not copied
         span = int(column.max()) - low + 1
         if span <= 2 * len(column) + SMALL_TABLE:
-            return _encode_by_table(column - low if low else column, span)
+            return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
     encoded = pa.array(column).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int32), len(encoded.dictionary)
 

@@ -242,7 +242,7 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     ranges = trace.ranges
     label = _domain_labels(trace)
     owners = sorted(set(label.values()))
-    owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is code -1, the default domain
+    owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int32)  # the last one is code -1, the default domain
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
     owner = owner_of_code[ranges.domain]
@@ -263,18 +263,19 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
         else:
             wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
     index = np.flatnonzero(wanted)
-    start_ns, end_ns = ranges.start_ns[index], ranges.end_ns[index]
+    at = slice(None) if wanted.all() else index  # of all, no copies
+    start_ns, end_ns, owner, thread = ranges.start_ns[at], ranges.end_ns[at], owner[at], ranges.thread[at]
     if len(owners) > 1 or len(index) < len(ranges):
-        nesting = nest(start_ns, end_ns, group_rows(owner[index], ranges.thread[index]).code)
-    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[index], start_ns, pattern)
+        nesting = nest(start_ns, end_ns, group_rows(owner, thread).code)
+    names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[at], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
         findings.append(_pattern_not_found(asked, names, name))
-    nothing = np.zeros(len(index), dtype=np.int64)
     table = StageTable(
-        index=index, start_ns=start_ns, end_ns=end_ns, owner=owner[index], lane=nothing, thread=ranges.thread[index],
+        index=index, start_ns=start_ns, end_ns=end_ns, owner=owner, lane=np.zeros(len(index), dtype=np.int32),
+        thread=thread,
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
         items=np.full(len(index), NOT_COUNTED, dtype=np.int64),
-        barrier_wait_ns=nothing, names=names, owners=owners,
+        barrier_wait_ns=np.zeros(len(index), dtype=np.int64), names=names, owners=owners,
         findings=findings, from_recorder=False,
     )  # fmt: skip
     return _ordered(table, keep=np.ones(len(index), dtype=np.bool_))
@@ -353,7 +354,9 @@ def _ordered(table: StageTable, keep: Bool) -> StageTable:
         table = replace(table, findings=[*table.findings, _nested_too_deep(table, too_deep)])
     order = np.lexsort((table.level, -table.end_ns, table.start_ns, table.lane, table.thread, table.owner))
     order = order[keep[order]]
-    new_place = np.full(len(table.index) + 1, NO_PARENT, dtype=np.int64)
+    if len(order) == len(table) and (order[1:] > order[:-1]).all():
+        return table
+    new_place = np.full(len(table.index) + 1, NO_PARENT, dtype=np.int32)
     new_place[order] = np.arange(len(order))
     columns = {
         name: getattr(table, name)[order]

@@ -66,6 +66,8 @@ class _Periods:
         """The part of each period that lies inside the window."""
         length = self.end_ns - self.start_ns
         inside = window.within(self.start_ns, self.end_ns)
+        if (length > 0).all():
+            return np.asarray(inside / length, dtype=np.float64)
         # Batches that begin in the same moment (threads, tasks) have periods without length.
         at_once = window.within(self.start_ns, self.start_ns + 1) > 0
         return np.where(length > 0, inside / np.maximum(length, 1), at_once)

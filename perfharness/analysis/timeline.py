@@ -95,10 +95,13 @@ def order_within(group: Int64, first: Int64, second: Int64) -> Int64:
     """
     if len(group) and int(group.max()) > np.iinfo(np.int16).max:
         return np.lexsort((second, first, group))
-    order = np.argsort(first, kind="stable")
-    in_order = first[order]
-    if (in_order[1:] == in_order[:-1]).any():
-        order = np.lexsort((second, first))
+    if (first[1:] > first[:-1]).all():
+        order = np.arange(len(first))
+    else:
+        order = np.argsort(first, kind="stable")
+        in_order = first[order]
+        if (in_order[1:] == in_order[:-1]).any():
+            order = np.lexsort((second, first))
     if (group == group[:1]).all():
         return order
     return np.asarray(order[np.argsort(group[order].astype(np.int16), kind="stable")], dtype=np.int64)

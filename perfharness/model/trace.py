@@ -88,7 +88,7 @@ class ApiCalls:
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    correlation: Int64
+    correlation: Integers
     name: Integers
     return_value: Integers
 
@@ -103,10 +103,10 @@ class GpuOperations:
     start_ns: Int64
     end_ns: Int64
     process: Int64
-    correlation: Int64
-    kind: Int64
-    device: Int64
-    stream: Int64
+    correlation: Integers
+    kind: Integers
+    device: Integers
+    stream: Integers
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -174,7 +174,7 @@ class OperationDetails:
     registers: Integers
     shared_bytes: Integers
     copy_kind: Integers
-    bytes: Int64
+    bytes: Integers
     source: Integers
     target: Integers
     graph_exec: Integers

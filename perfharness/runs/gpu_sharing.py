@@ -80,7 +80,7 @@ class GpuSharing:
             return f"{_gpu_use_of(process)}: it left no trace"
         path = self._run_dir / process.folder / process.trace
         try:
-            return _use_of(process, on_utc(open_trace(path), self._machine))
+            return _use_of(process, on_utc(open_trace(path, with_details=False), self._machine))
         except TraceError:
             return f"{_gpu_use_of(process)}: its trace cannot be read"
 

@@ -323,7 +323,7 @@ def analyze_trace(
         with_gpu_work: list when the GPU worked, for telemetry.
     """
     journals = journals_of(path) if journals is None else journals
-    trace = on_utc(open_trace(path, parents=journals.parents), machine)
+    trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
     analysis = Analysis(trace, options)
     sharing = others(trace) if callable(others) else others
     diagnosis = None if sharing is None else diagnose(analysis, sharing)  # first: it takes the most memory

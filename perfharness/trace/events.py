@@ -70,7 +70,7 @@ def make_calls(rows: dict[str, Int64], path: Path, names: NameTable) -> ApiCalls
         start_ns=rows["start"],
         end_ns=rows["end"],
         thread=rows["globalTid"],
-        correlation=rows["correlationId"],
+        correlation=narrow(rows["correlationId"]),
         name=narrow(names.codes_of_ids(rows["nameId"])),
         return_value=narrow(np.maximum(rows["returnValue"], 0)),  # where this version has none, all went well
     )
@@ -91,16 +91,16 @@ def make_operations(
         return np.concatenate([part for part in parts if len(part)] or parts)
 
     def detail(name: str) -> Integers:
-        return narrow(joined(name))
+        return narrow(joined(name), np.int8, np.int32)
 
     operations = GpuOperations(
         start_ns=joined("start"),
         end_ns=joined("end"),
         process=joined("globalPid"),
-        correlation=joined("correlationId"),
-        kind=np.repeat(list(rows_of), sizes).astype(np.int64),
-        device=joined("deviceId"),
-        stream=joined("streamId"),
+        correlation=narrow(joined("correlationId")),
+        kind=np.repeat(np.asarray(list(rows_of), dtype=np.int8), sizes),
+        device=narrow(joined("deviceId")),
+        stream=narrow(joined("streamId")),
     )
     check_operations(path, operations.start_ns, operations.end_ns, operations.process)
     details = OperationDetails(
@@ -111,7 +111,7 @@ def make_operations(
         registers=detail("registersPerThread"),
         shared_bytes=detail("shared_bytes"),
         copy_kind=detail("copyKind"),
-        bytes=joined("bytes"),
+        bytes=detail("bytes"),
         source=detail("srcKind"),
         target=detail("dstKind"),
         graph_exec=detail("graphExecId"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +45,10 @@ def _check(path: Path, what: str, start: Int64, end: Int64, owner: Int64) -> Non
             )
 
 
-def narrow(values: Int64) -> Integers:
-    """Integers in 32 bits where they fit."""
-    limits = np.iinfo(np.int32)
-    if not len(values) or int(values.min()) < limits.min or int(values.max()) > limits.max:
-        return values
-    return values.astype(np.int32)
+def narrow(values: Int64, *types: type[np.signedinteger[Any]]) -> Integers:
+    """Integers in the first of these types that holds them all, by default 32 bits; else as they are."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    for narrower in types or (np.int32,):
+        if np.iinfo(narrower).min <= low and high <= np.iinfo(narrower).max:
+            return values.astype(narrower)
+    return values

@@ -63,7 +63,7 @@ class CallTable:
     @cached_property
     def waits_before(self) -> Int64:
         """How many blocking calls there are before each call; the last value is that of all."""
-        return np.asarray(np.r_[0, np.cumsum(self.is_blocking)], dtype=np.int64)
+        return np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64)
 
     @cached_property
     def waited_before_ns(self) -> Int64:

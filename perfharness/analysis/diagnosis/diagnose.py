@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +36,9 @@ from perfharness.model.trace import Int64, OsWaitKind
 ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
 
 
+STAGES_AT_A_TIME = 2
+"""Threads: most of a stage's time goes to NumPy, which lets others run, and each takes memory of its own."""
+
 MAX_STAGES = 200
 """Each stage's diagnosis takes milliseconds, and more of them are no help."""
 
@@ -59,7 +63,8 @@ def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload))
-    diagnosed = [_diagnose_stage(workload, stage, loops) for stage in rows]
+    with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
@@ -177,14 +182,15 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
     """What batches kept before the steady state took more than the median of the steady ones, ns."""
     stages, stage_times = workload.stages, workload.stage_times
-    length = (stages.end_ns - stages.start_ns)[stage.rows]
+    slow = [loop for loop in loops if (loop.warmup.steady_from or 0) > loop.warmup.warmup_batches]
+    if not slow:
+        return 0.0
+    length = stages.end_ns[stage.rows] - stages.start_ns[stage.rows]
     outer = stage_times.outer_batch[stage.rows]
     spent = np.bincount(outer[outer >= 0], weights=length[outer >= 0], minlength=len(stages))
     present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0
     extra = 0.0
-    for loop in loops:
-        if loop.warmup.steady_from is None or loop.warmup.steady_from <= loop.warmup.warmup_batches:
-            continue
+    for loop in slow:
         early, steady = loop.rows[: loop.warmup.steady_from], loop.rows[loop.warmup.steady_from :]
         early, steady = early[present[early]], steady[present[steady]]
         if len(early) and len(steady):

@@ -45,7 +45,7 @@ def stage_figures(events: StageEvents, slow_start_ns: float, limits: GpuLimits) 
         other_thread=_other_thread(events, outside),
         launch_path=_launch_path(events),
         launches=len(events.launch),
-        operation_time=float((operations.end_ns - operations.start_ns)[events.operation].sum()),
+        operation_time=float((operations.end_ns[events.operation] - operations.start_ns[events.operation]).sum()),
         for_stages=for_stages,
         other_stage=waits_most,
         shared=_shared(events, blocking),

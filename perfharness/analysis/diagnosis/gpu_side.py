@@ -175,7 +175,7 @@ def _during(events: StageEvents, gpu: int | None) -> GpuDuringStage:
     return GpuDuringStage(
         gpu=gpu,
         busy_ms=events.ms(busy),
-        own_busy_ms=events.ms(events.own_line(gpu).length),
+        own_busy_ms=events.ms((events.own if len(workload.gpus) <= 1 else events.own_line(gpu)).length),
         idle_ms=events.ms(events.wall - busy),
         gaps=len(gaps) * events.per_batch,
         gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,

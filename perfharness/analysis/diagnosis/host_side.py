@@ -44,7 +44,7 @@ def _longest_waits(events: StageEvents) -> list[Wait]:
     workload, calls = events.workload, events.workload.calls
     operations, api, names = workload.trace.operations, workload.trace.api, workload.trace.names
     positions = np.flatnonzero(calls.is_blocking[events.call])
-    length = (calls.end_ns - calls.start_ns)[events.call[positions]]
+    length = calls.end_ns[events.call[positions]] - calls.start_ns[events.call[positions]]
     waits = []
     for position in positions[np.argsort(-length, kind="stable")[:LONGEST_WAITS]].tolist():
         call = int(events.call[position])

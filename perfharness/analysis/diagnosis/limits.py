@@ -61,7 +61,7 @@ def gpu_limits(events: StageEvents) -> GpuLimits:
     workload, ms = events.workload, events.per_batch / NS_PER_MS
     operations, groups = workload.trace.operations, workload.kernels
     at = _work(workload, events.operation)
-    kind, duration = operations.kind[at], (operations.end_ns - operations.start_ns)[at].astype(np.float64)
+    kind, duration = operations.kind[at], (operations.end_ns[at] - operations.start_ns[at]).astype(np.float64)
     kernel = at[kind == GpuOperationKind.KERNEL]
     time, overlapped = duration[kind == GpuOperationKind.KERNEL], workload.overlapped_ns[kernel]
     # Shapes and names are those of groups, so that most of this is a matter of few numbers.

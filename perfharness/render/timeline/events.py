@@ -266,7 +266,7 @@ def _operation_names(analysis: Analysis) -> tuple[list[str], Int64]:
     trace, details = analysis.trace, analysis.trace.details
     kind = trace.operations.kind
     own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
-    code = len(trace.names) + kind
+    code = len(trace.names) + kind.astype(np.int64)
     for number, direction in enumerate(DIRECTIONS):
         code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number
     return [*trace.names, *own], np.where(details.name >= 0, details.name, code)
