@@ -8,18 +8,16 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from perfharness.steps import AsyncStep, Step, async_generator_in_steps, generator_in_steps
+from perfharness.steps import Open, async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
     from perfharness.annotate.expressions import Target
     from perfharness.annotate.runtime import Runtime
-    from perfharness.annotate.scopes import Scope
 
 MARK = "__perfharness_annotation__"
 """Attribute of every wrapper: its annotation."""
 
 Function = Callable[..., Any]
-Open = Callable[[tuple[Any, ...], dict[str, Any]], "Scope | None"]
 
 
 def annotate_callable(function: Function, target: Target, runtime: Runtime) -> Any:
@@ -36,9 +34,9 @@ def annotate_callable(function: Function, target: Target, runtime: Runtime) -> A
     if target.annotation.loop:
         wrapped = _loop(function, open_range)
     elif inspect.isasyncgenfunction(function):
-        wrapped = _async_generator(function, open_range)
+        wrapped = async_generator_in_steps(function, open_range)
     elif inspect.isgeneratorfunction(function):
-        wrapped = _generator(function, open_range)
+        wrapped = generator_in_steps(function, open_range)
     elif inspect.iscoroutinefunction(function):
         wrapped = _coroutine_function(function, open_range)
     else:
@@ -111,38 +109,6 @@ def _coroutine_function(function: Function, open_range: Open) -> Function:
         return result
 
     return call_async
-
-
-def _generator(function: Function, open_range: Open) -> Function:
-    def step_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-        def step(advance: Function, *values: Any) -> Any:
-            scope = open_range(args, kwargs)
-            if scope is None:
-                return advance(*values)
-            with scope:
-                element = advance(*values)
-                scope.set_result(element)
-            return element
-
-        return step
-
-    return generator_in_steps(function, step_of)
-
-
-def _async_generator(function: Function, open_range: Open) -> Function:
-    def step_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncStep:
-        async def step(advance: Function) -> Any:
-            scope = open_range(args, kwargs)
-            if scope is None:
-                return await advance()
-            with scope:
-                element = await advance()
-                scope.set_result(element)
-            return element
-
-        return step
-
-    return async_generator_in_steps(function, step_of)
 
 
 def _loop(function: Function, open_range: Open) -> Function:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
@@ -114,10 +114,11 @@ class BatchScope:
 
 def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:
     """A function whose every call is a range; of a generator every step is."""
+    step = _Step(scope)
     if inspect.isasyncgenfunction(function):
-        return _annotate_async_generator(function, scope)
+        return functools.wraps(function)(async_generator_in_steps(function, lambda args, kwargs: step))
     if inspect.isgeneratorfunction(function):
-        return _annotate_generator(function, scope)
+        return functools.wraps(function)(generator_in_steps(function, lambda args, kwargs: step))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -152,22 +153,5 @@ class _Step:
         else:
             self._scope.__exit__(kind, error, trace)
 
-
-def _annotate_generator(function: Callable[..., Generator[Any, Any, Any]], scope: RangeScope) -> Any:
-    in_range = _Step(scope)
-
-    def step(advance: Callable[..., Any], *values: Any) -> Any:
-        with in_range:
-            return advance(*values)
-
-    return functools.wraps(function)(generator_in_steps(function, lambda args, kwargs: step))
-
-
-def _annotate_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], scope: RangeScope) -> Any:
-    in_range = _Step(scope)
-
-    async def step(advance: Callable[[], Awaitable[Any]]) -> Any:
-        with in_range:
-            return await advance()
-
-    return functools.wraps(function)(async_generator_in_steps(function, lambda args, kwargs: step))
+    def set_result(self, result: object) -> None:
+        """Not used."""
