@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +62,20 @@ HOLDS, RATE = "step-after", "step-before"
 """A sensor's value holds until the next one; a rate applies to the time before it."""
 
 
-@dataclass(frozen=True, eq=False)
+Read = Callable[[SampleLog, str, str], Series | None]
+
+
+@dataclass(frozen=True)
 class Line:
-    """One line of a panel; `reason`: why it has no readings."""
+    """One line of a panel: a metric of a subject, as `read` has it."""
 
     label: str
     color: str
-    series: Series | None
-    reason: str = ""
+    subject: str
+    metric: str
     scale: float = 1.0
     dash: tuple[int, int] = (1, 0)
+    read: Read = SampleLog.get
 
 
 @dataclass(frozen=True)
@@ -110,76 +113,58 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
         view.throttling(throttle_spans(log.get(gpu.subject, "clock_event_reasons"), view.zero_ns))
         pictures.append(view.picture(f"GPU {gpu.gpu_index} {gpu.name or ''}  {title}"))
     view = _View("telemetry_host", log, activities)
-    view.panels(_host_panels(log, list(on_gpu)))
+    view.panels(_host_panels(list(on_gpu)))
     view.cores()
     if len(on_gpu) > MAX_LINES:
         view.notes.append(f"{len(on_gpu) - MAX_LINES} of {len(on_gpu)} processes have no line")
     return [*pictures, view.picture(f"host  {title}")]
 
 
-def _line(
-    log: SampleLog,
-    subject: str,
-    metric: str,
-    label: str,
-    color: str,
-    scale: float = 1.0,
-    of: Callable[[Series], Series] = lambda series: series,
-    dash: tuple[int, int] = (1, 0),
-) -> Line:
-    series = log.get(subject, metric)
-    return Line(label, color, None if series is None else of(series), _why(log, subject, metric), scale, dash)
-
-
-def _lines(log: SampleLog, subjects: Mapping[str, str], metric: str, *how: Any) -> list[Line]:
+def _lines(subjects: Mapping[str, str], metric: str, scale: float = 1.0, read: Read = SampleLog.get) -> list[Line]:
     """A line of one metric for each subject, which are given by label."""
     return [
-        _line(log, subject, metric, label, COLORS[place % len(COLORS)], *how)
+        Line(label, COLORS[place % len(COLORS)], subject, metric, scale, read=read)
         for place, (label, subject) in enumerate(subjects.items())
     ]
 
 
 def _gpu_panels(log: SampleLog, gpu: str, processes: Sequence[str], mig: Sequence[str]) -> list[Panel]:
-    line = partial(_line, log, gpu)
+    blue, orange, red, black = PALETTE[0], PALETTE[1], PALETTE[5], PALETTE[7]
     owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
-    memory = [line("memory_used_bytes", "GPU", PALETTE[7], 1 / GIB)]
-    memory += _lines(log, {f"MIG {place}": uuid for place, uuid in enumerate(mig)}, "memory_used_bytes", 1 / GIB)
-    memory += _lines(log, owners, "process_memory_bytes", 1 / GIB)
-    power = [
-        line("power_instant_mw", "instantaneous", PALETTE[0], 1e-3),
-        line("power_average_mw", "averaged", PALETTE[1], 1e-3),
-        line("power_limit_mw", "limit", PALETTE[5], 1e-3, dash=(5, 3)),
-    ]
+    instances = {f"MIG {place}": uuid for place, uuid in enumerate(mig)}
     samples = log.get(gpu, SAMPLES)
-    if samples is not None and samples.is_read.any():
-        power.insert(0, line(SAMPLES, "driver's samples", "#bbbbbb", 1e-3))
-    use = [line("gpu_utilization_percent", "GPU", PALETTE[0]), line("memory_utilization_percent", "memory", PALETTE[1])]
+    has_samples = samples is not None and samples.is_read.any()
     return [
-        Panel("utilisation (%)", use, top=100),
-        Panel("memory (GiB)", memory),
-        Panel("SM clock (MHz)", [line("sm_clock_mhz", "SM", PALETTE[0])]),
-        Panel("power (W)", power),
-        Panel("temperature (°C)", [line("temperature_c", "GPU", PALETTE[5])], from_zero=False),
-    ]
+        Panel("utilisation (%)", [Line("GPU", blue, gpu, "gpu_utilization_percent"),
+                                  Line("memory", orange, gpu, "memory_utilization_percent")], top=100),
+        Panel("memory (GiB)", [Line("GPU", black, gpu, "memory_used_bytes", 1 / GIB),
+                               *_lines(instances, "memory_used_bytes", 1 / GIB),
+                               *_lines(owners, "process_memory_bytes", 1 / GIB)]),
+        Panel("SM clock (MHz)", [Line("SM", blue, gpu, "sm_clock_mhz")]),
+        Panel("power (W)", [*([Line("driver's samples", "#bbbbbb", gpu, SAMPLES, 1e-3)] if has_samples else []),
+                            Line("instantaneous", blue, gpu, "power_instant_mw", 1e-3),
+                            Line("averaged", orange, gpu, "power_average_mw", 1e-3),
+                            Line("limit", red, gpu, "power_limit_mw", 1e-3, dash=(5, 3))]),
+        Panel("temperature (°C)", [Line("GPU", red, gpu, "temperature_c")], from_zero=False),
+    ]  # fmt: skip
 
 
-def _host_panels(log: SampleLog, processes: Sequence[str]) -> list[Panel]:
+def _host_panels(processes: Sequence[str]) -> list[Panel]:
     owners = {name: process_subject(name) for name in processes[:MAX_LINES]}
-    busy = _line(log, HOST, "cpu_percent", "busy", PALETTE[7])
-    waiting = _line(log, HOST, "io_wait_percent", "I/O wait", PALETTE[1])
+    both = Line("machine", PALETTE[7], HOST, "read_bytes", 1e-6, read=lambda log, *_: storage_rate(log))
     return [
-        Panel("CPU (% of all cores)", [busy, waiting], top=100, step=RATE),
-        Panel("CPU (100 % a core)", _lines(log, owners, "cpu_percent"), step=RATE),
-        Panel("resident (GiB)", _lines(log, owners, "rss_bytes", 1 / GIB)),
-        Panel("context switches (1/s)", _lines(log, owners, "context_switches", 1.0, rate_of), step=RATE),
-        Panel("read + written (MB/s)", [Line("machine", PALETTE[7], storage_rate(log), scale=1e-6)], step=RATE),
-    ]
+        Panel("CPU (% of all cores)", [Line("busy", PALETTE[7], HOST, "cpu_percent"),
+                                       Line("I/O wait", PALETTE[1], HOST, "io_wait_percent")], top=100, step=RATE),
+        Panel("CPU (100 % a core)", _lines(owners, "cpu_percent"), step=RATE),
+        Panel("resident (GiB)", _lines(owners, "rss_bytes", 1 / GIB)),
+        Panel("context switches (1/s)", _lines(owners, "context_switches", read=_rate), step=RATE),
+        Panel("read + written (MB/s)", [both], step=RATE),
+    ]  # fmt: skip
 
 
-def _why(log: SampleLog, subject: str, metric: str) -> str:
-    """The most common reason for missing readings of a metric."""
-    reasons = [failure for failure in log.meta.failures if (failure.subject, failure.metric) == (subject, metric)]
-    return max(reasons, key=lambda failure: failure.count).reason if reasons else ""
+def _rate(log: SampleLog, subject: str, metric: str) -> Series | None:
+    counter = log.get(subject, metric)
+    return None if counter is None else rate_of(counter)
 
 
 class _View(Sheet):
@@ -211,36 +196,35 @@ class _View(Sheet):
         return self.made(column([*self.charts, unit(axis)]), title)
 
     def panels(self, panels: Sequence[Panel]) -> None:
-        """Panels with readings; notes name those without, and why."""
+        """Panels with readings; notes name lines without, and the most common reason."""
         for panel in panels:
-            drawn = {
-                line: line.series.between(self.begin_ns, self.end_ns)
-                for line in panel.lines
-                if line.series is not None and line.series.is_read.any()
-            }
-            for reason, labels in in_groups((line.reason, line.label) for line in panel.lines if line not in drawn):
-                self.notes.append(f"{panel.label}: not read of {', '.join(labels)}{f' ({reason})' if reason else ''}")
+            drawn: dict[Line, Series] = {}
+            missing: list[tuple[str, str]] = []
+            for line in panel.lines:
+                series = line.read(self.log, line.subject, line.metric)
+                if series is not None and series.is_read.any():
+                    drawn[line] = series.between(self.begin_ns, self.end_ns)
+                    continue
+                of = (line.subject, line.metric)
+                failures = [one for one in self.log.meta.failures if (one.subject, one.metric) == of]
+                reason = max(failures, key=lambda one: one.count).reason if failures else ""
+                missing.append((f" ({reason})" if reason else "", line.label))
+            for why, labels in in_groups(missing):
+                self.notes.append(f"{panel.label}: not read of {', '.join(labels)}{why}")
             if drawn:
                 self.charts.append(self._panel(panel, drawn))
 
     def throttling(self, reasons: Sequence[Spans]) -> None:
         """A row for each reason that lowered the clocks."""
         alt = self.alt
-        if not reasons:
-            return
         labels = {one.name: wrapped(f"clocks lowered: {one.name}, {one.share:.1%} of readings", 60) for one in reasons}
         rows = [{**row, "reason": labels[row["name"]]} for row in _span_rows(reasons)]
-        chart = (
-            self.chart("throttling", rows, width=WIDTH, height=18 * len(reasons))
-            .mark_bar(color=PALETTE[5], height=12, clip=True)
-            .encode(
-                x=self._x(),
-                x2="until:Q",
-                y=alt.Y("reason:N", title=None, sort=list(labels.values()), axis=alt.Axis(orient="right")),
-                tooltip=["reason:N", "seconds:Q", "until:Q"],
-            )
-        )
-        self.charts.append(unit(chart))
+        if rows:
+            chart = self.chart("throttling", rows, width=WIDTH, height=18 * len(reasons))
+            y = alt.Y("reason:N", title=None, sort=list(labels.values()), axis=alt.Axis(orient="right"))
+            bars = chart.mark_bar(color=PALETTE[5], height=12, clip=True)
+            tooltip = ["reason:N", "seconds:Q", "until:Q"]
+            self.charts.append(unit(bars.encode(x=self._x(), x2="until:Q", y=y, tooltip=tooltip)))
 
     def cores(self) -> None:
         """One row per core: dark is busy."""
@@ -253,20 +237,13 @@ class _View(Sheet):
             for start, end, busy in zip(load.edges_s[:-1].tolist(), load.edges_s[1:].tolist(), values, strict=True)
         ]
         labels = len(load.cores) <= 16
-        chart = (
-            self.chart("cores", rows, width=WIDTH, height=max(HEIGHT, min(250, 3 * len(load.cores))))
-            .mark_rect(clip=True)
-            .encode(
-                x=self._x(),
-                x2="until:Q",
-                y=alt.Y("core:O", sort=load.cores, title="core", axis=alt.Axis(labels=labels, ticks=labels)),
-                color=alt.Color(
-                    "busy:Q", scale=alt.Scale(scheme="cividis", reverse=True, domain=[0, 100]), title="busy (%)"
-                ),
-                tooltip=["core:O", "seconds:Q", "busy:Q"],
-            )
+        chart = self.chart("cores", rows, width=WIDTH, height=max(HEIGHT, min(250, 3 * len(load.cores))))
+        y = alt.Y("core:O", sort=load.cores, title="core", axis=alt.Axis(labels=labels, ticks=labels))
+        scale = alt.Scale(scheme="cividis", reverse=True, domain=[0, 100])
+        color, tooltip = alt.Color("busy:Q", scale=scale, title="busy (%)"), ["core:O", "seconds:Q", "busy:Q"]
+        self.charts.append(
+            unit(chart.mark_rect(clip=True).encode(x=self._x(), x2="until:Q", y=y, color=color, tooltip=tooltip))
         )
-        self.charts.append(unit(chart))
 
     def _panel(self, panel: Panel, lines: Mapping[Line, Series]) -> Specification:
         rows: list[Row] = []
@@ -287,7 +264,12 @@ class _View(Sheet):
         if shares.is_rest:
             colors[-2] = GREY
         warmup = warmup_spans(own, self.zero_ns)
-        self._shade(warmup)
+        self._rectangles("warmup", [warmup], WARMUP)
+        measured = [one.measured for one in own if one.measured]
+        if len(measured) == 1:  # dotted lines around the measured window of one process
+            edges: list[Row] = [{"seconds": (at - self.zero_ns) / NS_PER_S} for window in measured[0] for at in window]
+            rules = self.chart("measured", edges).mark_rule(color=GREY, strokeDash=[2, 2])
+            self._behind.append(unit(rules.encode(x=self._x())))
         self.stage_colors = dict(zip(shares.names, colors, strict=True))
         starts = shares.start_s.tolist()
         rows = [
@@ -301,29 +283,16 @@ class _View(Sheet):
                   warmup.name: WARMUP}  # fmt: skip
         batches = sum(len(one.batch_start_ns) for one in own)
         of = ["(% of time)"] if len(own) == 1 else ["(% of time of", f"{len(own)} processes)"]
-        area = (
-            self.chart("stages", rows, width=WIDTH, height=1.3 * HEIGHT)
-            .mark_area(interpolate="step-after", line=False)
-            .encode(
-                x=self._x(),
-                y=alt.Y("percent:Q", stack="zero", title=["stages", *of], scale=alt.Scale(domainMin=0)),
-                color=alt.Color("stage:N", title=f"{batches} batches", sort=list(legend),
-                                scale=alt.Scale(domain=list(legend), range=list(legend.values()))),
-                order="place:Q",
-                tooltip=["stage:N", "seconds:Q", "percent:Q"],
-            )
-        )  # fmt: skip
+        area = self.chart("stages", rows, width=WIDTH, height=1.3 * HEIGHT)
+        y = alt.Y("percent:Q", stack="zero", title=["stages", *of], scale=alt.Scale(domainMin=0))
+        scale = alt.Scale(domain=list(legend), range=list(legend.values()))
+        color = alt.Color("stage:N", title=f"{batches} batches", sort=list(legend), scale=scale)
+        tooltip = ["stage:N", "seconds:Q", "percent:Q"]
+        area = area.mark_area(interpolate="step-after", line=False).encode(
+            x=self._x(), y=y, color=color, order="place:Q", tooltip=tooltip
+        )
         self.charts.append(layered([*self._behind, unit(area)], WIDTH, 1.3 * HEIGHT))
         self._shade_stages()
-
-    def _shade(self, warmup: Spans) -> None:
-        """Grey where only warm-up ran; dotted lines around the measured window of one process."""
-        self._rectangles("warmup", [warmup], WARMUP)
-        measured = [own.measured for own in self.activities if own.measured]
-        if len(measured) == 1:
-            edges: list[Row] = [{"seconds": (at - self.zero_ns) / NS_PER_S} for window in measured[0] for at in window]
-            rules = self.chart("measured", edges).mark_rule(color=GREY, strokeDash=[2, 2])
-            self._behind.append(unit(rules.encode(x=self._x())))
 
     def _shade_stages(self) -> None:
         """Shade few stages behind the lines, in their colours of the top panel."""
