@@ -1,3 +1,5 @@
+"""The charts of a run's telemetry, and the lines, rates and shares that they draw."""
+
 from __future__ import annotations
 
 import builtins
@@ -29,6 +31,7 @@ from perfharness.runs.run import SampledRun
 from perfharness.testing.sample_builder import MS, SampleBuilder
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
+alt = pytest.importorskip("altair")
 GPU, START, SECOND = "GPU-1111", 1_700_000_000_000_000_000, 1_000_000_000
 
 
@@ -68,22 +71,24 @@ def pictures(log: SampleLog, activities: dict[str, ProcessActivity] | None = Non
 
 
 def test_a_picture_for_each_gpu_one_for_the_host_and_a_page_of_both(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
     made = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})
-    written = draw(list(made.values()), tmp_path, "telemetry")
-    assert [path.name for path in written] == ["telemetry_gpu_3.png", "telemetry_host.png", "telemetry.html"]
-    for path in written[:2]:
-        width, height = png_size(path)
+    *images, page = draw(list(made.values()), tmp_path, "telemetry")
+    assert [path.name for path in (*images, page)] == ["telemetry_gpu_3.png", "telemetry_host.png", "telemetry.html"]
+    for width, height in map(png_size, images):
         assert width > WIDTH
         assert height > 4 * HEIGHT
-        assert path.stat().st_size > 10_000
-    page = written[2].read_text()
-    assert "stage 5" in page
-    assert "<script src" not in page
+    assert "stage 5" in page.read_text()
+    assert "<script src" not in page.read_text()
+
+
+def test_a_log_without_any_reading_says_so(tmp_path: Path) -> None:
+    made = pictures(SampleBuilder().subject(GPU, "gpu", gpu_index=0).build())
+    texts = [one["mark"].get("text") for picture in made.values() for one in units(picture.chart)]
+    assert [text for text in texts if text] == [["nothing was read"]] * 2
+    assert png_size(made["telemetry_gpu_0"].save(tmp_path / "a.png"))[0] > WIDTH
 
 
 def test_panels_lines_and_what_was_not_read() -> None:
-    pytest.importorskip("altair")
     gpu = pictures(sample_log())["telemetry_gpu_3"]
     assert gpu.chart["title"]["text"] == ["GPU 3 Made Up  a $run_with^marks$"]
     assert axis_titles(gpu) == ["memory (GiB)", "SM clock (MHz)", "power (W)"]
@@ -105,7 +110,6 @@ def test_panels_lines_and_what_was_not_read() -> None:
 
 
 def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
-    pytest.importorskip("altair")
     few = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})["telemetry_gpu_3"]
     ((area, rows),) = marks(few, "area")
     assert area["color"]["scale"]["domain"][-3:] == [
@@ -127,19 +131,8 @@ def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
     assert len(many.rows["telemetry_gpu_3_stages"]) <= 10 * BINS
 
 
-def test_a_log_without_any_reading_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
-    made = pictures(SampleBuilder().subject(GPU, "gpu", gpu_index=0).build())
-    for picture in made.values():
-        assert [one["mark"]["text"] for one in units(picture.chart) if one["mark"]["type"] == "text"] == [
-            ["nothing was read"]
-        ]
-    assert png_size(made["telemetry_gpu_0"].save(tmp_path / "a.png"))[0] > WIDTH
-
-
 def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
     """What was counted between two readings belongs to the time between them, not to the time after the second."""
-    pytest.importorskip("altair")
     builder = SampleBuilder().subject("host", "host").subject("process:a", "process", name="a")
     for subject, metric in (("host", "read_bytes"), ("host", "write_bytes"), ("process:a", "context_switches")):
         builder.readings(subject, metric, [0, SECOND, 2 * SECOND], [0, 10, 50])
@@ -163,32 +156,30 @@ def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
 # ---- the lines ----
 
 
-def test_what_is_drawn_has_gaps_where_readings_are_null_or_missing() -> None:
-    times = np.array([0.0, 1, 2, 3, 10, 11])
-    values = np.array([5.0, 5, np.nan, 5, 6, 6])
-    drawn_times, drawn = with_gaps(times, values)
-    assert drawn_times.tolist() == [0, 1, 2, 3, 4, 10, 11]
-    assert np.isnan(drawn).tolist() == [False, False, True, False, True, False, False]
+def shown(line: tuple[Any, Any]) -> list[tuple[float, float | None]]:
+    """Points, breaks as None."""
+    times, values = line
+    return [(time, None if np.isnan(value) else value) for time, value in zip(times, values, strict=True)]
 
 
-def test_a_reading_between_two_breaks_is_a_step_of_its_own() -> None:
+def test_lines_break_where_readings_are_null_or_missing_and_keep_the_steps_next_to_a_break() -> None:
     """What a value holds for is drawn, before it for a rate; a chart draws nothing between a point and a break."""
+    late = with_gaps(np.array([0.0, 1, 2, 3, 10, 11]), np.array([5.0, 5, np.nan, 5, 6, 6]))
+    assert shown(late) == [(0, 5), (1, 5), (2, None), (3, 5), (4, None), (10, 6), (11, 6)]
     times, values = np.array([0.0, 1, 2, 3]), np.array([np.nan, 5, np.nan, 7])
-    held_times, held = whole_steps(times, values, is_rate=False)
-    assert held_times.tolist() == [0, 1, 2, 2, 3]
-    assert np.nan_to_num(held, nan=-1).tolist() == [-1, 5, 5, -1, 7]
-    rate_times, rates = whole_steps(times, values, is_rate=True)
-    assert rate_times.tolist() == [0, 0, 1, 2, 2, 3]
-    assert np.nan_to_num(rates, nan=-1).tolist() == [-1, 5, 5, -1, 7, 7]
+    held, rate = (shown(whole_steps(times, values, is_rate=is_rate)) for is_rate in (False, True))
+    assert held == [(0, None), (1, 5), (2, 5), (2, None), (3, 7)]
+    assert rate == [(0, None), (0, 5), (1, 5), (2, None), (2, 7), (3, 7)]
+    series = SampleBuilder().readings("host", "x", [2 * SECOND, 3 * SECOND], [5, None]).build().get("host", "x")
+    assert series is not None
+    assert shown(line_points(series, SECOND, 1e3)) == [(1, 5000), (2, 5000), (2, None)]
 
 
 def test_a_rate_is_the_counters_step_over_the_time_it_took() -> None:
     log = SampleBuilder().readings("host", "read_bytes", [0, SECOND, 3 * SECOND], [100, 150, 350]).build()
     counter = log.get("host", "read_bytes")
     assert counter is not None
-    rate = rate_of(counter)
-    assert np.isnan(rate.value[0])
-    assert rate.value[1:].tolist() == [50, 100]
+    assert np.nan_to_num(rate_of(counter).value, nan=-1).tolist() == [-1, 50, 100]
 
 
 def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> None:
@@ -205,14 +196,6 @@ def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> Non
         whole, drawn = values[step == one], values[kept[step[kept] == one]]
         assert (np.nanmin(drawn), np.nanmax(drawn)) == (np.nanmin(whole), np.nanmax(whole))
     assert thinned(times[:2000], values[:2000]).tolist() == list(range(2000))
-
-
-def test_points_are_seconds_since_a_moment_in_the_units_of_the_axis() -> None:
-    series = SampleBuilder().readings("host", "x", [2 * SECOND, 3 * SECOND], [5, None]).build().get("host", "x")
-    assert series is not None
-    times, values = line_points(series, SECOND, 1e3)
-    assert times.tolist() == [1.0, 2.0, 2.0]
-    assert np.nan_to_num(values, nan=-1).tolist() == [5000.0, 5000.0, -1]
 
 
 def test_reasons_last_until_the_next_reading_and_idling_is_none() -> None:
@@ -254,26 +237,22 @@ def test_stages_beyond_the_most_used_are_one_and_warm_up_windows_are_merged() ->
 # ---- what draws ----
 
 
-def test_without_what_draws_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ToolNotFoundError, match=r"pip install 'perfharness-nvtx\[plots\]'"):
-        require_charts()
-
-
-def test_asking_for_what_draws_does_not_load_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("altair")
+def test_what_draws_is_looked_for_without_loading_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **more: Any) -> Any:
         assert not name.startswith(("altair", "vl_convert"))
         return real(name, *arguments, **more)
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    require_charts()
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", refuse)
+        require_charts()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ToolNotFoundError, match=r"pip install 'perfharness-nvtx\[plots\]'"):
+        require_charts()
 
 
 def test_one_specification_is_every_format_and_a_name_ends_no_script(tmp_path: Path) -> None:
-    alt = pytest.importorskip("altair")
     log = SampleBuilder().subject(GPU, "gpu", gpu_index=0, name="</script><b>&\x0c\x00\ud800\u202e").build()
     (picture, _) = pictures(log).values()
     alt.VConcatChart.from_dict({**picture.chart, "datasets": picture.rows})  # its schema
