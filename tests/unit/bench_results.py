@@ -46,51 +46,34 @@ def made_up(
 ) -> CaseResult:
     """A case; the latency is the batch over the rate unless it is given."""
     case = BenchCase(
-        case_id=f"{model}-{backend}-{mode}-{precision}-b{batch_size}",
-        model=model,
-        backend=backend,
-        mode=mode,
-        precision=precision,
-        device=device,  # type: ignore[arg-type]
-        batch_size=batch_size,
-    )
+        case_id=f"{model}-{backend}-{mode}-{precision}-b{batch_size}", model=model, backend=backend, mode=mode,
+        precision=precision, device=device, batch_size=batch_size,  # type: ignore[arg-type]
+    )  # fmt: skip
     if status != "ok":
         return CaseResult(case=case, status=status, reason=reason, **more)
     if top1 is not None:
         more["accuracy"] = AccuracyRecord(against="labels", samples=1000, metrics={"top1": top1})
-    milliseconds = latency_ms if latency_ms is not None else 1e3 * batch_size / (rate or 1)
+    if cosine is not None:
+        why = None if equal else "output y differs by up to 7 times the tolerance"
+        more["equality"] = EqualityRecord(
+            reference="torch/plain/fp32", equal=equal, absolute_tolerance=1e-3, relative_tolerance=1e-3, cosine=cosine,
+            reason=why,
+        )  # fmt: skip
+    ms = latency_ms if latency_ms is not None else 1e3 * batch_size / (rate or 1)
+    mean, p90, p95, p99 = (estimate(ms * factor, spread) for factor in (1, 1.05, 1.1, 1.3))
     return CaseResult(
         case=case,
         status="ok",
         items_per_second=None if rate is None else estimate(rate, spread),
         latency=LatencyStats(
-            iterations=1000,
-            warmup_iterations=50,
-            mean=estimate(milliseconds, spread),
-            std=milliseconds / 20,
-            median=estimate(milliseconds, spread),
-            p50=milliseconds,
-            p90=estimate(milliseconds * 1.05, spread),
-            p95=estimate(milliseconds * 1.1, spread),
-            p99=estimate(milliseconds * 1.3, spread),
-            min=milliseconds * 0.9,
-            max=milliseconds * 2,
+            iterations=1000, warmup_iterations=50, mean=mean, std=ms / 20, median=mean, p50=ms, p90=p90, p95=p95,
+            p99=p99, min=ms * 0.9, max=ms * 2,
         ),
         memory=MemoryUse(device_peak_bytes=memory_bytes, host_peak_bytes=memory_bytes),
         power_mean_w=power_w,
         energy_per_item_j=None if energy_j is None else estimate(energy_j),
-        equality=None
-        if cosine is None
-        else EqualityRecord(
-            reference="torch/plain/fp32",
-            equal=equal,
-            absolute_tolerance=1e-3,
-            relative_tolerance=1e-3,
-            cosine=cosine,
-            reason=None if equal else "output y differs by up to 7 times the tolerance",
-        ),
         **more,
-    )
+    )  # fmt: skip
 
 
 def suite_of(*cases: CaseResult, hostname: str = "rack1", **more: Any) -> BenchSuiteResult:

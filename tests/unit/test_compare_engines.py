@@ -309,35 +309,26 @@ def wave(value: float, at_ns: int) -> float:
     return value * (1 - ((at_ns - BEGIN) // SECOND % 2) / 10)
 
 
-def write_telemetry(folder: Path, busy: float, *, power: bool = True) -> None:
+def write_telemetry(folder: Path, **metrics: float) -> None:
     folder.mkdir(parents=True)
-    log = SampleBuilder()
-    for metric, value in (
-        ("gpu_utilization_percent", busy),
-        ("memory_used_bytes", busy * 1e8),
-        ("sm_clock_mhz", 1980 - busy),
-        ("power_instant_mw", busy * 5000),
-    ):
-        if power or not metric.startswith("power"):
-            begin, end = BEGIN - SECOND, BEGIN + 6 * SECOND
-            log.polled("GPU-a", metric, partial(wave, value), begin, end, update_period_ns=100_000_000)
+    log, begin, end = SampleBuilder(), BEGIN - SECOND, BEGIN + 6 * SECOND
+    for metric, value in metrics.items():
+        log.polled("GPU-a", metric, partial(wave, value), begin, end, update_period_ns=100_000_000)
     write_sample_log(folder / "telemetry.parquet", log.build())
 
 
 def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
-    write_telemetry(tmp_path / "fast", 60)
-    write_telemetry(tmp_path / "slow", 95, power=False)
+    write_telemetry(tmp_path / "fast", gpu_utilization_percent=60, memory_used_bytes=6e9, sm_clock_mhz=1920,
+                    power_instant_mw=3e5)  # fmt: skip
+    write_telemetry(tmp_path / "slow", gpu_utilization_percent=95, memory_used_bytes=9e9, sm_clock_mhz=1885)
     picture = gpu_picture(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
-    assert axis_titles(picture) == [
-        "utilisation (%)", "memory of the GPU (GiB)", "power (W)", "SM clock (MHz)",
-    ]  # fmt: skip
+    assert axis_titles(picture) == ["utilisation (%)", "memory of the GPU (GiB)", "power (W)", "SM clock (MHz)"]
     (_, busy), _, (_, power), (_, clock) = marks(picture, "line")
     assert {row["line"] for row in busy} == {"fast", "slow"}
     assert {row["value"] for row in busy if row["line"] == "slow"} == {95.0, 85.5}
     assert {row["value"] for row in power} == {300.0, 270.0}
     assert min(row["seconds"] for row in clock) >= -1.0
-    missing = [line for line in notes(picture) if "slow, power (W)" in line]
-    assert missing == ["not drawn: slow, power (W): it was not read"]
+    assert "not drawn: slow, power (W): it was not read" in notes(picture)
     assert any("gone, utilisation (%); gone, memory" in line for line in notes(picture))
     assert picture.chart["title"]["text"][0].startswith("GPU 0 GPU-a: ")
     assert png_size(picture.save(tmp_path / "gpu.png"))[0] > 800
@@ -403,33 +394,27 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")
     clock = log.get(gpu.uuid, "sm_clock_mhz")
     assert clock is not None
-    assert one.gpu.start_unix_ns is not None
-    assert one.gpu.end_unix_ns is not None
-    assert len(clock.between(one.gpu.start_unix_ns, one.gpu.end_unix_ns)) >= 10
-    assert one.gpu.utilization_percent is not None
-    assert one.gpu.power_mean_w is not None
-    assert one.gpu.power_mean_w > 50
-    assert one.gpu.inferences is not None
+    use = one.gpu.model_dump()
+    assert len(clock.between(use["start_unix_ns"], use["end_unix_ns"])) >= 10
+    assert use["power_mean_w"] > 50
+    assert None not in (use["utilization_percent"], use["inferences"])
     assert len(gpu_picture(found, tmp_path / "out").rows) == 4
     print_comparison(Console(), found)
 
 
-def test_a_clock_that_fell_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    found = comparison(Path("x"), ("held", "fell"), "GPU-a")
-    uses = [GpuUse(clock_drop_percent=drop) for drop in (5.0, 5.1)]
-    engines = [one.model_copy(update={"gpu": use}) for one, use in zip(found.engines, uses, strict=True)]
-    (remark,) = remarks_of(engines)
-    assert remark.startswith("fell: the SM clock fell by 5.1 % while it ran")
-    print_comparison(Console(width=300), found.model_copy(update={"engines": engines, "remarks": [remark]}))
-    assert f"warning: {remark}" in capsys.readouterr().out
-
-
-def timed(name: str, milliseconds: float, noise: float) -> EngineResult:
+def timed(name: str, milliseconds: float, noise: float, drop: float | None = None) -> EngineResult:
     values = milliseconds + noise * np.random.default_rng(len(name)).normal(size=1000)
-    stats = latency_stats(values, 0)
-    return EngineResult(name=name, engine=name, backend="onnxruntime", device="cpu", status="ok", latency=stats)
+    return EngineResult(
+        name=name, engine=name, backend="onnxruntime", device="cpu", status="ok", latency=latency_stats(values, 0),
+        gpu=GpuUse(clock_drop_percent=drop),
+    )  # fmt: skip
 
 
-def test_a_speed_up_that_may_be_chance_is_told() -> None:
-    (remark,) = remarks_of([timed("a", 10, 5), timed("bb", 10.1, 5), timed("ccc", 5, 1)])
-    assert remark.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so the speed-up of ")
+def test_a_clock_that_fell_and_a_speed_up_that_may_be_chance_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    engines = [timed("a", 10, 5, drop=5.0), timed("bb", 10.1, 5, drop=5.1), timed("ccc", 5, 1)]
+    fell, chance = remarks_of(engines)
+    assert fell.startswith("bb: the SM clock fell by 5.1 % while it ran")
+    assert chance.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so the speed-up of ")
+    found = comparison(Path("x"), (), "GPU-a").model_copy(update={"engines": engines, "remarks": [fell]})
+    print_comparison(Console(width=300), found)
+    assert f"warning: {fell}" in capsys.readouterr().out
