@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, Series, clock_event_names, process_subject
+from perfharness.model.telemetry import TELEMETRY_NAME, Series, clock_event_names, process_subject
 from perfharness.telemetry.store import read_sample_log
 
 pytestmark = pytest.mark.gpu
@@ -37,9 +36,31 @@ while time.monotonic() < end:
 """
 
 
+class Sampled:
+    """A launch of one process that keeps one GPU busy: its telemetry and its manifest."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.log = read_sample_log(out / TELEMETRY_NAME)
+        self.manifest = json.loads((out / "manifest.json").read_text())
+        [self.process] = self.manifest["processes"]
+        self.gpu: str = self.process["gpu_uuid"]
+        end = self.process["start_unix_ns"] + round(self.process["duration_s"] * 1e9)
+        self.end_unix_ns = end
+        self.loaded = (end - round(LOAD_S * 0.6e9), end - 700 * MS)
+        """From two thirds of the load on, when the sensors have settled, to just before its end."""
+
+    def series(self, metric: str, subject: str | None = None) -> Series:
+        found = self.log.get(subject or self.gpu, metric)
+        assert found is not None, (metric, self.log.meta.failures)
+        return found
+
+    def under_load(self, metric: str) -> Series:
+        return self.series(metric).between(*self.loaded)
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[SampleLog, dict[str, Any], Path]:
-    """A launch of one process that keeps one GPU busy: telemetry, manifest, folder."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
     folder = tmp_path_factory.mktemp("telemetry")
     script, out = folder / "load.py", folder / "out"
     script.write_text(SCRIPT)
@@ -49,137 +70,95 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[SampleLog, dict[str, 
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    log = read_sample_log(out / TELEMETRY_NAME)
-    for (subject, metric), series in sorted(log.series.items()):
+    found = Sampled(out)
+    for (subject, metric), series in sorted(found.log.series.items()):
         if not subject.startswith("core:"):
+            least, most = (np.nanmin(series.value), np.nanmax(series.value)) if series.is_read.any() else (None, None)
             print(f"{subject[:12]:12} {metric:28} {len(series):5} readings {int(series.is_new.sum()):5} new, "
-                  f"{np.nanmin(series.value) if series.is_read.any() else None} to "
-                  f"{np.nanmax(series.value) if series.is_read.any() else None}, "
-                  f"read in {np.median(series.read_ns) / 1e3:.0f} us, "
-                  f"updated every {log.meta.update_period_ns(subject, metric)} ns")  # fmt: skip
-    print(log.meta.ticks, log.meta.failures, log.meta.clock, log.meta.sampler_cpu_ns)
-    manifest: dict[str, Any] = json.loads((out / "manifest.json").read_text())
-    return log, manifest, out
-
-
-def series_of(log: SampleLog, subject: str, metric: str) -> Series:
-    found = log.get(subject, metric)
-    assert found is not None, (subject, metric, log.meta.failures)
+                  f"{least} to {most}, read in {np.median(series.read_ns) / 1e3:.0f} us, "
+                  f"updated every {found.log.meta.update_period_ns(subject, metric)} ns")  # fmt: skip
+    print(found.log.meta.ticks, found.log.meta.failures, found.log.meta.clock, found.log.meta.sampler_cpu_ns)
     return found
 
 
-def gpu_of(manifest: dict[str, Any]) -> str:
-    uuid: str = manifest["processes"][0]["gpu_uuid"]
-    return uuid
+def test_the_gpu_and_the_process_are_those_that_were_sampled(run: Sampled) -> None:
+    assert [record.subject for record in run.log.subjects("gpu")] == [run.gpu]
+    assert [(one.gpu_uuid, one.pid) for one in run.log.subjects("process")] == [(run.gpu, run.process["pid"])]
 
 
-def load_window(manifest: dict[str, Any]) -> tuple[int, int]:
-    """From two thirds of the load on, when the sensors have settled, to just before its end."""
-    process = manifest["processes"][0]
-    end = process["start_unix_ns"] + round(process["duration_s"] * 1e9)
-    return end - round(LOAD_S * 0.6e9), end - 700 * MS
+@pytest.mark.parametrize("metric", ["power_instant_mw", "power_average_mw"])
+def test_power_rises_with_the_load(run: Sampled, metric: str) -> None:
+    meta, power = run.log.meta, run.series(metric)
+    assert meta.idle_start_unix_ns is not None
+    assert meta.idle_end_unix_ns is not None
+    assert power.is_read.mean() > 0.95
+    assert (power.value[power.is_read] > 0).all()
+    idle = power.between(meta.idle_start_unix_ns, meta.idle_end_unix_ns)
+    assert np.nanmean(run.under_load(metric).value) > 1.3 * np.nanmean(idle.value)
 
 
-def test_the_gpu_of_the_process_is_the_one_that_was_sampled(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    assert [record.subject for record in log.subjects("gpu")] == [gpu_of(manifest)]
-    (process,) = log.subjects("process")
-    assert process.gpu_uuid == gpu_of(manifest)
-    assert process.pid == manifest["processes"][0]["pid"]
+def test_energy_grows_and_agrees_with_power(run: Sampled) -> None:
+    energy = run.series("energy_total_mj")
+    energy = energy.select(energy.is_read)
+    assert len(energy) > 20
+    assert (np.diff(energy.value) >= 0).all()
+    inside = energy.between(*run.loaded)
+    counted = (inside.value[-1] - inside.value[0]) / 1e3 / ((inside.time_unix_ns[-1] - inside.time_unix_ns[0]) / 1e9)
+    watts = np.nanmean(run.under_load("power_instant_mw").value) / 1e3
+    print(f"counter {counted:.1f} W, power {watts:.1f} W")
+    assert counted == pytest.approx(watts, rel=0.25)
 
 
-def test_power_rises_with_the_load(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    assert log.meta.idle_start_unix_ns is not None
-    assert log.meta.idle_end_unix_ns is not None
-    for metric in ("power_instant_mw", "power_average_mw"):
-        power = series_of(log, gpu_of(manifest), metric)
-        assert power.is_read.mean() > 0.95
-        assert (power.value[power.is_read] > 0).all()
-        idle = power.between(log.meta.idle_start_unix_ns, log.meta.idle_end_unix_ns)
-        loaded = power.between(*load_window(manifest))
-        assert np.nanmean(loaded.value) > 1.3 * np.nanmean(idle.value), metric
+@pytest.mark.parametrize("metric", ["power_instant_mw", "energy_total_mj"])
+def test_update_periods_of_the_sensors_are_found(run: Sampled, metric: str) -> None:
+    period = run.log.meta.update_period_ns(run.gpu, metric)
+    assert period is not None
+    assert 10 * MS < period < 500 * MS
+    assert 0 < run.series(metric).is_new.sum() <= len(run.series(metric))
 
 
-def test_energy_grows_and_agrees_with_power(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    energy = series_of(log, gpu_of(manifest), "energy_total_mj")
-    value, times = energy.value[energy.is_read], energy.time_unix_ns[energy.is_read]
-    assert len(value) > 20
-    assert (np.diff(value) >= 0).all()
-    inside = (times >= load_window(manifest)[0]) & (times <= load_window(manifest)[1])
-    joules = (value[inside][-1] - value[inside][0]) / 1e3
-    seconds = (times[inside][-1] - times[inside][0]) / 1e9
-    power = series_of(log, gpu_of(manifest), "power_instant_mw").between(*load_window(manifest))
-    watts = np.nanmean(power.value) / 1e3
-    print(f"counter {joules / seconds:.1f} W, power {watts:.1f} W")
-    assert joules / seconds == pytest.approx(watts, rel=0.25)
-
-
-def test_update_periods_of_the_sensors_are_found(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    for metric in ("power_instant_mw", "energy_total_mj"):
-        period = log.meta.update_period_ns(gpu_of(manifest), metric)
-        assert period is not None, metric
-        assert 10 * MS < period < 500 * MS, metric
-    power = series_of(log, gpu_of(manifest), "power_instant_mw")
-    assert 0 < power.is_new.sum() <= len(power)
-
-
-def test_the_drivers_own_samples_are_finer_than_polling(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    samples = log.get(gpu_of(manifest), "power_sample_mw")
+def test_the_drivers_own_samples_are_finer_than_polling(run: Sampled) -> None:
+    samples = run.log.get(run.gpu, "power_sample_mw")
     if samples is None or not samples.is_read.any():
-        pytest.skip(f"the driver gives no power samples: {log.meta.failures}")
+        pytest.skip(f"the driver gives no power samples: {run.log.meta.failures}")
     samples = samples.select(samples.is_read)
     assert (np.diff(samples.time_monotonic_ns) > 0).all()
-    start, end = load_window(manifest)
-    inside = samples.between(start, end)
-    assert len(inside) > (end - start) / (200 * MS)
-    power = series_of(log, gpu_of(manifest), "power_instant_mw").between(start, end)
-    assert inside.value.mean() == pytest.approx(np.nanmean(power.value), rel=0.25)
+    inside = samples.between(*run.loaded)
+    assert len(inside) > (run.loaded[1] - run.loaded[0]) / (200 * MS)
+    assert inside.value.mean() == pytest.approx(np.nanmean(run.under_load("power_instant_mw").value), rel=0.25)
 
 
-def test_utilisation_clocks_and_reasons_are_plausible(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    gpu, window = gpu_of(manifest), load_window(manifest)
-    assert np.nanmax(series_of(log, gpu, "gpu_utilization_percent").between(*window).value) > 50
-    assert 100 < np.nanmedian(series_of(log, gpu, "sm_clock_mhz").between(*window).value) < 4000
-    assert 10 < np.nanmedian(series_of(log, gpu, "temperature_c").value) < 110
-    reasons = series_of(log, gpu, "clock_event_reasons")
-    bits = {int(value) for value in reasons.value[reasons.is_read]}
-    print([clock_event_names(value) for value in bits])
-    assert all(not name.startswith("0x") for value in bits for name in clock_event_names(value))
+def test_utilisation_clocks_and_reasons_are_plausible(run: Sampled) -> None:
+    assert np.nanmax(run.under_load("gpu_utilization_percent").value) > 50
+    assert 100 < np.nanmedian(run.under_load("sm_clock_mhz").value) < 4000
+    assert 10 < np.nanmedian(run.series("temperature_c").value) < 110
+    reasons = run.series("clock_event_reasons")
+    names = [clock_event_names(bits) for bits in {int(value) for value in reasons.value[reasons.is_read]}]
+    print(names)
+    assert not any(name.startswith("0x") for found in names for name in found)
 
 
-def test_memory_in_use_is_seen(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    used = series_of(log, gpu_of(manifest), "memory_used_bytes")
+def test_memory_in_use_is_seen_and_that_of_the_process_found_by_its_pid(run: Sampled) -> None:
+    used = run.series("memory_used_bytes")
     assert np.nanmax(used.value) - np.nanmin(used.value) >= MEMORY_GIB * GIB
-
-
-def test_memory_of_the_process_is_found_by_its_pid(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, _ = run
-    memory = series_of(log, process_subject(manifest["processes"][0]["folder"]), "process_memory_bytes")
+    memory = run.series("process_memory_bytes", process_subject(run.process["folder"]))
     if not memory.is_read.any():
-        reasons = {failure.reason for failure in log.meta.failures if failure.metric == "process_memory_bytes"}
+        reasons = {failure.reason for failure in run.log.meta.failures if failure.metric == "process_memory_bytes"}
         pytest.skip(f"never read: {reasons}")
     assert np.nanmax(memory.value) >= MEMORY_GIB * GIB
 
 
-def test_the_file_is_whole(run: tuple[SampleLog, dict[str, Any], Path]) -> None:
-    log, manifest, out = run
-    assert not [path.name for path in out.iterdir() if "spool" in path.name]
-    table = pq.read_table(out / TELEMETRY_NAME)
-    for column in ("time_unix_ns", "time_monotonic_ns", "subject", "metric", "is_new", "read_ns"):
-        assert table.column(column).null_count == 0
-    failed = sum(failure.count for failure in log.meta.failures if failure.metric != "*")
-    assert table.column("value").null_count == failed
-    assert log.meta.ended == "stopped"
-    assert not [failure for failure in log.meta.failures if failure.metric == "*"]
-    for ticks in log.meta.ticks:
+def test_the_file_is_whole(run: Sampled) -> None:
+    assert not [path.name for path in run.out.iterdir() if "spool" in path.name]
+    table, meta = pq.read_table(run.out / TELEMETRY_NAME), run.log.meta
+    failed = sum(failure.count for failure in meta.failures if failure.metric != "*")
+    assert {name: table.column(name).null_count for name in table.column_names if table.column(name).null_count} == (
+        {"value": failed} if failed else {}
+    )
+    assert meta.ended == "stopped"
+    assert not [failure for failure in meta.failures if failure.metric == "*"]
+    for ticks in meta.ticks:
         assert ticks.late + ticks.missed <= max(3, 0.2 * ticks.ticks), ticks
-    process = manifest["processes"][0]
-    power = series_of(log, gpu_of(manifest), "power_instant_mw")
-    assert power.time_unix_ns[0] < process["start_unix_ns"]
-    assert power.time_unix_ns[-1] > process["start_unix_ns"] + round(process["duration_s"] * 1e9)
+    power = run.series("power_instant_mw")
+    assert power.time_unix_ns[0] < run.process["start_unix_ns"]
+    assert power.time_unix_ns[-1] > run.end_unix_ns
