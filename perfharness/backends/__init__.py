@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perfharness.backends.base import (
-    SAVED_MODEL,
-    Backend,
-    BackendOptions,
-    Device,
-    DeviceTimer,
-    FactoryModel,
-    LayerTime,
-    ModelSource,
-    Session,
-)
-from perfharness.backends.models import call_factory, model_source
+from perfharness.backends.base import Backend, BackendOptions, Device
+from perfharness.backends.models import SAVED_MODEL, FactoryModel, ModelSource, call_factory, model_source
+from perfharness.backends.session import DeviceTimer, LayerTime, Session
 from perfharness.errors import UsageError
 
 __all__ = [

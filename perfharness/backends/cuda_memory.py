@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.backends.base import DeviceTimer, Shape, imported
-from perfharness.backends.session import HostSession
+from perfharness.backends.base import imported
+from perfharness.backends.models import Shape
+from perfharness.backends.session import DeviceTimer, Session
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
@@ -174,7 +175,7 @@ class PairedBuffer(HostBuffer):
             self._pinned = None
 
 
-class BufferSession(HostSession):
+class BufferSession(Session):
     """A session over buffers whose addresses a framework takes; on a GPU copied in a stream of the session's own."""
 
     def __init__(self, on_gpu: bool) -> None:

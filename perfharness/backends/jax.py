@@ -14,20 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.backends.base import Backend, BackendOptions, LayerTime, ModelSource, Session, imported
-from perfharness.backends.session import (
+from perfharness.backends.base import Backend, BackendOptions, imported
+from perfharness.backends.models import (
     HALF_DTYPES,
-    Array,
-    FunctionSession,
+    ModelSource,
     check_own_precision,
     described_model,
     named_outputs,
     precision_of_most,
     specs_of,
-    translated,
-    variables,
     with_size,
 )
+from perfharness.backends.session import Array, FunctionSession, Session, translated, variables
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
@@ -57,11 +55,8 @@ class JaxBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = ()
     install = f"{install_command('jax')}, for a GPU: pip install 'jax[cuda13]' (or cuda12, as the driver has it)"
+    libraries = ("jax", "jaxlib")
     extra: Mapping[str, tuple[str, ...]] = {"xla_flags": ()}
-
-    def versions(self) -> dict[str, str]:
-        """Of jax and jaxlib."""
-        return {name: str(imported(name, self.install).__version__) for name in ("jax", "jaxlib")}
 
     def unsupported(self, options: BackendOptions) -> str | None:
         """No GPU that JAX can use, or a number of threads other than JAX's."""
@@ -111,6 +106,8 @@ class JaxSession(FunctionSession):
         super().__init__(inputs, specs_of(self._names, few, more))
         check_own_precision(name, "JAX", precision_of_most(self._weights()), options.precision)
 
+    no_layer_times = "XLA fuses a model's layers into kernels of its own, and JAX does not report their times"
+
     def compiled_programs(self) -> tuple[int, int]:
         """Of JAX's compilation cache, where there is one."""
         _listen(self._jax)
@@ -127,11 +124,6 @@ class JaxSession(FunctionSession):
         settings |= {f"--{name}": value for name, value in self._flags.items()}
         preallocation = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR")
         return settings | variables("XLA_FLAGS", THREADS_VARIABLE, *preallocation)
-
-    def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """None: XLA fuses a model's operators, and only JAX's profiler has times of the fused kernels."""
-        del rounds
-        return "XLA fuses a model's layers into kernels of its own, and JAX does not report their times"
 
     def _traced(self, parameters: Any, *inputs: Any) -> tuple[Any, ...]:
         """The model with casts around it, its outputs as a list."""

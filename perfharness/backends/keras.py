@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 from perfharness.backends import jax as jax_backend
 from perfharness.backends import tensorflow as tensorflow_backend
-from perfharness.backends.base import Backend, BackendOptions, FactoryModel, LayerTime, ModelSource, Session, imported
-from perfharness.backends.models import call_factory
-from perfharness.backends.session import (
+from perfharness.backends.base import Backend, BackendOptions, imported
+from perfharness.backends.models import (
     HALF_DTYPES,
-    Array,
-    FunctionSession,
+    FactoryModel,
+    ModelSource,
+    call_factory,
     named_outputs,
     specs_of,
-    translated,
     with_size,
 )
+from perfharness.backends.session import Array, FunctionSession, Session, translated
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
@@ -164,6 +164,9 @@ class KerasTorchSession(FunctionSession):
     """A Keras model on PyTorch, called without gradients."""
 
     compiles = False
+    no_layer_times = (
+        "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
+    )
 
     def __init__(
         self,
@@ -185,11 +188,6 @@ class KerasTorchSession(FunctionSession):
     def settings(self) -> dict[str, str]:
         """Settings of PyTorch."""
         return {"keras backend": "torch", "num_threads": str(self._torch.get_num_threads())}
-
-    def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Not available."""
-        del rounds
-        return "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
 
     def _zeros(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
         torch = self._torch

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from perfharness.backends.base import ModelSource
+from perfharness.backends.models import ModelSource
 from perfharness.backends.onnx_files import onnx_weight_files
 
 

@@ -1,34 +1,71 @@
-"""Models as users name them: a file, a SavedModel folder, or a function that makes the model."""
+"""Models as users name them: a file, a SavedModel folder, or a function; what they say of themselves."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from perfharness.backends.base import SAVED_MODEL, ModelSource
 from perfharness.errors import BackendError, UsageError
-from perfharness.model.bench import Precision
+from perfharness.model.bench import Precision, TensorSpec
 
-FILE_KINDS = {
-    ".onnx": "ONNX",
-    ".engine": "TensorRT engine",
-    ".plan": "TensorRT engine",
-    ".pt2": "PyTorch's torch.export",
-    ".keras": "Keras",
-    ".xml": "OpenVINO",
-    SAVED_MODEL: "TensorFlow SavedModel folder",
-}
-"""Suffix -> description of such a file."""
+Shape = tuple[int, ...]
+
+SAVED_MODEL = "savedmodel"
+"""In place of a suffix: a TensorFlow SavedModel, which is a folder."""
+
+HALF_DTYPES: dict[Precision, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision -> the dtype that weights and activations have in it."""
+
+FILE_KINDS = (".onnx", ".engine", ".plan", ".pt2", ".keras", ".xml", SAVED_MODEL)
+"""Suffixes of model files."""
 
 _HOW = (
     "name a file (.onnx, .engine, .plan, .pt2, .keras, .xml), a SavedModel folder, or a function as module:function "
     "or file.py:function"
 )
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model as the user named it: a file (or SavedModel folder), or `module:function`.
+
+    The function is called as `function(backend=NAME, precision=PRECISION)` and returns what the backend takes, in a
+    `FactoryModel` where that does not describe its inputs itself (docs/guides/backends.md). `model_source` makes one of
+    text.
+
+    Args:
+        name: its name in tables.
+        path: the file or folder; None for a factory.
+        factory: `module:function` or `file.py:function`; None for a file.
+        suffix: of the file, in lower case; `SAVED_MODEL` for a SavedModel folder; empty for a factory.
+    """
+
+    name: str
+    path: Path | None = None
+    factory: str | None = None
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class FactoryModel:
+    """What a factory returns where a model does not describe itself (an `nn.Module`, a JAX function).
+
+    Args:
+        model: what the backend takes.
+        inputs: name, shape (None: open) and dtype, in the order of the model's arguments. Dtypes are those on the
+            host: a session that computes in fp16 or bf16 casts on the device, inside `execute`.
+        outputs: names, in the order in which the model returns them; empty: `output_0`, `output_1`, ...
+    """
+
+    model: Any
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...] = ()
 
 
 def model_source(text: str, name: str | None = None) -> ModelSource:
@@ -42,9 +79,12 @@ def model_source(text: str, name: str | None = None) -> ModelSource:
     module, colon, function = text.rpartition(":")
     if colon and _is_function_name(module, function):
         return ModelSource(name or _factory_name(module, function), factory=text)
-    if path.suffix.lower() in FILE_KINDS or "/" in text:
-        raise UsageError(f"there is no model file {text}; {_HOW}")
-    raise UsageError(f"{text!r} names no model; {_HOW}")
+    what = (
+        f"there is no model file {text}"
+        if path.suffix.lower() in FILE_KINDS or "/" in text
+        else f"{text!r} names no model"
+    )
+    raise UsageError(f"{what}; {_HOW}")
 
 
 def call_factory(model: ModelSource, backend: str, precision: Precision) -> Any:
@@ -52,15 +92,13 @@ def call_factory(model: ModelSource, backend: str, precision: Precision) -> Any:
 
     Raises `BackendError` where the function is not there or fails; its own exception is the cause.
     """
-    function = named_function(model)
     try:
-        made = function(backend=backend, precision=precision)
+        made = named_function(model)(backend=backend, precision=precision)
     except BackendError:
         raise
     except Exception as error:
-        raise BackendError(
-            f"{model.factory}(backend={backend!r}, precision={precision!r}) failed: {type(error).__name__}: {error}"
-        ) from error
+        called = f"{model.factory}(backend={backend!r}, precision={precision!r})"
+        raise BackendError(f"{called} failed: {type(error).__name__}: {error}") from error
     if made is None:
         raise BackendError(f"{model.factory} returned None for backend {backend!r}; it must return the model")
     return made
@@ -88,10 +126,8 @@ def _is_function_name(module: str, function: str) -> bool:
 def _factory_name(module: str, function: str) -> str:
     """`samples.mobilenet_v3.factory:create` is `mobilenet_v3`: the folder where the other parts are generic."""
     parts = (module[:-3].replace("/", ".") if module.endswith(".py") else module).split(".")
-    specific = [
-        part for part in [*parts, function] if part and part not in ("factory", "model", "create", "make", "build")
-    ]
-    return specific[-1] if specific else function
+    generic = ("", "factory", "model", "create", "make", "build")
+    return next((part for part in reversed([*parts, function]) if part not in generic), function)
 
 
 def named_function(model: ModelSource) -> Callable[..., Any]:
@@ -130,3 +166,77 @@ def _module_of_file(path: Path) -> ModuleType:
     except Exception as error:
         raise BackendError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     return module
+
+
+def described_model(model: ModelSource, backend: str, precision: Precision, what: str) -> FactoryModel:
+    """What the model's function returned, which must be a `FactoryModel` of `what`. Raises `BackendError`."""
+    made = call_factory(model, backend, precision)
+    if isinstance(made, FactoryModel) and made.inputs:
+        return made
+    raise BackendError(
+        f"{model.factory} returned a {type(made).__name__} for {backend}; it must return a FactoryModel with {what}, "
+        "and the names, shapes and dtypes of its inputs"
+    )
+
+
+def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], list[Any]]:
+    """Names and values of what a model returned: one value, a sequence, or values by name.
+
+    `names`: those given, or empty. Raises `BackendError` where their number differs from that of the values.
+    """
+    if isinstance(value, Mapping):
+        if names and set(names) != set(value):
+            raise BackendError(f"the model returns {', '.join(map(str, value))}, not {', '.join(names)}")
+        order = tuple(names) or tuple(value)
+        return tuple(map(str, order)), [value[name] for name in order]
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if names and len(names) != len(values):
+        raise BackendError(f"the model returns {len(values)} outputs, and {len(names)} are named: {', '.join(names)}")
+    return tuple(names) or tuple(f"output_{index}" for index in range(len(values))), values
+
+
+def with_size(shape: Iterable[int | None], size: int) -> Shape:
+    """A shape whose open dimensions are all of one size."""
+    return tuple(size if each is None else each for each in shape)
+
+
+def specs_of(names: Iterable[str], small: Iterable[Any], large: Iterable[Any]) -> tuple[TensorSpec, ...]:
+    """Specs of outputs, seen with two sizes of the inputs' open dimensions: dimensions that differ are open too."""
+    return tuple(
+        TensorSpec(
+            name=name,
+            shape=tuple(size if size == other else None for size, other in zip(one.shape, two.shape, strict=True)),
+            dtype=host_dtype(one.dtype),
+        )
+        for name, one, two in zip(names, small, large, strict=True)
+    )
+
+
+def host_dtype(dtype: Any) -> str:
+    """NumPy's name of a framework's dtype; bfloat16, which NumPy does not have, becomes float32."""
+    name = str(dtype).removeprefix("torch.")
+    return "float32" if name == "bfloat16" else name
+
+
+def precision_of_most(elements: Mapping[str, int]) -> Precision | None:
+    """Precision of most of a model's weights, from the number of elements of each dtype; None: none that are known."""
+    kinds: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+    known = [(count, kinds[dtype]) for dtype, count in elements.items() if dtype in kinds and count]
+    return max(known, key=lambda each: each[0])[1] if known else None
+
+
+def check_own_precision(
+    name: str, framework: str, own: Precision | None, wanted: Precision, others: Iterable[Precision] = ("tf32",)
+) -> None:
+    """Raise `BackendError` where a framework that computes in a model's own precision would compute in another.
+
+    Args:
+        own: the model's; None: unknown, or it has no floating-point numbers.
+        others: in which it can compute a model in fp32 as well.
+    """
+    possible = {own, *(others if own == "fp32" else ())}
+    if own is not None and wanted not in possible:
+        raise BackendError(
+            f"{name} is a model in {own}, and {framework} computes in a model's own precision; ask for "
+            f"{' or '.join(sorted(map(str, possible)))}, or give a model in {wanted}"
+        )

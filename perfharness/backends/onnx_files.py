@@ -8,8 +8,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from perfharness.backends.base import ModelSource
-from perfharness.backends.models import call_factory
+from perfharness.backends.models import ModelSource, call_factory
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision
 

@@ -13,19 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.backends.base import (
-    Backend,
-    BackendOptions,
-    Device,
-    LayerTime,
-    ModelSource,
-    Session,
-    Shape,
-    imported,
-)
+from perfharness.backends.base import Backend, BackendOptions, Device, imported
 from perfharness.backends.cuda_memory import BufferSession, gpu_problem
+from perfharness.backends.models import ModelSource, Shape, check_own_precision
 from perfharness.backends.onnx_files import model_precision, onnx_source
-from perfharness.backends.session import check_own_precision, translated
+from perfharness.backends.session import LayerTime, Session, translated
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
@@ -61,15 +53,12 @@ class OnnxRuntimeBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".onnx",)
     install = f"{install_command('onnxruntime')}, for a GPU also onnxruntime-gpu in place of onnxruntime"
+    libraries = ("onnxruntime", "onnx")
     extra: Mapping[str, tuple[str, ...]] = {"optimization": tuple(OPTIMIZATION_LEVELS), "cudnn_conv_algo_search": ()}
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
         """Providers for that device: each computes on one kind."""
         return ("cpu",) if device == "cpu" else ("cuda", "tensorrt")
-
-    def versions(self) -> dict[str, str]:
-        """Of onnxruntime and onnx."""
-        return {name: str(imported(name, self.install).__version__) for name in ("onnxruntime", "onnx")}
 
     def unsupported(self, options: BackendOptions) -> str | None:
         """A build without the provider, no GPU, or a provider of another device."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.backends.base import Backend, BackendOptions, LayerTime, ModelSource, Session, Shape, imported
+from perfharness.backends.base import NUMBER, Backend, BackendOptions, imported
+from perfharness.backends.models import ModelSource, Shape
 from perfharness.backends.onnx_files import onnx_source
-from perfharness.backends.session import HostSession, aligned_zeros, translated
+from perfharness.backends.session import LayerTime, Session, aligned_zeros, translated
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 from perfharness.model.distribution import install_command
@@ -35,7 +36,7 @@ class OpenVinoBackend(Backend):
     precisions = ("fp32", "fp16", "bf16", "int8")
     suffixes = (".onnx", ".xml")
     install = install_command("openvino")
-    extra: Mapping[str, tuple[str, ...]] = {"streams": ()}
+    extra: Mapping[str, tuple[str, ...]] = {"streams": NUMBER}
 
     def versions(self) -> dict[str, str]:
         """Of openvino."""
@@ -45,8 +46,6 @@ class OpenVinoBackend(Backend):
         """A GPU, or a precision that this CPU has no instructions for."""
         if options.device != "cpu":
             return "OpenVINO computes on the CPU here; it has nothing for CUDA"
-        if not options.extra.get("streams", "1").isdigit():
-            return f"streams is a number, not {options.extra['streams']!r}"
         able = self._library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         needed = CAPABILITIES.get(options.precision)
         if needed is not None and needed not in able:
@@ -71,7 +70,7 @@ class OpenVinoBackend(Backend):
         return imported("openvino", self.install)
 
 
-class OpenVinoSession(HostSession):
+class OpenVinoSession(Session):
     """An infer request with tensors in arrays that are allocated once."""
 
     def __init__(self, library: Any, name: str, source: Any, options: BackendOptions) -> None:

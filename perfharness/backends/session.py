@@ -1,22 +1,24 @@
-"""What the sessions of all frameworks share: the order of calls, the host's arrays, errors in our terms, precision."""
+"""Sessions: the order of calls, their checks, the host's arrays, what is reported, errors in our terms."""
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from math import prod
 from traceback import clear_frames
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.backends.base import Arrays, FactoryModel, ModelSource, Session, Shape
-from perfharness.backends.models import call_factory
+from perfharness.backends.models import Shape
 from perfharness.errors import BackendError, OutOfMemoryError
-from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.bench import TensorSpec
 
 ALIGNMENT_BYTES = 64
 """XLA and TensorFlow read host arrays in place if their address is a multiple of this; they copy others first."""
@@ -28,17 +30,56 @@ OUT_OF_MEMORY_SIGNS = (
 )
 """Parts of the frameworks' messages about missing memory, in lower case."""
 
-HALF_DTYPES: dict[Precision, str] = {"fp16": "float16", "bf16": "bfloat16"}
-"""Precision -> the dtype that weights and activations have in it."""
-
 Array = npt.NDArray[Any]
 
 
-class HostSession(Session):
-    """A session with arrays on the host that are filled and read; subclasses do what differs between frameworks.
+@dataclass(frozen=True)
+class LayerTime:
+    """Time of one layer in one inference, on the device where there is one, else on the host."""
 
-    In `_allocate` they put the array of each input into `_host`. On the CPU nothing has to be copied.
+    name: str
+    milliseconds: float
+
+
+class DeviceTimer(ABC):
+    """Time on the device between two points in the session's stream, from the device's own events."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Put the first point into the stream."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Put the second point into the stream."""
+
+    @abstractmethod
+    def milliseconds(self) -> float:
+        """Time between the points; waits until both are reached."""
+
+
+class Session:
+    """A loaded model. Use as a context manager.
+
+    The order of calls is: `allocate` (again for other shapes), `write_inputs`, then any number of rounds of `copy_in`,
+    `execute`, `copy_out`, `synchronize`, then `read_outputs`. Everything that can be done once (buffers, bindings,
+    compilation of this shape, capture of a CUDA graph) is done in `allocate`, so that a round does nothing but what a
+    service would do for each batch.
+
+    Sessions with the same options may run concurrently in threads, each in one thread from `allocate` on.
+
+    The state and the checks of all sessions are here; subclasses do what differs between frameworks in `_allocate`,
+    which puts the array of each input into `_host`, `_execute`, `_results`, `_free` and `_release`, and, where there is
+    another memory than the host's, in `copy_in` and `copy_out`.
     """
+
+    build_ms: float | None = None
+    """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
+    compile in it; None: nothing was built, or all of it was found in a cache."""
+
+    from_cache: str | None = None
+    """Which parts of the build came from a cache, where the framework reports it; None: nothing known."""
+
+    no_layer_times = "this backend does not report the times of its layers"
 
     def __init__(self, inputs: Iterable[TensorSpec] = (), outputs: Iterable[TensorSpec] = ()) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -46,28 +87,29 @@ class HostSession(Session):
         self._host: dict[str, Array] = {}
         self._closed = False
 
-    @abstractmethod
     def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Prepare everything for these shapes; `_free` is called before, and after a failure."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _execute(self) -> None:
         """Start one inference."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _results(self) -> Sequence[Any]:
         """The outputs of the last round on the host, as NumPy reads them; empty where there was none."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _free(self) -> None:
         """Free what `_allocate` made, if anything; nothing runs on it any more."""
 
-    @abstractmethod
     def _release(self) -> None:
         """Free the model; called once, after `_free`."""
 
     def allocate(self, shapes: Mapping[str, Shape]) -> None:
-        """Check the shapes, free what was allocated before, allocate."""
+        """Make host (pinned, where there is a GPU) and device buffers for these input shapes, by input name.
+
+        Raises `OutOfMemoryError` where they do not fit, `BackendError` where the model does not take the shapes.
+        """
         if self._closed:
             raise BackendError("the session is closed; load the model again")
         whole = self._checked(shapes)
@@ -76,8 +118,8 @@ class HostSession(Session):
             self._allocate(whole)
         self._shapes = whole
 
-    def write_inputs(self, arrays: Arrays) -> None:
-        """Fill the host's arrays, once no inference reads them any more."""
+    def write_inputs(self, arrays: Mapping[str, Array]) -> None:
+        """Fill the host's arrays; shapes and dtypes are those of `allocate` and `inputs`."""
         self._check_names(arrays)
         for spec in self.inputs:
             array, shape = arrays.get(spec.name), self._shapes.get(spec.name)
@@ -95,10 +137,10 @@ class HostSession(Session):
             np.copyto(self._host[spec.name], arrays[spec.name])
 
     def copy_in(self) -> None:
-        """Nothing: the model reads the host's arrays."""
+        """Start the copy of the inputs from the host to the device; on the CPU nothing."""
 
     def execute(self) -> None:
-        """Start one inference."""
+        """Start one inference; it may return before the inference is done."""
         if not self._shapes:
             raise BackendError("nothing is allocated; allocate before a model is executed")
         try:
@@ -107,24 +149,85 @@ class HostSession(Session):
             raise translation(error, "the model could not be run") from error
 
     def copy_out(self) -> None:
-        """Nothing: the model writes the host's arrays."""
+        """Start the copy of the outputs from the device to the host; on the CPU nothing."""
 
     def synchronize(self) -> None:
-        """Nothing: `execute` waits."""
+        """Wait until all started work is done."""
+
+    def run_round(self) -> None:
+        """One round: what a service does for each batch."""
+        self.copy_in()
+        self.execute()
+        self.copy_out()
+        self.synchronize()
 
     def read_outputs(self) -> dict[str, Array]:
-        """Copies, in the order of `outputs`."""
+        """The outputs of the last round, copies that stay valid; call after `synchronize`."""
         values = self._results() if self._shapes else ()
         if len(values) != len(self.outputs):
             raise BackendError("there are no outputs; allocate and run a round before they are read")
         return {spec.name: np.array(value, order="C") for spec, value in zip(self.outputs, values, strict=True)}
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything. May be called twice."""
         if not self._closed:
             self._closed = True
             self._reset()
             self._release()
+
+    def device_timer(self) -> DeviceTimer | None:
+        """A timer on the session's stream, or None where there is no device."""
+        return None
+
+    def stream_pointer(self) -> int | None:
+        """The CUDA stream (`cudaStream_t`) in which all of a round is, this session's own.
+
+        None where there is no device, or the framework has one stream for all sessions or does not report it.
+        """
+        return None
+
+    def threads_problem(self) -> str | None:
+        """Why rounds of such sessions in several threads would go one after the other, or None."""
+        return None
+
+    def device_memory_bytes(self) -> int | None:
+        """Peak that the framework's allocator has reserved on the device since `allocate`; None: not reported."""
+        return None
+
+    def settings(self) -> dict[str, str]:
+        """Settings of this session that change its speed or numbers, by the framework's names."""
+        return {}
+
+    def layer_times(self, rounds: int) -> list[LayerTime] | str:
+        """Mean time of each layer over so many rounds, or why there are none, one sentence."""
+        del rounds
+        return self.no_layer_times
+
+    def compiled_programs(self) -> tuple[int, int]:
+        """Number of programs from the framework's cache and of those compiled so far; zeros: not reported."""
+        return 0, 0
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Count the time inside as build, unless everything was found in a cache."""
+        found_before, made_before = self.compiled_programs()
+        begin_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            taken_ms = (time.perf_counter_ns() - begin_ns) / 1e6
+            found, made = self.compiled_programs()
+            found, made = found - found_before, made - made_before
+            if found:
+                self.from_cache = f"{found} of {found + made} compiled programs came from a cache"
+            if made or not found:
+                self.build_ms = (self.build_ms or 0.0) + taken_ms
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
     def _reset(self) -> None:
         with suppress(BackendError):  # after an error nothing runs, and everything can be freed
@@ -157,7 +260,7 @@ class HostSession(Session):
         )
 
 
-class FunctionSession(HostSession):
+class FunctionSession(Session):
     """A session over a framework in which a model is a function of arrays, compiled for one set of shapes.
 
     `copy_in` passes the host's arrays to the framework in each round, as a service does with each batch; on the CPU the
@@ -233,80 +336,6 @@ def aligned_zeros(shape: Shape, dtype: str) -> Array:
     raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
     begin = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[begin : begin + size_bytes].view(kind).reshape(shape)
-
-
-def described_model(model: ModelSource, backend: str, precision: Precision, what: str) -> FactoryModel:
-    """What the model's function returned, which must be a `FactoryModel` of `what`. Raises `BackendError`."""
-    made = call_factory(model, backend, precision)
-    if isinstance(made, FactoryModel) and made.inputs:
-        return made
-    raise BackendError(
-        f"{model.factory} returned a {type(made).__name__} for {backend}; it must return a FactoryModel with {what}, "
-        "and the names, shapes and dtypes of its inputs"
-    )
-
-
-def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], list[Any]]:
-    """Names and values of what a model returned: one value, a sequence, or values by name.
-
-    `names`: those given, or empty. Raises `BackendError` where their number differs from that of the values.
-    """
-    if isinstance(value, Mapping):
-        if names and set(names) != set(value):
-            raise BackendError(f"the model returns {', '.join(map(str, value))}, not {', '.join(names)}")
-        order = tuple(names) or tuple(value)
-        return tuple(map(str, order)), [value[name] for name in order]
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    if names and len(names) != len(values):
-        raise BackendError(f"the model returns {len(values)} outputs, and {len(names)} are named: {', '.join(names)}")
-    return tuple(names) or tuple(f"output_{index}" for index in range(len(values))), values
-
-
-def with_size(shape: Iterable[int | None], size: int) -> Shape:
-    """A shape whose open dimensions are all of one size."""
-    return tuple(size if each is None else each for each in shape)
-
-
-def specs_of(names: Iterable[str], small: Iterable[Any], large: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    """Specs of outputs, seen with two sizes of the inputs' open dimensions: dimensions that differ are open too."""
-    return tuple(
-        TensorSpec(
-            name=name,
-            shape=tuple(size if size == other else None for size, other in zip(one.shape, two.shape, strict=True)),
-            dtype=host_dtype(one.dtype),
-        )
-        for name, one, two in zip(names, small, large, strict=True)
-    )
-
-
-def host_dtype(dtype: Any) -> str:
-    """NumPy's name of a framework's dtype; bfloat16, which NumPy does not have, becomes float32."""
-    name = str(dtype).removeprefix("torch.")
-    return "float32" if name == "bfloat16" else name
-
-
-def precision_of_most(elements: Mapping[str, int]) -> Precision | None:
-    """Precision of most of a model's weights, from the number of elements of each dtype; None: none that are known."""
-    kinds: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-    known = [(count, kinds[dtype]) for dtype, count in elements.items() if dtype in kinds and count]
-    return max(known, key=lambda each: each[0])[1] if known else None
-
-
-def check_own_precision(
-    name: str, framework: str, own: Precision | None, wanted: Precision, others: Iterable[Precision] = ("tf32",)
-) -> None:
-    """Raise `BackendError` where a framework that computes in a model's own precision would compute in another.
-
-    Args:
-        own: the model's; None: unknown, or it has no floating-point numbers.
-        others: in which it can compute a model in fp32 as well.
-    """
-    possible = {own, *(others if own == "fp32" else ())}
-    if own is not None and wanted not in possible:
-        raise BackendError(
-            f"{name} is a model in {own}, and {framework} computes in a model's own precision; ask for "
-            f"{' or '.join(sorted(map(str, possible)))}, or give a model in {wanted}"
-        )
 
 
 def variables(*names: str) -> dict[str, str]:

@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from perfharness.backends.base import SAVED_MODEL, Backend, BackendOptions, LayerTime, ModelSource, Session, imported
-from perfharness.backends.session import (
+from perfharness.backends.base import Backend, BackendOptions, imported
+from perfharness.backends.models import (
     HALF_DTYPES,
-    Array,
-    FunctionSession,
+    SAVED_MODEL,
+    ModelSource,
     check_own_precision,
     described_model,
     named_outputs,
     precision_of_most,
-    translated,
-    variables,
 )
+from perfharness.backends.session import Array, FunctionSession, Session, translated, variables
 from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
@@ -27,6 +26,9 @@ MODES = {"tf": False, "tfxla": True}
 """Mode -> whether XLA compiles the graph."""
 
 SIGNATURE = "serving_default"
+
+LAYERS_OF_XLA = "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
+LAYERS_OF_GRAPH = "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
 
 Function = Callable[..., Any]
 
@@ -85,6 +87,7 @@ class TensorFlowSession(FunctionSession):
         xla: bool,
     ) -> None:
         self._tf, self._options, self._names, self._xla = library(), options, tuple(names), xla
+        self.no_layer_times = LAYERS_OF_XLA if xla else LAYERS_OF_GRAPH
         self._model: Function | None = function
         self._concrete: Any = None
         self._device = "/GPU:0" if options.device == "cuda" else "/CPU:0"
@@ -109,13 +112,6 @@ class TensorFlowSession(FunctionSession):
             "inter_op_parallelism_threads": str(threading.get_inter_op_parallelism_threads() or "TensorFlow's choice"),
         }
         return settings | variables("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS")
-
-    def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """None: only TensorFlow's profiler has them, in a trace for TensorBoard."""
-        del rounds
-        if self._xla:
-            return "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
-        return "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
 
     def _made(self, shapes: Sequence[tuple[int | None, ...]], inputs: Sequence[TensorSpec]) -> Any:
         """The concrete function for these shapes."""

@@ -15,17 +15,9 @@ from shutil import which
 from threading import current_thread, main_thread
 from typing import Any, ClassVar
 
-from perfharness.backends.base import (
-    Backend,
-    BackendOptions,
-    DeviceTimer,
-    LayerTime,
-    ModelSource,
-    Session,
-    Shape,
-    imported,
-)
-from perfharness.backends.session import HostSession, translated, translation, variable
+from perfharness.backends.base import Backend, BackendOptions, imported
+from perfharness.backends.models import ModelSource, Shape
+from perfharness.backends.session import DeviceTimer, LayerTime, Session, translated, translation, variable
 from perfharness.backends.torch_layers import layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError
@@ -99,7 +91,7 @@ class TorchBackend(Backend):
             return TorchSession(torch, load_program(torch, model, options), options)
 
 
-class TorchSession(HostSession):
+class TorchSession(Session):
     """A module in inference mode, with a stream of its own on a GPU.
 
     PyTorch's settings are the process's: sessions that are open at the same time must have equal settings.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from perfharness.backends.base import LayerTime
+from perfharness.backends.session import LayerTime
 from perfharness.errors import BackendError
 
 SLEEP_CYCLES_PER_NS = 2.0

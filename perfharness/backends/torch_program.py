@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from perfharness.backends.base import BackendOptions, FactoryModel, ModelSource
-from perfharness.backends.session import (
+from perfharness.backends.base import BackendOptions
+from perfharness.backends.models import (
     HALF_DTYPES,
+    FactoryModel,
+    ModelSource,
     check_own_precision,
     described_model,
     host_dtype,
     named_outputs,
     precision_of_most,
     specs_of,
-    variable,
     with_size,
 )
+from perfharness.backends.session import variable
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 

@@ -12,15 +12,15 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.backends.base import Backend, BackendOptions, DeviceTimer, LayerTime, ModelSource, Shape
-from perfharness.backends.models import call_factory
-from perfharness.backends.session import HostSession
+from perfharness.backends.base import Backend, BackendOptions
+from perfharness.backends.models import ModelSource, Shape, call_factory
+from perfharness.backends.session import DeviceTimer, LayerTime, Session
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import Precision, TensorSpec
 
@@ -30,18 +30,8 @@ FAKE_BACKEND = "perfharness.testing.fake_backend:FakeBackend"
 NS_PER_MS = 1_000_000
 
 
-class Clock(Protocol):
-    """Monotonic nanoseconds, and a way to let time pass."""
-
-    def __call__(self) -> int:
-        """Now."""
-
-    def advance(self, nanoseconds: int) -> None:
-        """Let time pass."""
-
-
 class FakeClock:
-    """Time passes only by `advance` or `sleep`."""
+    """Monotonic nanoseconds; time passes only by `advance` or `sleep`."""
 
     def __init__(self, now_ns: int = 1_000_000_000) -> None:
         self.now_ns = now_ns
@@ -59,7 +49,7 @@ class FakeClock:
         self.advance(round(seconds * 1e9))
 
 
-class RealClock:
+class RealClock(FakeClock):
     """The machine's clock; `advance` sleeps."""
 
     def __call__(self) -> int:
@@ -68,8 +58,7 @@ class RealClock:
 
     def advance(self, nanoseconds: int) -> None:
         """Sleep."""
-        if nanoseconds > 0:
-            time.sleep(nanoseconds / 1e9)
+        time.sleep(max(0, nanoseconds) / 1e9)
 
 
 class FakeScript(BaseModel):
@@ -157,7 +146,7 @@ class FakeBackend(Backend):
     def __init__(
         self,
         script: FakeScript | None = None,
-        clock: Clock | None = None,
+        clock: FakeClock | None = None,
         execute_ms: Callable[[int, int], float] | None = None,
     ) -> None:
         self._script, self._clock, self._execute_ms = script, clock or RealClock(), execute_ms
@@ -188,19 +177,17 @@ class FakeBackend(Backend):
         return session
 
 
-class FakeSession(HostSession):
+class FakeSession(Session):
     """A session whose device executes started work in order, on the given clock."""
 
     def __init__(
         self,
         script: FakeScript,
         options: BackendOptions,
-        clock: Clock,
+        clock: FakeClock,
         execute_ms: Callable[[int, int], float] | None = None,
     ) -> None:
-        names = ("x", "y")
-        x, y = (TensorSpec(name=name, shape=(None, script.features), dtype="float32") for name in names)
-        super().__init__([x], [y])
+        super().__init__(*([TensorSpec(name=name, shape=(None, script.features), dtype="float32")] for name in "xy"))
         self.script, self.options, self.calls = script, options, list[str]()
         self.executions = 0
         self.device_free_ns = 0
@@ -309,7 +296,8 @@ class FakeSession(HostSession):
         if self._execute_ms is not None:
             return extra + self._execute_ms(batch, self.executions)
         base = script.by_batch_ms.get(batch, script.execute_ms + script.per_item_ms * batch)
-        return extra + base + _cycled(script.series_ms, self.executions)
+        series = script.series_ms
+        return extra + base + (series[self.executions % len(series)] if series else 0.0)
 
 
 class FakeTimer(DeviceTimer):
@@ -343,7 +331,3 @@ def write_model(path: Path, script: FakeScript) -> str:
 
 def _reached(batch: int, limit: int | None) -> bool:
     return limit is not None and batch >= limit
-
-
-def _cycled(values: Sequence[float], index: int) -> float:
-    return values[index % len(values)] if values else 0.0

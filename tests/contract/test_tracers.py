@@ -83,18 +83,8 @@ def ranges_of(trace: Path) -> list[dict[str, Any]]:
 
 
 def answers_of_nsys(trace: Path) -> list[dict[str, Any]]:
-    command = [
-        nsys(),
-        "stats",
-        "--report",
-        "nvtx_pushpop_trace",
-        "--format",
-        "json",
-        "--quiet",
-        "--output",
-        "-",
-        str(trace),
-    ]
+    options = ["--report", "nvtx_pushpop_trace", "--format", "json", "--quiet", "--output", "-"]
+    command = [nsys(), "stats", *options, str(trace)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows: list[dict[str, Any]] = json.loads(out[out.index("[") :])
     return rows
@@ -133,16 +123,12 @@ def test_under_nsys(tmp_path: Path) -> None:
 
 
 def test_under_the_embedded_tracer(tmp_path: Path) -> None:
+    """Where there is an nsys, it reads the file, too."""
     done = launch(tmp_path / "out", ["--tracer", "embedded"])
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "out")
-
-
-@pytest.mark.nsys
-def test_nsys_reads_the_embedded_tracer_s_file(tmp_path: Path) -> None:
-    nsys()
-    assert launch(tmp_path / "out", ["--tracer", "embedded"]).returncode == 0
-    compare_with_nsys(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")
+    if "PERFHARNESS_TEST_NSYS" in os.environ:
+        compare_with_nsys(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")
 
 
 @pytest.mark.nsys

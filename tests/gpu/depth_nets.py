@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfharness.backends.base import FactoryModel
+from perfharness.backends.models import FactoryModel
 from perfharness.model.bench import TensorSpec
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.backends.base import BackendOptions, ModelSource
+from perfharness.backends.base import BackendOptions
+from perfharness.backends.models import ModelSource
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.functions import OwnMetric

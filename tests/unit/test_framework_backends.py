@@ -14,14 +14,9 @@ import pytest
 
 from perfharness.backends import SAVED_MODEL, BackendOptions, FactoryModel, ModelSource, backend, model_source
 from perfharness.backends.keras import KerasBackend
+from perfharness.backends.models import check_own_precision, named_outputs, precision_of_most
 from perfharness.backends.openvino import _mean_after_first
-from perfharness.backends.session import (
-    aligned_zeros,
-    check_own_precision,
-    named_outputs,
-    precision_of_most,
-    translation,
-)
+from perfharness.backends.session import aligned_zeros, translation
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models

@@ -14,13 +14,12 @@ import pytest
 
 from perfharness.backends import BackendOptions, backend, call_factory, model_source
 from perfharness.backends.tensorrt.engine import (
-    BuildOptions,
     EngineCache,
     Network,
     Profile,
     ShapeRange,
-    build_options,
     model_sha256,
+    profiles_of,
 )
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.errors import BackendError
@@ -40,8 +39,8 @@ def library() -> TensorRTLibrary:
     return TensorRTLibrary(import_module("tensorrt_rtx"), "TensorRT-RTX")
 
 
-def options(precision: Precision = "fp32", **extra: str) -> BuildOptions:
-    return build_options(BackendOptions(device="cuda", precision=precision, extra=extra))
+def options(precision: Precision = "fp32", **extra: str) -> BackendOptions:
+    return BackendOptions(device="cuda", precision=precision, extra=extra)
 
 
 def network(library: TensorRTLibrary, precision: Precision = "fp32", model: Any = None, **extra: str) -> Network:
@@ -132,7 +131,7 @@ def test_profiles(library: TensorRTLibrary) -> None:
     assert engine.settings["profiles"].count("features:") == 2
     assert engine.settings["workspace_bytes"] == "200000000"
     for wrong in ("features:4x6,2x6,8x6", "features:4x6,2x6", "features:axb", "4x6"):
-        refused(lambda wrong=wrong: options(profile=wrong), "the profile")
+        refused(lambda wrong=wrong: profiles_of(options(profile=wrong)), "the profile")
     for other in ("features:1x6,2x6,4x6", "features:1x7;shift:1x1", "image:1x7", "features:1x6x1;shift:1x1"):
         made = network(library, profile=other)
         refused(lambda made=made: made.build(made.profiles(None)), "^(?!.*did not say why)")
@@ -160,7 +159,7 @@ def test_what_the_backend_says_without_a_gpu_that_it_knows(library: TensorRTLibr
     assert made.problem(BackendOptions(device="cpu")) == "TensorRT-RTX runs on a GPU only; choose the device cuda"
     for extra, says in (
         ({}, "GPU"),
-        ({"workspace_bytes": "12GB"}, "workspace_bytes is a whole number"),
+        ({"workspace_bytes": "12GB"}, "workspace_bytes cannot be '12GB'; it can be: a whole number"),
         ({"optimization_level": "6"}, "optimization_level cannot be '6'; it can be: 0, 1"),
     ):
         problem = str(made.problem(BackendOptions(device="cuda", extra=extra)))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from perfharness.backends.base import Backend, BackendOptions, ModelSource, Session, imported
+from perfharness.backends.base import NUMBER, Backend, BackendOptions, imported
 from perfharness.backends.cuda_memory import checked, gpu_problem, runtime
+from perfharness.backends.models import ModelSource
 from perfharness.backends.onnx_files import onnx_source
-from perfharness.backends.tensorrt.engine import EngineCache, EngineSource, build_options, is_engine_file
+from perfharness.backends.session import Session
+from perfharness.backends.tensorrt.engine import EngineCache, EngineSource, is_engine_file, profiles_of
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.session import TensorRTSession
 from perfharness.errors import BackendError
@@ -23,7 +25,11 @@ class TensorRTBackend(Backend):
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes: tuple[str, ...] = (".onnx", ".engine", ".plan")
     install = install_command("tensorrt")
-    extra: Mapping[str, tuple[str, ...]] = {"profile": (), "workspace_bytes": (), "optimization_level": tuple("012345")}
+    extra: Mapping[str, tuple[str, ...]] = {
+        "profile": (),
+        "workspace_bytes": NUMBER,
+        "optimization_level": tuple("012345"),
+    }
     module: ClassVar[str] = "tensorrt"
     title: ClassVar[str] = "TensorRT"
     builds: ClassVar[bool] = True
@@ -34,7 +40,7 @@ class TensorRTBackend(Backend):
 
     def unsupported(self, options: BackendOptions) -> str | None:
         """No GPU, or one that the library does not support."""
-        build_options(options)
+        profiles_of(options)
         library = self._library()
         if options.device != "cuda":
             return f"{self.title} runs on a GPU only; choose the device cuda"
@@ -48,8 +54,7 @@ class TensorRTBackend(Backend):
         given = onnx_source(model, self.name, options.precision, takes, asked=TensorRTBackend.name)
         if not self.builds and not is_engine_file(given):
             raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
-        source = EngineSource(library, given, model.name, build_options(options), cache)
-        return TensorRTSession(library, source, options)
+        return TensorRTSession(library, EngineSource(library, given, model.name, options, cache), options)
 
     def _library(self) -> TensorRTLibrary:
         if self.builds:

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfharness.backends.base import BackendOptions, Shape
+from perfharness.backends.base import BackendOptions
 from perfharness.backends.model_files import sha256_of
+from perfharness.backends.models import Shape, check_own_precision
 from perfharness.backends.onnx_files import model_precision, onnx_weight_files
-from perfharness.backends.session import check_own_precision
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.errors import BackendError, ResultError
 from perfharness.files import replacing
-from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.bench import TensorSpec
 
 DTYPES = {
     "FLOAT": "float32",
@@ -61,29 +61,12 @@ def describe_profile(profile: Profile) -> str:
     return "; ".join(f"{name}:{shapes}" for name, shapes in profile.items())
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """Options of an engine's build, in addition to model and machine.
+def profiles_of(options: BackendOptions) -> tuple[Profile, ...]:
+    """The optimization profiles that the options name; none: one with exactly the shapes that are allocated.
 
-    Args:
-        profiles: optimization profiles; none: one with exactly the shapes that are allocated.
+    Raises `BackendError` for text that is no profile.
     """
-
-    precision: Precision
-    profiles: tuple[Profile, ...] = ()
-    workspace_bytes: int | None = None
-    optimization_level: int | None = None
-
-
-def build_options(options: BackendOptions) -> BuildOptions:
-    """Parse `BackendOptions.extra`. Raises `BackendError` for invalid options."""
-    numbers = {name: options.extra.get(name) for name in ("workspace_bytes", "optimization_level")}
-    for name, text in numbers.items():
-        if text is not None and not text.isdigit():
-            raise BackendError(f"{name} is a whole number, not {text!r}")
-    profiles = tuple(_profile(text) for text in options.extra.get("profile", "").split("|") if text.strip())
-    workspace_bytes, level = (None if text is None else int(text) for text in numbers.values())
-    return BuildOptions(options.precision, profiles, workspace_bytes, level)
+    return tuple(_profile(text) for text in options.extra.get("profile", "").split("|") if text.strip())
 
 
 def _profile(text: str) -> Profile:
@@ -129,7 +112,7 @@ class Network:
         inputs, outputs: as the model describes them.
     """
 
-    def __init__(self, library: TensorRTLibrary, source: Path | bytes, name: str, options: BuildOptions) -> None:
+    def __init__(self, library: TensorRTLibrary, source: Path | bytes, name: str, options: BackendOptions) -> None:
         self._library, self._options, self.name = library, options, name
         check_own_precision(name, str(library), model_precision(source), options.precision)
         self._builder = library.start("Builder")
@@ -152,7 +135,7 @@ class Network:
         if not self.is_dynamic:
             return ()
         exact = () if shapes is None else ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
-        return self._options.profiles or exact
+        return profiles_of(self._options) or exact
 
     def build(
         self,
@@ -179,14 +162,14 @@ class Network:
         return Engine(bytes(plan), settings, build_ms), timing
 
     def _configure(self, config: Any) -> dict[str, str]:
-        module, options = self._library.module, self._options
-        is_tf32 = options.precision == "tf32"  # TF32 is on by default
+        module, extra = self._library.module, self._options.extra
+        is_tf32 = self._options.precision == "tf32"  # TF32 is on by default
         (config.set_flag if is_tf32 else config.clear_flag)(module.BuilderFlag.TF32)
         config.profiling_verbosity = module.ProfilingVerbosity.DETAILED  # for the inspector; it costs no speed
-        if options.workspace_bytes is not None:
-            config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, options.workspace_bytes)
-        if options.optimization_level is not None:
-            config.builder_optimization_level = options.optimization_level
+        if "workspace_bytes" in extra:
+            config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, int(extra["workspace_bytes"]))
+        if "optimization_level" in extra:
+            config.builder_optimization_level = int(extra["optimization_level"])
         return {
             "builder flags": "TF32" if is_tf32 else "none",
             "optimization_level": str(config.builder_optimization_level),
@@ -240,13 +223,14 @@ class EngineCache:
         self._library, self._gpu = library, gpu
         self.timing_name = f"timing-{_sha256([str(library), gpu])[:16]}.cache"
 
-    def key(self, model_sha256: str, options: BuildOptions, profiles: tuple[Profile, ...]) -> str:
+    def key(self, model_sha256: str, options: BackendOptions, profiles: tuple[Profile, ...]) -> str:
         """Name of an engine's files."""
         described = {
             "model_sha256": model_sha256,
             "library": str(self._library),
             "gpu": "any" if self._library.is_rtx else self._gpu,
-            **asdict(options),
+            "precision": options.precision,
+            **{name: options.extra.get(name) for name in ("workspace_bytes", "optimization_level")},
             "profiles": [{name: asdict(shapes) for name, shapes in sorted(each.items())} for each in profiles],
         }
         return _sha256(described)[:32]
@@ -307,7 +291,7 @@ class EngineSource:
     """
 
     def __init__(
-        self, library: TensorRTLibrary, given: Path | bytes, name: str, options: BuildOptions, cache: EngineCache
+        self, library: TensorRTLibrary, given: Path | bytes, name: str, options: BackendOptions, cache: EngineCache
     ) -> None:
         self.cache, self._options, self._name, self._given = cache, options, name, given
         self.network = None if is_engine_file(given) else Network(library, given, name, options)
@@ -316,7 +300,7 @@ class EngineSource:
     @property
     def builds_for_shapes(self) -> bool:
         """Whether each set of shapes needs its own engine: open dimensions, and no profile given."""
-        return self.network is not None and self.network.is_dynamic and not self._options.profiles
+        return self.network is not None and self.network.is_dynamic and not profiles_of(self._options)
 
     def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
         """The engine; built for these shapes where it depends on them."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.backends.base import BackendOptions, LayerTime, Shape
+from perfharness.backends.base import BackendOptions
 from perfharness.backends.cuda_memory import BufferSession, CudaStream, checked, runtime
+from perfharness.backends.models import Shape
+from perfharness.backends.session import LayerTime
 from perfharness.backends.tensorrt.engine import (
     Engine,
     EngineSource,

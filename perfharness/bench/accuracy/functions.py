@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.backends.base import ModelSource
-from perfharness.backends.models import named_function
+from perfharness.backends.models import ModelSource, named_function
 from perfharness.bench.accuracy.figure import Figure, Figures, figure
 from perfharness.errors import BackendError, UsageError
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.backends.base import Session
+from perfharness.backends.session import Session
 from perfharness.bench.accuracy.classes import ClassAccumulator
 from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
 from perfharness.bench.accuracy.difference import DifferenceAccumulator

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.latency_statistics import is_settled
-from perfharness.backends.base import Session
+from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
