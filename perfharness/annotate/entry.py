@@ -10,7 +10,7 @@ import sys
 from perfharness import script
 from perfharness.annotate.main_module import ScriptCompiler
 from perfharness.annotate.runtime import Runtime
-from perfharness.annotate.watch import ImportWatch
+from perfharness.annotate.watch import watch_imports
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 
@@ -30,7 +30,7 @@ def main() -> None:
         )
     ending = _Ending()
     runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
-    ImportWatch(runtime).install()
+    watch_imports(runtime)
     compile_script = ScriptCompiler(runtime).compile
     if os.environ.get(environment.TRACER) == "embedded":
         from perfharness.tracer import entry

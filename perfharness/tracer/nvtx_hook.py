@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from perfharness.import_hook import ImportHook
 from perfharness.model.range_log import (
     HAS_PAYLOAD,
     KEYS_REMEMBERED,
@@ -33,43 +33,7 @@ DEFAULT_COLOR = "blue"
 
 def install(log: RangeLog, diagnostics: list[str]) -> None:
     """Have `nvtx` record into `log` from its first import on; what cannot be recorded adds a sentence, once."""
-    if PACKAGE in sys.modules:
-        patch(sys.modules[PACKAGE], log, diagnostics)
-    else:
-        sys.meta_path.insert(0, _Finder(log, diagnostics))
-
-
-class _Finder:
-    """Lets the others find `nvtx`, and changes it right after it was executed."""
-
-    def __init__(self, log: RangeLog, diagnostics: list[str]) -> None:
-        self._log = log
-        self._diagnostics = diagnostics
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of `nvtx` with a loader that patches; None for everything else."""
-        if name != PACKAGE:
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        else:
-            return None
-        loader: Any = spec.loader
-        if hasattr(loader, "exec_module"):
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                loader.exec_module = execute
-                execute(module)
-                patch(module, self._log, self._diagnostics)
-
-            loader.exec_module = exec_module
-        return spec
+    ImportHook({PACKAGE}, lambda package, _: patch(package, log, diagnostics)).install()
 
 
 def patch(package: ModuleType, log: RangeLog, diagnostics: list[str]) -> None:

@@ -452,11 +452,11 @@ def test_before_the_first_range_no_library_is_imported() -> None:
     code = (
         "import sys\n"
         "from perfharness.annotate.runtime import Runtime\n"
-        "from perfharness.annotate.watch import ImportWatch\n"
+        "from perfharness.annotate.watch import watch_imports\n"
         "from perfharness.annotate.main_module import ScriptCompiler\n"
         "from perfharness.model.annotations import Annotations, FunctionAnnotation\n"
         "runtime = Runtime(Annotations((FunctionAnnotation('m', 'f', 'f'),), torch_depth=1), '/nowhere')\n"
-        "ImportWatch(runtime).install()\n"
+        "watch_imports(runtime)\n"
         "heavy = {'asyncio', 'numpy', 'nvtx', 'torch', 'pydantic', 'pyarrow', 'rich', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
