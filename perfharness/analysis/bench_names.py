@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from perfharness.model.bench import BenchCase
+if TYPE_CHECKING:
+    from perfharness.model.bench import BenchCase
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

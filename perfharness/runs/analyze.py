@@ -15,7 +15,6 @@ from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.run_swap import settle
-from perfharness.runs.cold_start import update_cold_start
 from perfharness.runs.inputs import Located, complete_cut_off, locate
 from perfharness.runs.json_files import write_json
 from perfharness.runs.meta import trace_only_meta
@@ -29,7 +28,6 @@ from perfharness.runs.run_folder import (
     read_manifest,
 )
 from perfharness.runs.scaling import Scaling
-from perfharness.runs.sweep import update_scaling
 
 
 @dataclass(frozen=True)
@@ -145,6 +143,10 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
+    # They can launch, too: the launcher is more than the analysis of one run wants to import.
+    from perfharness.runs.cold_start import update_cold_start
+    from perfharness.runs.sweep import update_scaling
+
     scaling, cold_start = update_scaling(located.path, summaries), update_cold_start(located.path, summaries)
     return AnalyzedRuns(located, summaries, scaling, cold_start)
 
