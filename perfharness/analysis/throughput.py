@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.concurrency import concurrency
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import BatchLoop, Float64, Path, path_text
 from perfharness.model.trace import Bool, Int64
@@ -348,21 +347,25 @@ def _rate(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
 
 def _concurrency(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
     """Over the time of the window, without its pauses."""
-
-    def inside(times: Int64) -> Int64:
-        return window.until(times)
-
-    achieved = concurrency(
-        [inside(np.concatenate([loop.batches[0] for loop in found.loops])) for found in processes],
-        [inside(np.concatenate([loop.batches[1] for loop in found.loops])) for found in processes],
-        0,
-        window.length,
-    )
+    inside = []
+    for found in processes:
+        starts, ends = (np.concatenate([loop.batches[border] for loop in found.loops]) for border in (0, 1))
+        inside.append(BusyLine(window.until(starts), window.until(ends)))
+    mean_processes, all_processes_share = concurrency(inside, window.length)
     return {
         "processes": len(processes),
-        "mean_processes": round(achieved.mean_processes, 6),
-        "all_processes_share": round(achieved.all_processes_share, 6),
+        "mean_processes": round(mean_processes, 6),
+        "all_processes_share": round(all_processes_share, 6),
     }
+
+
+def concurrency(inside: Sequence[BusyLine], length: int) -> tuple[float, float]:
+    """How many processes were inside a batch on average over a time of this length, and the share of it in which all
+    were. `inside`: when each was, within that time.
+    """
+    start, end, count = _counts([(line.start, line.end) for line in inside])
+    lengths = end - start
+    return float((lengths * count).sum() / length), float(lengths[count == len(inside)].sum() / length)
 
 
 def _part(found: _Steady, window: BusyLine, total: float | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from perfharness.errors import TraceFormatError, TraceNotFoundError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Int64
-from perfharness.trace.arrow_columns import int64_array
+from perfharness.trace.columns import int64_array
 from perfharness.trace.source import MISSING, ROW_ID, WINDOW_ROWS, Window, split_rows
 
 SQLITE_MAGIC = b"SQLite format 3\x00"

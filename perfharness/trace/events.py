@@ -19,9 +19,9 @@ from perfharness.model.trace import (
     OsWaitKind,
     Synchronizations,
 )
+from perfharness.trace.columns import check_events, narrow
 from perfharness.trace.names import NameTable
 from perfharness.trace.source import MISSING
-from perfharness.trace.validate import check_calls, check_operations, narrow
 
 UNKNOWN = -1
 CALL_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
@@ -65,7 +65,7 @@ OS_CALLS = (
 
 def make_calls(rows: dict[str, Int64], path: Path, names: NameTable) -> ApiCalls:
     """All CUDA calls. Raises `TraceFormatError` where they contradict themselves."""
-    check_calls(path, rows["start"], rows["end"], rows["globalTid"])
+    check_events(path, "CUDA calls", rows["start"], rows["end"], rows["globalTid"])
     return ApiCalls(
         start_ns=rows["start"],
         end_ns=rows["end"],
@@ -102,7 +102,7 @@ def make_operations(
         device=narrow(joined("deviceId")),
         stream=narrow(joined("streamId")),
     )
-    check_operations(path, operations.start_ns, operations.end_ns, operations.process)
+    check_events(path, "GPU operations", operations.start_ns, operations.end_ns, operations.process)
     details = OperationDetails(
         name=detail("name"),
         full_name=detail("full_name"),

@@ -16,10 +16,10 @@ from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, NvtxMarks, NvtxRanges, Style
+from perfharness.trace.columns import check_events, narrow
 from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
 from perfharness.trace.names import NameTable, lookup
 from perfharness.trace.source import MISSING, ROW_ID
-from perfharness.trace.validate import narrow
 
 NVTX_COLUMNS = [
     "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId"
@@ -63,6 +63,8 @@ def make_nvtx(
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
     ranges, marks = _ranges(events, is_push_pop, is_range), _marks(events, kind == schema.NVTX_MARK_EVENT)
+    ends = np.where(ranges.is_open, ranges.start_ns, ranges.end_ns) if ranges.is_open.any() else ranges.end_ns
+    check_events(path, "NVTX ranges", ranges.start_ns, ends, ranges.thread)
     ids = _read_ids(
         ranges,
         marks,

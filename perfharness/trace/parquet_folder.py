@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from perfharness.errors import TraceFormatError, TraceNotFoundError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Bool, Int64
-from perfharness.trace.arrow_columns import int64_array
+from perfharness.trace.columns import int64_array
 from perfharness.trace.source import MISSING, ROW_ID, Window, split_rows
 
 SUFFIX = ".parquet"
@@ -108,14 +108,10 @@ class ParquetFolder:
         groups = self._groups_inside(table, window)
         texts = self._texts(table, text, groups)
         wanted = pc.is_valid(texts).to_numpy() & _inside(self._row_ids(table, groups), window)
-        texts = texts.filter(pa.array(wanted))
-        groups, wanted = self._groups_with(table, groups, wanted)
         if unless is not None:
-            without = self._integers(table, unless, groups) == MISSING
-            texts = texts.filter(pa.array(without[wanted]))
-            wanted &= without
+            wanted &= self._integers(table, unless, groups) == MISSING
         keys = self._row_ids(table, groups) if key == ROW_ID else self._integers(table, key, groups)
-        return keys[wanted], texts
+        return keys[wanted], texts.filter(pa.array(wanted))
 
     def _open(self, table: str) -> pq.ParquetFile:
         file = _file(self.path, table)
@@ -140,20 +136,6 @@ class ParquetFolder:
         last = np.cumsum(lengths)
         found: list[int] = np.flatnonzero((last >= window[0]) & (last - lengths < window[1])).tolist()
         return found
-
-    def _groups_with(self, table: str, groups: list[int], wanted: Bool) -> tuple[list[int], Bool]:
-        """Those of the row groups that hold a wanted row, and `wanted` for their rows.
-
-        The statistics in the file would answer without reading a column; but asked for those of a damaged file, pyarrow
-        ends the process (26.0: what `ColumnChunk` throws is not caught), and they are one thing more to be wrong.
-        """
-        lengths = self._group_lengths(table)[groups]
-        before = np.concatenate([[0], np.cumsum(wanted)])
-        ends = np.cumsum(lengths)
-        keep = before[ends] > before[ends - lengths]
-        return [group for group, has in zip(groups, keep.tolist(), strict=True) if has], wanted[
-            np.repeat(keep, lengths)
-        ]
 
     def _row_ids(self, table: str, groups: list[int]) -> Int64:
         lengths = self._group_lengths(table)

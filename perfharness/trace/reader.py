@@ -32,7 +32,6 @@ from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
 from perfharness.trace.readers import Readers
 from perfharness.trace.source import ROW_ID
-from perfharness.trace.validate import check_ranges
 
 NO_PARENTS: ParentPids = MappingProxyType({})
 
@@ -61,7 +60,6 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
 
         names = NameTable.read(readers.source)
         nvtx = make_nvtx(events(), texts(), path, names, parents)
-        check_ranges(path, nvtx.ranges)
         api = make_calls(calls(), path, names)
         gpu_operations, details = make_operations({kind: rows() for kind, rows in operations.items()}, path, names)
         meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.throughput import MIN_PERIODS, throughput
+from perfharness.analysis.throughput import MIN_PERIODS, concurrency, throughput
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import BatchLoop, Float64
 
 MS = 1_000_000
@@ -309,3 +310,15 @@ def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> No
     if len(found) < 25:
         return
     assert abs(np.mean(found) - 1) < max(0.01, 4 * np.std(found) / np.sqrt(len(found)))
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 10)).map(lambda pair: (pair[0], sum(pair))), max_size=6)
+
+
+@given(st.lists(SPANS, min_size=1, max_size=4))
+def test_concurrency_is_what_counting_moment_by_moment_gives(processes: list[list[tuple[int, int]]]) -> None:
+    counts = [sum(any(start <= moment < end for start, end in spans) for spans in processes) for moment in range(25)]
+    lines = [BusyLine(*np.asarray(spans, dtype=np.int64).reshape(-1, 2).T) for spans in processes]
+    mean, everyone = concurrency(lines, 25)
+    assert np.isclose(mean, sum(counts) / 25)
+    assert np.isclose(everyone, sum(count == len(processes) for count in counts) / 25)
