@@ -41,12 +41,9 @@ def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Hea
     assert text in check.text
 
 
-def test_without_a_gpu_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_gpu_nothing_is_said_and_a_divided_one_is_left_alone(tmp_path: Path) -> None:
     assert list(check_clocks(GpuFacts(), [tmp_path / "none"])) == []
-
-
-def test_a_divided_gpu_is_left_alone(tmp_path: Path) -> None:
-    facts = GpuFacts(gpus=(GpuRecord(index=3, uuid="MIG-a", mig=True), GpuRecord(index=3, uuid="MIG-b", mig=True)))
+    facts = GpuFacts(gpus=tuple(GpuRecord(index=3, uuid=f"MIG-{name}", mig=True) for name in "ab"))
     _, check = check_clocks(facts, [], proc(tmp_path, "000001ffffffffff"))
     assert check.text == "GPU 3 is divided by MIG: its clocks are left alone"
 

@@ -21,7 +21,7 @@ from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uu
 from perfharness.testing.nvml_record import NvmlRecord, device, read_record
 from perfharness.testing.nvml_settings import DeviceState
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness.testing.steps import Fault, InjectedError, Steps
+from perfharness.testing.steps import Fault, Steps
 
 GPU = gpu_uuid(0)
 OTHER = gpu_uuid(1)
@@ -151,29 +151,6 @@ def test_what_cannot_be_set_is_one_line_and_the_rest_comes_back(
     assert not changed_gpus([folder])
 
 
-def test_what_was_there_is_on_disk_before_each_change(folder: Path) -> None:
-    seen: list[tuple[str, str, Any]] = []
-
-    class Watched(ReplayedNvml):
-        def _set(self, name: str, handle: Any, *arguments: int) -> None:
-            [clocks] = changed_gpus([folder])
-            last = (clocks.read() or ClockState()).changes[-1]
-            seen.append((name, last.setting, last.before))
-            super()._set(name, handle, *arguments)
-
-    machine = Machine()
-    machine.replay = Watched(h100_machine())
-    with machine.open() as nvml:
-        ClockOwner(nvml, folder).maximize([GPU])
-    assert seen == [
-        ("nvmlDeviceSetPersistenceMode", "persistence_mode", [0]),
-        ("nvmlDeviceSetPowerManagementLimit", "power_limit_mw", [650_000]),
-        ("nvmlDeviceSetApplicationsClocks", "application_clocks_mhz", [2619, 1755]),
-        ("nvmlDeviceSetMemoryLockedClocks", "memory_clock_lock_mhz", None),
-        ("nvmlDeviceSetGpuLockedClocks", "graphics_clock_lock_mhz", None),
-    ]
-
-
 class Noted(Steps):
     """Steps that are noted by name."""
 
@@ -212,36 +189,17 @@ def test_an_error_at_every_step_of_taking_and_restoring(folder: Path) -> None:
                 assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, code)
 
 
-@pytest.mark.parametrize("name", ["nvmlDeviceSetPersistenceMode", "nvmlDeviceSetGpuLockedClocks"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_exception_in_between_undoes_what_was_done(folder: Path, name: str, when: Any) -> None:
-    machine = Machine()
-    with machine.open(Fault(name=name, raises=True, when=when)) as nvml, pytest.raises(InjectedError):
-        ClockOwner(nvml, folder).maximize([GPU])
-    assert machine.settings() == BEFORE
-
-
-def test_what_is_at_its_maximum_already_is_not_ours_to_undo(folder: Path) -> None:
+def test_what_others_set_before_or_meanwhile_is_not_ours_to_undo(folder: Path) -> None:
     machine = Machine()
     with machine.open() as nvml:
         nvml.devices[0].ask("nvmlDeviceSetPersistenceMode", 1)
-        before = machine.settings()
         owner = ClockOwner(nvml, folder)
         assert answers(owner.maximize([GPU])) == ["already", "set", "set", "set", "set"]
-        owner.restore()
-    assert machine.settings() == before
-
-
-def test_what_others_changed_meanwhile_is_not_overwritten(folder: Path) -> None:
-    machine = Machine()
-    with machine.open() as nvml:
-        owner = ClockOwner(nvml, folder)
-        owner.maximize([GPU])
         nvml.devices[0].ask("nvmlDeviceSetPowerManagementLimit", 300_000)
         results = {item.setting: item for item in owner.restore()}
     assert results["power_limit_mw"].outcome == "changed_by_others"
     assert "something else has changed it since" in str(results["power_limit_mw"])
-    assert machine.settings() == BEFORE.model_copy(update={"power_limit_mw": 300_000})
+    assert machine.settings() == BEFORE.model_copy(update={"persistence_mode": 1, "power_limit_mw": 300_000})
     assert not changed_gpus([folder])
 
 
@@ -304,7 +262,7 @@ def test_killed_at_every_step(tmp_path: Path, commands: Any, when: Any, next_com
     assert lefts == set(range(6))  # the cases are what they say
 
 
-def test_one_owner_at_a_time(folder: Path) -> None:
+def test_one_owner_at_a_time_and_a_restore_by_force_under_it(folder: Path) -> None:
     machine = Machine()
     with machine.open() as nvml:
         first, second = ClockOwner(nvml, folder), ClockOwner(nvml, folder)
@@ -315,20 +273,11 @@ def test_one_owner_at_a_time(folder: Path) -> None:
         assert {item.outcome for item in restore(nvml, [folder])} == {"left_to_others"}
         first.restore()
         assert (machine.settings(), machine.settings(OTHER)) == (BEFORE, AT_MAXIMUM)
-        second.restore()
+        assert {item.outcome for item in restore(nvml, [folder], force=True)} == {"restored"}
+        assert machine.settings(OTHER) == BEFORE
+        assert second.restore() == []
     assert machine.settings(OTHER) == BEFORE
     assert not changed_gpus([folder])
-
-
-def test_restored_by_force_under_an_owner(folder: Path) -> None:
-    machine = Machine()
-    with machine.open() as nvml:
-        owner = ClockOwner(nvml, folder)
-        owner.maximize([GPU])
-        assert {item.outcome for item in restore(nvml, [folder], force=True)} == {"restored"}
-        assert machine.settings() == BEFORE
-        assert owner.restore() == []
-    assert machine.settings() == BEFORE
 
 
 def test_a_launch_under_a_hold_undoes_only_its_own_changes(folder: Path) -> None:

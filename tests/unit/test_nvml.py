@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -17,7 +18,6 @@ from perfharness.testing.nvml_cards import (
     ENERGY_BEFORE_MJ,
     IDLE_MW,
     LOAD_MW,
-    MAX_SM_MHZ,
     error,
     gpu_uuid,
     h100_machine,
@@ -61,13 +61,6 @@ def test_devices_are_found_by_uuid() -> None:
         assert instance.ask("nvmlDeviceGetPowerUsage").refusal is Refusal.MIG
 
 
-def test_a_lost_gpu_does_not_hide_the_others() -> None:
-    record = h100_machine(2)
-    error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
-    with open_nvml(replay(record)) as nvml:
-        assert [item.uuid for item in nvml.devices] == [gpu_uuid(1)]
-
-
 def test_every_error_code_has_its_reason() -> None:
     codes = {item: getattr(pynvml, item) for item in dir(pynvml) if item.startswith("NVML_ERROR_")}
     for name, code in codes.items():
@@ -89,19 +82,18 @@ def test_a_machine_without_nvml_says_so() -> None:
         assert nvml.ask("nvmlSystemGetDriverVersion") == nvml.opened
 
 
-def test_a_query_that_pynvml_does_not_have_is_refused() -> None:
-    class Old:
-        NVMLError = pynvml.NVMLError
-
-    assert ask(Old(), "nvmlDeviceGetSomething", None).refusal is Refusal.NOT_SUPPORTED
-
-
-def test_nothing_answers_before_init_or_after_shutdown() -> None:
-    nvml = replay()
-    assert ask(nvml, "nvmlDeviceGetCount").code == pynvml.NVML_ERROR_UNINITIALIZED
-    with open_nvml(nvml):
-        assert ask(nvml, "nvmlDeviceGetCount").value == 1
-    assert ask(nvml, "nvmlDeviceGetCount").code == pynvml.NVML_ERROR_UNINITIALIZED
+def test_refusals_before_init_of_a_lost_gpu_and_of_an_old_pynvml() -> None:
+    record = h100_machine(2)
+    error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    replayed = replay(record)
+    with open_nvml(replayed) as nvml:
+        assert [item.uuid for item in nvml.devices] == [gpu_uuid(1)]  # it does not hide the others
+        assert [(index, answer.refusal) for index, answer in nvml.unreachable] == [(0, Refusal.GPU_LOST)]
+        assert ask(replayed, "nvmlDeviceGetCount").value == 2
+    for closed in (replayed, replay()):
+        assert ask(closed, "nvmlDeviceGetCount").code == pynvml.NVML_ERROR_UNINITIALIZED
+    old = SimpleNamespace(NVMLError=pynvml.NVMLError)
+    assert ask(old, "nvmlDeviceGetSomething", None).refusal is Refusal.NOT_SUPPORTED
 
 
 def test_readings_follow_the_clock() -> None:
@@ -142,24 +134,30 @@ def test_samples_newer_than_the_last_seen() -> None:
         assert newer[0].sampleValue.uiVal == IDLE_MW
 
 
-def test_what_is_set_is_what_is_read() -> None:
-    nvml = replay()
-    with open_nvml(nvml) as opened:
-        gpu = opened.devices[0]
-        assert gpu.ask("nvmlDeviceSetPersistenceMode", 1).ok
-        assert gpu.ask("nvmlDeviceGetPersistenceMode").value == 1
-        assert gpu.ask("nvmlDeviceSetPowerManagementLimit", 700_000).ok
-        assert gpu.ask("nvmlDeviceGetPowerManagementLimit").value == 700_000
-        assert gpu.fields([pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT])[0].answer.value == 700_000
-        assert gpu.ask("nvmlDeviceSetPowerManagementLimit", 700_001).refusal is Refusal.INVALID_ARGUMENT
-        assert gpu.ask("nvmlDeviceSetGpuLockedClocks", MAX_SM_MHZ, MAX_SM_MHZ).ok
-        assert gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value == MAX_SM_MHZ
-        assert gpu.ask("nvmlDeviceResetGpuLockedClocks").ok
-        assert gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM).value < MAX_SM_MHZ
-        assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1980).ok
-        assert gpu.ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_GRAPHICS).value == 1980
-        assert gpu.ask("nvmlDeviceSetApplicationsClocks", 2619, 1981).refusal is Refusal.INVALID_ARGUMENT
-        assert list(gpu.ask("nvmlDeviceGetCpuAffinity", 1).value) == [0xFFFF]
+@pytest.mark.parametrize(
+    ("setter", "allowed", "refused_values", "getter", "before"),
+    [
+        ("SetPersistenceMode", (1,), (2,), ("GetPersistenceMode",), 0),
+        ("SetPowerManagementLimit", (700_000,), (700_001,), ("GetPowerManagementLimit",), 650_000),
+        ("SetGpuLockedClocks", (1980, 1980), (1980, 1000), ("GetClockInfo", pynvml.NVML_CLOCK_SM), 345),
+        ("SetMemoryLockedClocks", (1593, 1593), (1593, 1000), ("GetClockInfo", pynvml.NVML_CLOCK_MEM), 2619),
+        ("SetApplicationsClocks", (2619, 1980), (2619, 1981), ("GetApplicationsClock", 0), 1755),
+    ],
+)
+def test_what_is_set_is_what_is_read(
+    setter: str, allowed: tuple[int, ...], refused_values: tuple[int, ...], getter: tuple[Any, ...], before: int
+) -> None:
+    with open_nvml(replay()) as nvml:
+        gpu, read = nvml.devices[0], (f"nvmlDevice{getter[0]}", *getter[1:])
+        assert gpu.ask(*read).value == before
+        assert gpu.ask(f"nvmlDevice{setter}", *refused_values).refusal is Refusal.INVALID_ARGUMENT
+        assert gpu.ask(f"nvmlDevice{setter}", *allowed).ok
+        assert gpu.ask(*read).value == allowed[-1]
+        limit = gpu.fields([pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT])[0].answer.value
+        assert limit == (700_000 if "Power" in setter else 650_000)
+        if "Locked" in setter:
+            assert gpu.ask(f"nvmlDevice{setter.replace('Set', 'Reset')}").ok
+            assert gpu.ask(*read).value == before
 
 
 def test_settings_that_the_card_does_not_have_cannot_be_set() -> None:
