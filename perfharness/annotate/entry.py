@@ -8,7 +8,7 @@ import signal
 import sys
 
 from perfharness import script
-from perfharness.annotate.main_module import ScriptCompiler
+from perfharness.annotate.main_module import script_compiler
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import watch_imports
 from perfharness.model import environment
@@ -28,28 +28,20 @@ def main() -> None:
             f"perfharness.annotate: {environment.ANNOTATIONS} or {environment.OUTPUT_DIR} is not set; "
             "use `perfharness launch --annotate FILE.toml`"
         )
-    ending = _Ending()
+    interrupts: list[int] = []
+
+    def end_as_interrupted() -> None:
+        """End by SIGINT after all exit functions, as Python does after a KeyboardInterrupt."""
+        if interrupts:
+            script.end_by_signal(signal.SIGINT)
+
+    atexit.register(end_as_interrupted)  # registered before the script's, so it runs last
     runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
     watch_imports(runtime)
-    compile_script = ScriptCompiler(runtime).compile
+    compile_script = script_compiler(runtime)
     if os.environ.get(environment.TRACER) == "embedded":
         from perfharness.tracer import entry
 
         entry.main(compile_script)
     else:
-        script.run_path(arguments[0], arguments, ending.end_by_sigint, compile_script)
-
-
-class _Ending:
-    """Ends the process by SIGINT after all exit functions, as Python does after a KeyboardInterrupt."""
-
-    def __init__(self) -> None:
-        self._interrupted = False
-        atexit.register(self._at_exit)  # registered before the script's, so it runs last
-
-    def end_by_sigint(self) -> None:
-        self._interrupted = True
-
-    def _at_exit(self) -> None:
-        if self._interrupted:
-            script.end_by_signal(signal.SIGINT)
+        script.run_path(arguments[0], arguments, lambda: interrupts.append(signal.SIGINT), compile_script)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, cast
 
-from perfharness.annotate.expressions import Target
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import MAIN
@@ -24,46 +23,39 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 PLAIN_DECORATORS = ("staticmethod", "classmethod", "property")
 
 
-class ScriptCompiler:
-    """Compiles the script with its annotated functions decorated."""
+def script_compiler(runtime: Runtime) -> Callable[[bytes, str], CodeType]:
+    """Source and path -> code, as Python compiles it, plus a decorator on each annotated function of the script."""
+    targets = {target.annotation.qualname: target for target in runtime.targets if target.annotation.module == MAIN}
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._targets = {
-            target.annotation.qualname: target for target in runtime.targets if target.annotation.module == MAIN
-        }
-
-    def compile(self, source: bytes, path: str) -> CodeType:
-        """Source -> code, as Python compiles it, plus the decorators."""
-        if not self._targets:
-            return compile(source, path, "exec", dont_inherit=True)
-        tree = cast(ast.Module, compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
-        for target in self._targets.values():
-            target.note.imported = True
-            found = definitions(tree.body, target.annotation.qualname.split("."))
-            for definition in found:
-                _decorate(definition, target.annotation.qualname)
-            if not found:
-                target.note.problem = "the script defines no function of that name"
-        setattr(builtins, DECORATE, self._decorator)
-        return compile(tree, path, "exec", dont_inherit=True)
-
-    def _decorator(self, qualname: str) -> Callable[[Any], Any]:
-        target = self._targets[qualname]
+    def decorator(qualname: str) -> Callable[[Any], Any]:
+        note = targets[qualname].note
 
         def decorate(function: Any) -> Any:
-            return self._annotated(function, target)
+            try:
+                annotated = annotate_callable(function, targets[qualname], runtime)
+            except TypeError as error:
+                note.problem = str(error)
+                return function
+            note.found = True
+            return annotated
 
         return decorate
 
-    def _annotated(self, function: Any, target: Target) -> Any:
-        try:
-            annotated = annotate_callable(function, target, self._runtime)
-        except TypeError as error:
-            target.note.problem = str(error)
-            return function
-        target.note.found = True
-        return annotated
+    def compile_script(source: bytes, path: str) -> CodeType:
+        if not targets:
+            return compile(source, path, "exec", dont_inherit=True)
+        tree = cast(ast.Module, compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
+        for qualname, target in targets.items():
+            target.note.imported = True
+            found = definitions(tree.body, qualname.split("."))
+            for definition in found:
+                _decorate(definition, qualname)
+            if not found:
+                target.note.problem = "the script defines no function of that name"
+        setattr(builtins, DECORATE, decorator)
+        return compile(tree, path, "exec", dont_inherit=True)
+
+    return compile_script
 
 
 def definitions(body: Iterable[ast.stmt], path: Sequence[str]) -> list[Definition]:

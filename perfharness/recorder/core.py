@@ -79,7 +79,7 @@ class RecorderCore:
     def __init__(self, name: str, domain: str | None) -> None:
         check_category_part("recorder", name)
         name = conventions.printable(name)
-        startup.note_recorder()
+        startup.process_startup.note("recorder")
         self.name = name
         self.domain = domain = claim_domain(None if domain is None else conventions.printable(domain), name)
         tasks.follow_asyncio()
@@ -180,7 +180,7 @@ class RecorderCore:
             self.write_counts()
         siblings = stack.node.batch_children if is_batch else stack.node.children
         if is_batch:
-            startup.note_batch()
+            startup.process_startup.note("batch")
         try:
             if is_batch and self.barrier is not None and not any(outer.is_batch for outer in stack.open_nodes()):
                 return self._batch_at_barrier(stack, spec, key, self.barrier)

@@ -25,6 +25,12 @@ class Startup:
         self.first_batch_unix_ns: int | None = None
         self.ranges: list[dict[str, Any]] = []
 
+    def note(self, moment: str) -> None:
+        """Note the time of the first `recorder` or `batch`."""
+        name = f"first_{moment}_unix_ns"
+        if getattr(self, name) is None:
+            setattr(self, name, time.time_ns())
+
     def to_json(self) -> dict[str, Any] | None:
         """The object in `recorder.json`; None in a forked child, whose start-up was its parent's."""
         if self.pid != os.getpid():
@@ -37,18 +43,6 @@ class Startup:
 
 
 process_startup = Startup()
-
-
-def note_recorder() -> None:
-    """Note the time of the first recorder."""
-    if process_startup.first_recorder_unix_ns is None:
-        process_startup.first_recorder_unix_ns = time.time_ns()
-
-
-def note_batch() -> None:
-    """Note the time of the first batch; called when a batch with a new key begins."""
-    if process_startup.first_batch_unix_ns is None:
-        process_startup.first_batch_unix_ns = time.time_ns()
 
 
 @contextlib.contextmanager

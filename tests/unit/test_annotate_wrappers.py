@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from perfharness import PerfRecorder
-from perfharness.annotate.main_module import ScriptCompiler
+from perfharness.annotate.main_module import script_compiler
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import apply_to_module
 from perfharness.annotate.wrappers import annotate_callable
@@ -423,7 +423,7 @@ def test_functions_of_the_script_itself(log: RangeLog, capsys: pytest.CaptureFix
     runtime = runtime_of(*(stage(name, module="__main__") for name in names))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with pytest.raises(ValueError, match="here") as caught:
-        exec(ScriptCompiler(runtime).compile(source.encode(), "script.py"), namespace)
+        exec(script_compiler(runtime)(source.encode(), "script.py"), namespace)
     assert caught.traceback[-1].lineno == source.count("\n")
     assert capsys.readouterr().out.startswith("static value")
     assert shown(log) == "Thing.static() Thing.value()"
@@ -444,7 +444,7 @@ def f(): pass
     plain: dict[str, Any] = {}
     exec(compile(source, "script.py", "exec"), plain)
     namespace: dict[str, Any] = {}
-    exec(ScriptCompiler(runtime_of(stage("f", module="__main__"))).compile(source, "script.py"), namespace)
+    exec(script_compiler(runtime_of(stage("f", module="__main__")))(source, "script.py"), namespace)
     assert namespace["f"].__wrapped__.__code__.co_firstlineno == plain["f"].__code__.co_firstlineno == 5
 
 
@@ -453,7 +453,7 @@ def test_before_the_first_range_no_library_is_imported() -> None:
         "import sys\n"
         "from perfharness.annotate.runtime import Runtime\n"
         "from perfharness.annotate.watch import watch_imports\n"
-        "from perfharness.annotate.main_module import ScriptCompiler\n"
+        "from perfharness.annotate.main_module import script_compiler\n"
         "from perfharness.model.annotations import Annotations, FunctionAnnotation\n"
         "runtime = Runtime(Annotations((FunctionAnnotation('m', 'f', 'f'),), torch_depth=1), '/nowhere')\n"
         "watch_imports(runtime)\n"
