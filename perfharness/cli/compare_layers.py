@@ -10,7 +10,6 @@ import typer
 from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
-from perfharness.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -19,10 +18,18 @@ def register(app: typer.Typer) -> None:
 
 
 def compare_layers_verb(
-    first: Annotated[Path, typer.Argument(metavar="FIRST.onnx", help="What differences are relative to.")],
-    second: Annotated[Path, typer.Argument(metavar="SECOND.onnx", help="The other model.")],
+    first: Annotated[
+        Path,
+        typer.Argument(metavar="FIRST.onnx", help="What differences are relative to.", exists=True, dir_okay=False),
+    ],
+    second: Annotated[
+        Path, typer.Argument(metavar="SECOND.onnx", help="The other model.", exists=True, dir_okay=False)
+    ],
     input_file: Annotated[
-        Path | None, typer.Option("--input", help=".npz by input name, or .npy. [default: seeded random values]")
+        Path | None,
+        typer.Option(
+            "--input", help=".npz by input name, or .npy. [default: seeded random values]", exists=True, dir_okay=False
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -32,7 +39,8 @@ def compare_layers_verb(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of random values.")] = 0,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Largest relative error: norm of the difference over that of FIRST.")
+        float,
+        typer.Option("--tolerance", min=0, help="Largest relative error: norm of the difference over that of FIRST."),
     ] = 1e-2,
     memory: Annotated[int, typer.Option("--memory-mib", min=1, help="For the exposed tensors at a time.")] = 512,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all rows as JSON.")] = None,
@@ -45,33 +53,15 @@ def compare_layers_verb(
     Exit codes: 0 all within the tolerance; 3 a tensor is beyond it, or none could be compared.
     """
     from perfharness.bench.accuracy.layers import compare_layers, layer_inputs
-    from perfharness.bench.accuracy.onnx_graph import graph_inputs, load_graph
     from perfharness.bench.accuracy.samples import read_arrays
     from perfharness.files import write_text
     from perfharness.render.terminal.console import Console
     from perfharness.render.terminal.layers import print_layers
 
-    for path in (first, second, *((input_file,) if input_file else ())):
-        if not path.is_file():
-            raise UsageError(f"there is no file {path}")
-    if not tolerance >= 0:
-        raise UsageError(f"--tolerance {tolerance:g} must not be less than 0")
-    if input_file is None:
-        inputs = layer_inputs(first, _numbers(shapes_of(shape or ())), seed)
-    else:
-        inputs = read_arrays(input_file)
-        if list(inputs) == [""]:
-            inputs = {next(iter(graph_inputs(load_graph(first)))): inputs[""]}
+    inputs = read_arrays(input_file) if input_file else layer_inputs(first, shapes_of(shape or ()), seed)
     found = compare_layers(first, second, inputs, tolerance=tolerance, memory_bytes=memory << 20)
     if json_file is not None:
         write_text(json_file, lambda file: print(found.model_dump_json(indent=2), file=file))
     print_layers(Console(), found, every=every)
     failed = found.first_beyond is not None or not found.compared
     raise typer.Exit(EXIT_CHECK_FAILED if failed else EXIT_OK)
-
-
-def _numbers(shapes: dict[str, tuple[int | str, ...]]) -> dict[str, tuple[int, ...]]:
-    for name, shape in shapes.items():
-        if words := [part for part in shape if isinstance(part, str)]:
-            raise UsageError(f"--shape {name}: {words[0]!r} is no number")
-    return {name: tuple(int(part) for part in shape) for name, shape in shapes.items()}

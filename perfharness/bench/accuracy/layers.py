@@ -224,7 +224,7 @@ def _run(model: Any, names: Sequence[str], feeds: Arrays, path: Path) -> Mapping
     return found
 
 
-def layer_inputs(path: Path, given: Mapping[str, tuple[int, ...]], seed: int = 0) -> Arrays:
+def layer_inputs(path: Path, given: Mapping[str, tuple[int | str, ...]], seed: int = 0) -> Arrays:
     """Seeded inputs of a model: floats standard normal, integers 0 or 1; open first dimensions are 1.
 
     Args:
