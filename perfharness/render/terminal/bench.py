@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -29,7 +30,6 @@ from perfharness.model.bench_suite import (
     BenchSuiteResult,
     MergedCell,
     MergedRow,
-    MissedConstraint,
     Recommendation,
 )
 from perfharness.render.terminal.bench_format import (
@@ -126,12 +126,14 @@ def row_remarks(suite: BenchSuiteResult) -> Iterator[str]:
     known_texts = {text for status, text in status_lines if statuses.count(status) == 1}
     for text, cases in in_groups((text, result.case) for result in suite.cases for text in _remarks(result)):
         cells = names.cells(cases)
-        if len(cells) == 1:
-            yield f"{cells[0]}: {text}"
-            continue
-        yield f"{len(cases)} cases: {text}"
-        if text not in known_texts:
-            yield from listed(cells)
+        many = f"{len(cases)} cases: {text}"
+        yield from [many] if len(cells) > 1 and text in known_texts else _with_cells(cells, f"{cells[0]}: {text}", many)
+
+
+def _with_cells(cells: Sequence[str], one: str, many: str, indent: str = "  ") -> Iterator[str]:
+    """One line for one cell, else with the cells below."""
+    yield one if len(cells) == 1 else many
+    yield from listed(cells, indent) if len(cells) > 1 else ()
 
 
 def _remarks(result: CaseResult) -> Iterator[str]:
@@ -152,10 +154,7 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
-    if (drift := drift_line(result.latency)) is not None:
-        yield drift
-    if (unlike := unsteady_speed(result)) is not None:
-        yield unlike
+    yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
 
 
 def concurrent_lines(result: CaseResult) -> Iterator[str]:
@@ -169,13 +168,10 @@ def concurrent_lines(result: CaseResult) -> Iterator[str]:
             continue
         ratio, latency = gain(result, record), record.latency
         times = "" if ratio is None else f", {ratio:.2f} times one"
-        p50 = None if latency is None else latency.median
-        p99 = None if latency is None else latency.p99
         together = in_significant_digits(Estimate(value=record.items_per_second))
-        yield (
-            f"{record.name} at once: {together} items/s{times}; p50 {in_significant_digits(p50)} ms, "
-            f"p99 {in_significant_digits(p99)} ms"
-        )
+        figures = (None, None) if latency is None else (latency.median, latency.p99)
+        p50, p99 = map(in_significant_digits, figures)
+        yield f"{record.name} at once: {together} items/s{times}; p50 {p50} ms, p99 {p99} ms"
 
 
 def notes(suite: BenchSuiteResult) -> Iterator[str]:
@@ -190,9 +186,6 @@ def notes(suite: BenchSuiteResult) -> Iterator[str]:
     yield from suite.remarks
 
 
-Missed = tuple[BenchCase, MissedConstraint]
-
-
 def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> Iterator[str]:
     """The recommendation and its reasons; excluded cases with the constraint.
 
@@ -201,72 +194,47 @@ def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> 
     """
     names = CaseNames.of((result.case for result in cases), with_model=False)
     known = {result.case.case_id: result for result in cases}
+
+    def named(what: str, those: Sequence[BenchCase]) -> Iterator[str]:
+        cells = names.cells(those)
+        return _with_cells(cells, f"  {what}: {cells[0]}", f"  {what}:", "    ")
+
     taken = found.best or found.nearest
-    named = "" if taken is None else f"{names.case(known[taken].case)} ({taken})"
-    if found.best is not None:
-        yield f"{found.model}: take {named}"
-    elif found.nearest is not None:
-        yield f"{found.model}: none meets the constraints; nearest is {named}"
-    else:
-        yield f"{found.model}: nothing to recommend"
+    what = "take" if found.best else "none meets the constraints; nearest is"
+    choice = "nothing to recommend" if taken is None else f"{what} {names.case(known[taken].case)} ({taken})"
+    yield f"{found.model}: {choice}"
     for why in found.why:
         yield f"  {why}"
     if found.ties:
-        yield from _named("not separable from it in speed", [known[one].case for one in found.ties], names)
+        yield from named("not separable from it in speed", [known[one].case for one in found.ties])
     if len(found.front) > 1:
-        yield from _named("on the Pareto front", [known[one].case for one in found.front], names)
-    yield from _excluded(found, known, names)
-
-
-def _excluded(found: Recommendation, known: dict[str, CaseResult], names: CaseNames) -> Iterator[str]:
+        yield from named("on the Pareto front", [known[one].case for one in found.front])
     measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
     missed = [(case, constraint) for case, one in measured for constraint in one.missed]
-    for (what, limit, unit), those in in_groups(
-        ((one.what, one.limit, one.unit), (case, one)) for case, one in missed if one.value is not None
+    for (limit_text, limit), over in in_groups(
+        ((f"{one.what} over {one.limit:.10g} {one.unit}".rstrip(), one.limit), (case, one, one.value))
+        for case, one in missed
+        if one.value is not None
     ):
-        yield f"  {what} over {limit:.10g}{_unit(unit)}, {_cases(len(those))}:"
-        yield from _with_figures(those, names)
-    for (what, reason), unmeasured in in_groups(
-        ((one.what, one.reason), case) for case, one in missed if one.value is None
-    ):
-        why = f" ({first_line(reason)})" if reason else ""
-        yield from _named(f"{what} was not measured{why}, {_cases(len(unmeasured))}", unmeasured, names)
-    for reason, unfit in in_groups((one.reason, case) for case, one in measured if not one.missed):
-        yield from _named(f"{first_line(reason)}, {_cases(len(unfit))}", unfit, names)
-    count = len(found.excluded) - len(measured)
-    if count:
+        yield f"  {limit_text}, {_cases(len(over))}:"
+        for cell, those in in_groups(
+            (names.cell(case), (case.batch_size, one.unit, value)) for case, one, value in over
+        ):
+            figures = [
+                f"{separable(value, limit)[0]} {unit}".rstrip() + f" at {'' if place else 'batch '}{size}"
+                for place, (size, unit, value) in enumerate(sorted(those))
+            ]
+            yield f"    {cell}: {', '.join(figures)}"
+    unmeasured = (
+        (f"{one.what} was not measured" + (f" ({first_line(one.reason)})" if one.reason else ""), case)
+        for case, one in missed
+        if one.value is None
+    )
+    unfit = ((first_line(one.reason), case) for case, one in measured if not one.missed)
+    for why, those_cases in (*in_groups(unmeasured), *in_groups(unfit)):
+        yield from named(f"{why}, {_cases(len(those_cases))}", those_cases)
+    if count := len(found.excluded) - len(measured):
         yield f"  {_cases(count)} {'was' if count == 1 else 'were'} not measured, see above"
-
-
-def _with_figures(those: Sequence[Missed], names: CaseNames) -> Iterator[str]:
-    """`torch/eager fp32: 6.4 ms at batch 64, 20.2 ms at 256`."""
-    for cell, missed in in_groups((names.cell(case), (case, one)) for case, one in those):
-        shown = [f"{_figure(one)} at {case.batch_size}" for case, one in sorted(missed, key=_batch_size)]
-        shown[0] = shown[0].replace(" at ", " at batch ")
-        yield f"    {cell}: {', '.join(shown)}"
-
-
-def _batch_size(missed: Missed) -> int:
-    return missed[0].batch_size
-
-
-def _figure(missed: MissedConstraint) -> str:
-    assert missed.value is not None, "of a figure that was measured"
-    return f"{separable(missed.value, missed.limit)[0]}{_unit(missed.unit)}"
-
-
-def _named(what: str, cases: Sequence[BenchCase], names: CaseNames) -> Iterator[str]:
-    """One line for one cell, else with the cells below."""
-    cells = names.cells(cases)
-    if len(cells) == 1:
-        yield f"  {what}: {cells[0]}"
-        return
-    yield f"  {what}:"
-    yield from listed(cells, indent="    ")
-
-
-def _unit(unit: str) -> str:
-    return f" {unit}" if unit else ""
 
 
 def _cases(count: int) -> str:
@@ -280,13 +248,7 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
     for run in merged.runs:
         columns += [Column(f"{run.name}\np50 ms"), Column("items/s"), Column("speed-up")]
     rows = [
-        [
-            row.model,
-            _backend(row),
-            row.precision,
-            str(row.batch_size),
-            *(part for one in row.cells for part in _parts(one)),
-        ]
+        [row.model, _backend(row), row.precision, str(row.batch_size), *chain.from_iterable(map(_parts, row.cells))]
         for row in merged.rows
     ]
     print_table(console, columns, rows)
@@ -311,11 +273,7 @@ def _missing(merged: BenchMergedResult) -> Iterator[str]:
     )
     for (run, reason), rows in in_groups(missing):
         cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
-        if len(cells) == 1:
-            yield f"{run}: {cells[0]}: {reason}"
-        else:
-            yield f"{run}: {len(rows)} cases: {reason}"
-            yield from listed(cells)
+        yield from _with_cells(cells, f"{run}: {cells[0]}: {reason}", f"{run}: {len(rows)} cases: {reason}")
 
 
 def _backend(row: MergedRow) -> str:
