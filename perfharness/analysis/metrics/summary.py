@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,12 @@ from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.results import (
     GpuMetrics,
     HostMetrics,
-    MetricFigures,
     ProcessMetrics,
     RunMetrics,
     WindowKind,
 )
 from perfharness.analysis.timeline import BusyLine
-from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, SubjectRecord, process_subject
+from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, Series, SubjectRecord, process_subject
 
 Scaled = Mapping[str, tuple[str, float]]
 
@@ -92,27 +92,62 @@ def summarise_metrics(
         throttling: of each GPU, by UUID.
         requested: clocks that GPUs were locked to, by UUID.
     """
-    window, kind = _window(processes)
     lifetime = union_window([process.lifetime for process in processes])
     gpus = [
         _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject), lifetime)
         for record in log.meta.subjects
         if record.kind in ("gpu", "mig")
     ]
-    reason = None if kind == "measured" else no_window(list(processes))
+    host = _Observed(log, HOST, processes)
     return RunMetrics(
         gpus=gpus,
         processes={process.folder: _process(log, process, throttling) for process in processes},
-        host=HostMetrics(
-            window=kind,
-            window_s=_seconds(window),
-            figures=_figures(log, HOST, HOST_FIGURES, window),
-            totals=_totals(log, HOST, HOST_TOTALS, window),
-            reason=reason,
-        ),
+        host=HostMetrics(**host.over_window(HOST_FIGURES, HOST_TOTALS), reason=host.reason),
         period_ms=log.meta.period_ns / 1e6,
-        reason=reason,
+        reason=host.reason,
     )
+
+
+class _Observed:
+    """One subject of a log over the measured window of some processes, or where there is none, while they ran."""
+
+    def __init__(self, log: SampleLog, subject: str, processes: Sequence[MeasuredProcess]) -> None:
+        self._log = log
+        self._subject = subject
+        self.window: Window | None = union_window([process.window for process in processes])
+        self.kind: WindowKind | None = "measured"
+        self.reason: str | None = None
+        if self.window is None:
+            self.window = union_window([process.lifetime for process in processes])
+            self.kind = None if self.window is None else "run"
+            self.reason = no_window(list(processes))
+
+    def series(self, metric: str) -> Series | None:
+        """Readings of a metric."""
+        return self._log.get(self._subject, metric)
+
+    def over_window(self, figures: Scaled, totals: Scaled) -> dict[str, Any]:
+        """The window, its figures and its totals, as all results have them."""
+        meta = self._log.meta
+        failures = {one.metric: one.reason for one in reversed(meta.failures) if one.subject == self._subject}
+        return {
+            "window": self.kind,
+            "window_s": None if self.window is None else (self.window[1] - self.window[0]) / 1e9,
+            "figures": {
+                name: window_figures(
+                    self.series(metric),
+                    self.window,
+                    scale=scale,
+                    period_ns=meta.update_period_ns(self._subject, metric),
+                    since_last=metric in SINCE_LAST_READING,
+                    reason=failures.get(metric),
+                )
+                for name, (metric, scale) in figures.items()
+            },
+            "totals": {
+                name: counter_total(self.series(metric), self.window, scale) for name, (metric, scale) in totals.items()
+            },
+        }
 
 
 def _gpu(
@@ -126,11 +161,13 @@ def _gpu(
     """A GPU over the window of the processes on it; a GPU without any, over that of the whole run."""
     uuid, is_mig = record.subject, record.kind == "mig"
     mine = [process for process in processes if uuid in (process.gpu_uuid, process.sensor_uuid)]
-    window, kind = _window(mine or processes)
-    throttling = throttling or Throttling()
-    sm_clock, memory_clock = (log.get(uuid, metric) for metric in ("sm_clock_mhz", "memory_clock_mhz"))
-    requested = requested or RequestedClocks()
-    reason = None if kind == "measured" else no_window(list(mine or processes))
+    seen = _Observed(log, uuid, mine or processes)
+    throttling, requested = throttling or Throttling(), requested or RequestedClocks()
+    sm_clock, memory_clock = seen.series("sm_clock_mhz"), seen.series("memory_clock_mhz")
+    counts = [throttled_batches(process, throttling) for process in mine]
+    known = [count for count in counts if count is not None]
+    touched = not is_mig and throttling_known(log, uuid) and len(known) == len(counts)
+    reason = seen.reason
     if is_mig:
         reason = reason or f"power, clocks, temperature and energy are those of its GPU, {record.parent_uuid}"
     return GpuMetrics(
@@ -139,15 +176,14 @@ def _gpu(
         gpu_index=record.gpu_index,
         mig_uuids=sorted({process.gpu_uuid or "" for process in mine if process.gpu_uuid != uuid}),
         processes=[process.folder for process in mine],
-        window=kind,
-        window_s=_seconds(window),
-        busy_share=_busy_share(mine, window),
-        figures=_figures(log, uuid, GPU_FIGURES, window),
-        totals=_totals(log, uuid, GPU_TOTALS, window),
-        clock_events=clock_events(log.get(uuid, "clock_event_reasons"), window),
-        sm_clock=clock_hold(sm_clock, window, throttling, LOW_CLOCK, requested.sm_mhz, lifetime),
-        memory_clock=clock_hold(memory_clock, window, throttling, LOW_MEMORY_CLOCK, requested.memory_mhz, lifetime),
-        throttled_batches=_sum_throttled(mine, throttling) if not is_mig and throttling_known(log, uuid) else None,
+        **seen.over_window(GPU_FIGURES, GPU_TOTALS),
+        busy_share=_busy_share(mine, seen.window),
+        clock_events=clock_events(seen.series("clock_event_reasons"), seen.window),
+        sm_clock=clock_hold(sm_clock, seen.window, throttling, LOW_CLOCK, requested.sm_mhz, lifetime),
+        memory_clock=clock_hold(
+            memory_clock, seen.window, throttling, LOW_MEMORY_CLOCK, requested.memory_mhz, lifetime
+        ),
+        throttled_batches=sum(known) if touched else None,
         reason=reason,
     )
 
@@ -168,12 +204,6 @@ def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int |
     return int((any_reason & ~batches.warmup).sum())
 
 
-def _sum_throttled(processes: Sequence[MeasuredProcess], throttling: Throttling) -> int | None:
-    counts = [throttled_batches(process, throttling) for process in processes]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
 def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> float | None:
     """Part of the window with traced GPU work; None where some of it is not known."""
     if window is None or not processes or any(process.work.reason for process in processes):
@@ -185,54 +215,19 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
 
 
 def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, Throttling]) -> ProcessMetrics:
-    subject, batches = process_subject(process.folder), process.batches
-    window, kind = _window([process])
-    kept = batches.kept if kind == "measured" else np.zeros_like(batches.kept)
+    seen, batches = _Observed(log, process_subject(process.folder), [process]), process.batches
+    kept = batches.kept & (seen.kind == "measured")
     start, end = batches.start_ns[kept], batches.end_ns[kept]
-    gpu_memory, resident = log.get(subject, "process_memory_bytes"), log.get(subject, "rss_bytes")
+    gpu_memory, resident = seen.series("process_memory_bytes"), seen.series("rss_bytes")
     mine = throttling.get(process.sensor_uuid or "")
     known = process.sensor_uuid is not None and throttling_known(log, process.sensor_uuid)
     return ProcessMetrics(
         gpu_uuid=process.gpu_uuid,
-        window=kind,
-        window_s=_seconds(window),
-        figures=_figures(log, subject, PROCESS_FIGURES, window),
-        totals=_totals(log, subject, PROCESS_TOTALS, window),
-        gpu_memory=growth(gpu_memory, window),
+        **seen.over_window(PROCESS_FIGURES, PROCESS_TOTALS),
+        gpu_memory=growth(gpu_memory, seen.window),
         gpu_memory_per_batch=batch_peak(gpu_memory, start, end),
-        resident_memory=growth(resident, window),
+        resident_memory=growth(resident, seen.window),
         resident_memory_per_batch=batch_peak(resident, start, end),
         throttled_batches=throttled_batches(process, mine) if known and mine is not None else None,
-        reason=None if kind == "measured" else no_window([process]),
+        reason=seen.reason,
     )
-
-
-def _figures(log: SampleLog, subject: str, wanted: Scaled, window: Window | None) -> dict[str, MetricFigures]:
-    return {
-        name: window_figures(
-            log.get(subject, metric),
-            window,
-            scale=scale,
-            period_ns=log.meta.update_period_ns(subject, metric),
-            since_last=metric in SINCE_LAST_READING,
-            reason=next((f.reason for f in log.meta.failures if (f.subject, f.metric) == (subject, metric)), None),
-        )
-        for name, (metric, scale) in wanted.items()
-    }
-
-
-def _totals(log: SampleLog, subject: str, wanted: Scaled, window: Window | None) -> dict[str, float | None]:
-    return {name: counter_total(log.get(subject, metric), window, scale) for name, (metric, scale) in wanted.items()}
-
-
-def _window(processes: Sequence[MeasuredProcess]) -> tuple[Window | None, WindowKind | None]:
-    """The measured window of processes, or where there is none, the time in which they ran."""
-    measured = union_window([process.window for process in processes])
-    if measured is not None:
-        return measured, "measured"
-    lifetime = union_window([process.lifetime for process in processes])
-    return lifetime, None if lifetime is None else "run"
-
-
-def _seconds(window: Window | None) -> float | None:
-    return None if window is None else (window[1] - window[0]) / 1e9
