@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,75 +18,73 @@ MUCH_OF_A_RANGE = 0.01
 """A wait of other threads that is less of a range does not matter for its time."""
 
 
-def stage_findings(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
+def stage_findings(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> Iterator[Finding]:
     """Findings about ranges, batches, items and the warm-up cut."""
-    findings = []
     batches = np.flatnonzero(stages.is_batch)
     if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
         pass  # the findings already give the reason
     elif not len(stages):
-        findings.append(
-            Finding(
-                "no-ranges",
-                Severity.ERROR,
-                "The trace holds no range to report.",
-                "Annotate the script with PerfRecorder; or leave it as it is and name its functions in a file (launch "
-                "--annotate FILE.toml) or take PyTorch's modules (--annotate-torch DEPTH).",
-            )
+        yield Finding(
+            "no-ranges",
+            Severity.ERROR,
+            "The trace holds no range to report.",
+            "Annotate the script with PerfRecorder; or leave it as it is and name its functions in a file (launch "
+            "--annotate FILE.toml) or take PyTorch's modules (--annotate-torch DEPTH).",
         )
     elif not len(batches):
-        findings.append(
-            Finding(
-                "no-batches",
-                Severity.WARNING,
-                "No range is a batch, so there is nothing per item and no warm-up.",
-                "Take batches from perf.batches(…), or push them with batch_idx."
-                if stages.from_recorder
-                else "Say which ranges are batches with --batch-pattern REGEX.",
-            )
+        yield Finding(
+            "no-batches",
+            Severity.WARNING,
+            "No range is a batch, so there is nothing per item and no warm-up.",
+            "Take batches from perf.batches(…), or push them with batch_idx."
+            if stages.from_recorder
+            else "Say which ranges are batches with --batch-pattern REGEX.",
         )
     else:
-        findings += _all_warmup(stages, stage_times, warmup_batches)
+        yield from _all_warmup(stages, stage_times, batches, warmup_batches)
     uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
     if uncounted:
-        findings.append(
-            Finding(
-                "batch-without-items",
-                Severity.WARNING,
-                f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
-                "Say how many a batch holds: perf.batches(…, items=len), or total_items where it is pushed or popped."
-                if stages.from_recorder
-                else "Plain NVTX cannot count items; use PerfRecorder for that.",
-            )
+        yield Finding(
+            "batch-without-items",
+            Severity.WARNING,
+            f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
+            "Say how many a batch holds: perf.batches(…, items=len), or total_items where it is pushed or popped."
+            if stages.from_recorder
+            else "Plain NVTX cannot count items; use PerfRecorder for that.",
         )
     waited = np.flatnonzero(stages.barrier_wait_ns > 0)
     if len(waited):
-        findings.append(_barrier_wait(stages, waited))
-    return findings
+        yield Finding(
+            "start-barrier-wait",
+            Severity.NOTE,
+            f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {_shown(stages, waited)}; "
+            "they are excluded from cpu_time there, while gpu_time, from the first GPU operation to the last, spans "
+            "them.",
+            "--no-barrier starts the processes' measured batches as they come.",
+        )
 
 
-def _all_warmup(stages: StageTable, stage_times: StageTimes, warmup_batches: int) -> list[Finding]:
+def _shown(stages: StageTable, rows: Int64) -> str:
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[rows]))
+
+
+def _all_warmup(stages: StageTable, stage_times: StageTimes, batches: Int64, warmup_batches: int) -> Iterator[Finding]:
     """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
-    batches = np.flatnonzero(stages.is_batch)
-    warmup = stage_times.only_warmup[batches]
     groups = group_rows(stage_times.path[batches])
-    left = np.bincount(groups.code, weights=~warmup, minlength=len(groups))
+    left = np.bincount(groups.code, weights=~stage_times.only_warmup[batches], minlength=len(groups))
     if left.all():
-        return []
-    nothing_left = batches[groups.first[left == 0]]
-    shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[stages.name[row]] for row in nothing_left))
+        return
+    shown = _shown(stages, batches[groups.first[left == 0]])
     theirs = batches[left[groups.code] == 0]
     count, loops = len(theirs), len(np.unique(stage_times.loop[theirs]))
-    return [
-        Finding(
-            "warmup-leaves-nothing",
-            Severity.WARNING if left.any() else Severity.ERROR,
-            f"-w {warmup_batches} excludes all {count} batches {shown} as warm-up: {warmup_batches} at the front and "
-            f"{warmup_batches} at the end of each loop, of which there are {loops}; their numbers without warm-up are "
-            "null.",
-            f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
-        )
-    ]
+    yield Finding(
+        "warmup-leaves-nothing",
+        Severity.WARNING if left.any() else Severity.ERROR,
+        f"-w {warmup_batches} excludes all {count} batches {shown} as warm-up: {warmup_batches} at the front and "
+        f"{warmup_batches} at the end of each loop, of which there are {loops}; their numbers without warm-up are "
+        "null.",
+        f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
+    )
 
 
 CONSEQUENCES = frozenset(
@@ -125,17 +123,6 @@ def rejected_findings(stages: StageTable, excluded: Bool, rejected: Bool | None)
             "Cool the GPU or lock lower clocks, and measure again." if not left else "",
         )
     ]
-
-
-def _barrier_wait(stages: StageTable, waited: Int64) -> Finding:
-    shown = ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[waited]))
-    return Finding(
-        "start-barrier-wait",
-        Severity.NOTE,
-        f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {shown}; they are excluded from"
-        " cpu_time there, while gpu_time, from the first GPU operation to the last, spans them.",
-        "--no-barrier starts the processes' measured batches as they come.",
-    )
 
 
 def barrier_wait_findings(stages: StageTable, stage_times: StageTimes) -> list[Finding]:

@@ -11,10 +11,10 @@ from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess
 from perfharness.analysis.metrics.clocks import Throttling
-from perfharness.analysis.metrics.findings import metric_findings
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import (
     RequestedClocks,
+    metric_findings,
     summarise_metrics,
     throttling_known,
     throttling_of,

@@ -19,9 +19,8 @@ from perfharness.analysis.metrics.clocks import (
     reasons_in,
 )
 from perfharness.analysis.metrics.figures import counter_total, held, weighted_quantile, window_figures
-from perfharness.analysis.metrics.findings import metric_findings
 from perfharness.analysis.metrics.memory import batch_peak, growth
-from perfharness.analysis.metrics.summary import RequestedClocks, summarise_metrics, throttling_of
+from perfharness.analysis.metrics.summary import RequestedClocks, metric_findings, summarise_metrics, throttling_of
 from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder

@@ -73,21 +73,15 @@ class Batches:
     @classmethod
     def of(cls, loops: list[BatchLoop]) -> Batches:
         """All loops of a process together."""
-        if not loops:
-            nothing = np.empty(0, dtype=np.int64)
-            none = np.empty(0, dtype=np.bool_)
-            return cls(nothing, nothing, np.empty(0), none, none)
-        start = np.concatenate([loop.start_ns for loop in loops])
+        names = ("start_ns", "end_ns", "items", "warmup", "only_warmup")
+        kinds = (np.int64, np.int64, np.float64, np.bool_, np.bool_)
+        start, end, items, excluded, warmup = (
+            np.concatenate([np.empty(0, dtype=kind), *(getattr(loop, name) for loop in loops)])
+            for name, kind in zip(names, kinds, strict=True)
+        )
         order = np.argsort(start, kind="stable")
         windows = [window for loop in loops if (window := loop_window(loop)) is not None]
-        return cls(
-            start[order],
-            np.concatenate([loop.end_ns for loop in loops])[order],
-            np.concatenate([loop.items for loop in loops])[order],
-            ~np.concatenate([loop.warmup for loop in loops])[order],
-            np.concatenate([loop.only_warmup for loop in loops])[order],
-            merged(windows),
-        )
+        return cls(start[order], end[order], items[order], ~excluded[order], warmup[order], merged(windows))
 
     @property
     def window(self) -> Window | None:
