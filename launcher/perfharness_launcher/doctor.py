@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from perfharness.errors import ClockError
 from perfharness.model.distribution import install_command
@@ -57,16 +56,6 @@ class Check:
     text: str
     hint: str = ""
     measures: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """As in `doctor --json`."""
-        return {
-            "topic": self.topic,
-            "health": self.health.value,
-            "text": self.text,
-            "hint": self.hint,
-            "measures": self.measures,
-        }
 
 
 def check_up(
@@ -189,21 +178,16 @@ def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Ch
     if not gpus.gpus or gpus.cuda_driver is None:
         return
     major = gpus.cuda_driver[0]
-    wanted = f"libcupti.so.{major}"
-    found = list(find_libraries(major))
-    if not found:
-        yield Check(
-            "cupti",
-            Health.WARNING,
-            f"no {wanted} (the driver runs CUDA {major}): the embedded tracer cannot record GPU work",
-            f'pip install "cupti-python~={major}.0"',
-        )
+    hint = f'pip install "cupti-python~={major}.0"'
+    found = next(iter(find_libraries(major)), None)
+    if found is None:
+        text = f"no libcupti.so.{major} (the driver runs CUDA {major}): the embedded tracer cannot record GPU work"
+        yield Check("cupti", Health.WARNING, text, hint)
         return
     try:
-        yield Check("cupti", Health.GOOD, f"{found[0]}, version {Cupti(found[0]).version}, matches the driver")
+        yield Check("cupti", Health.GOOD, f"{found}, version {Cupti(found).version}, matches the driver")
     except (OSError, CuptiError, AttributeError) as error:
-        hint = f'pip install "cupti-python~={major}.0"'
-        yield Check("cupti", Health.WARNING, f"{found[0]} cannot be used: {error}", hint)
+        yield Check("cupti", Health.WARNING, f"{found} cannot be used: {error}", hint)
 
 
 def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:

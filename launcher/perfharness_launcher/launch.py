@@ -28,8 +28,13 @@ from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_c
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.processes.outcome import annotation_findings, process_findings, process_record
-from perfharness_launcher.processes.spawn import ProcessSpec, planned_command
+from perfharness_launcher.processes.outcome import (
+    annotation_findings,
+    planned_record,
+    process_findings,
+    process_record,
+)
+from perfharness_launcher.processes.spawn import planned_command
 from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
 from perfharness_launcher.staging import Staging, staging, unfinished_runs
 
@@ -245,6 +250,8 @@ def make_manifest(
 ) -> RunManifest:
     """The manifest of a run; without records, as it begins: the ends of its processes are not known."""
     options = plan.options
+    run_dir = options.output_dir.absolute()
+    planned = (planned_record(spec, planned_command(spec, plan.nsys, run_dir)) for spec in plan.processes)
     return RunManifest(
         run_id=run_id,
         complete=records is not None,
@@ -255,19 +262,8 @@ def make_manifest(
         placement_reason=plan.placement_reason,
         tracer=plan.tracer,
         environment=plan.environment,
-        processes=[_planned_record(spec, plan) for spec in plan.processes] if records is None else list(records),
+        processes=list(planned if records is None else records),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
-    )
-
-
-def _planned_record(spec: ProcessSpec, plan: LaunchPlan) -> ProcessRecord:
-    return ProcessRecord(
-        index=spec.index,
-        gpu_index=spec.gpu_index,
-        gpu_uuid=spec.gpu.uuid if spec.gpu else None,
-        folder=spec.folder,
-        command=planned_command(spec, plan.nsys, plan.options.output_dir.absolute()),
-        ended="cut_off",
     )
 
 
@@ -297,16 +293,9 @@ def _full_disk(folder: Path) -> list[Finding]:
 
 
 def _leftovers(command_lines: Sequence[str]) -> list[Finding]:
-    if not command_lines:
-        return []
-    return [
-        Finding(
-            "leftover-processes",
-            Severity.WARNING,
-            f"{len(command_lines)} processes were still running at the end and were ended: {'; '.join(command_lines)}",
-            "a pipeline should wait for the processes that it starts",
-        )
-    ]
+    text = f"{len(command_lines)} processes were still running at the end and were ended: {'; '.join(command_lines)}"
+    hint = "a pipeline should wait for the processes that it starts"
+    return [Finding("leftover-processes", Severity.WARNING, text, hint)] if command_lines else []
 
 
 def _unfinished_findings(output_dir: Path, own: Path) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def doctor(
     checks = check_up(python, os.environ, nsys=nsys)
     can_measure = any(check.measures for check in checks)
     if as_json:
-        print(json.dumps({"can_measure": can_measure, "checks": [check.to_json() for check in checks]}, indent=2))
+        print(json.dumps({"can_measure": can_measure, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         print_checks(checks, Console())
     raise typer.Exit(EXIT_OK if can_measure else EXIT_CHECK_FAILED)

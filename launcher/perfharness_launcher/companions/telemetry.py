@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, TelemetryMeta
+from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.protocol import (
     SPOOL_NAME,
     Answer,
@@ -128,10 +128,7 @@ class TelemetryCompanion(Companion):
             done = _finish(self._options, findings)
         if done is None:
             return CompanionReport(findings)
-        return CompanionReport(
-            [*findings, *telemetry_findings(done, self._ready)],
-            manifest_record(done),
-        )
+        return CompanionReport([*findings, *telemetry_findings(done, self._ready)], manifest_record(done))
 
     def _wait_until_ready(self, context: CompanionContext) -> Ready:
         for answer in self._answers_within(self._ready_s + self._measure_idle_s):
@@ -228,35 +225,41 @@ def free_cpus(placements: Iterable[Placement]) -> list[int]:
     return sorted(os.sched_getaffinity(0) - set().union(*bound))
 
 
-def telemetry_findings(done: Done, ready: Ready | None) -> list[Finding]:
+def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
     """Findings about the sampling."""
-    findings = []
     if ready is not None and ready.nvml_problem is not None:
-        findings.append(
-            Finding(
-                "telemetry-without-gpu",
-                Severity.WARNING,
-                f"the sampler could not ask the GPUs anything: {ready.nvml_problem}",
-                "`perfharness doctor` lists what is missing",
-            )
+        yield Finding(
+            "telemetry-without-gpu",
+            Severity.WARNING,
+            f"the sampler could not ask the GPUs anything: {ready.nvml_problem}",
+            "`perfharness doctor` lists what is missing",
         )
-    findings += [
-        Finding("telemetry-source-failed", Severity.WARNING, f"telemetry: {failure.subject}: {failure.reason}")
-        for failure in done.meta.failures
-        if failure.metric == GIVEN_UP
+    for failure in done.meta.failures:
+        if failure.metric == GIVEN_UP:
+            message = f"telemetry: {failure.subject}: {failure.reason}"
+            yield Finding("telemetry-source-failed", Severity.WARNING, message)
+    if unread := "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in done.unread):
+        yield Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {unread}")
+    late = [
+        f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"
+        for record in done.meta.ticks
+        if record.late + record.missed > max(LATE_LEAST, LATE_SHARE * (record.ticks + record.missed))
     ]
-    findings += [*_unread_finding(done.unread), *_late_finding(done.meta)]
+    if late:
+        yield Finding(
+            "telemetry-late",
+            Severity.NOTE,
+            f"the sampler did not get to read in time ({'; '.join(late)}): the machine had no CPU left for it",
+            "leave a core free, or sample less often (--sample-interval-ms)",
+        )
     moved = done.meta.clock.moved_ns
     if abs(moved) > STEP_NS:
-        findings.append(
-            Finding(
-                "clock-stepped",
-                Severity.WARNING,
-                f"the machine's UTC was moved by {moved / 1e6:+.3f} ms during the run",
-                "times of the run are those of the clock before; run again once the clock is settled",
-            )
+        yield Finding(
+            "clock-stepped",
+            Severity.WARNING,
+            f"the machine's UTC was moved by {moved / 1e6:+.3f} ms during the run",
+            "times of the run are those of the clock before; run again once the clock is settled",
         )
-    return findings
 
 
 def manifest_record(done: Done) -> dict[str, Any]:
@@ -271,31 +274,6 @@ def manifest_record(done: Done) -> dict[str, Any]:
         "sampled": done.sampled,
         "sampler_cpu_s": None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9,
     }
-
-
-def _unread_finding(unread: list[FailureRecord]) -> list[Finding]:
-    if not unread:
-        return []
-    failures = "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in unread)
-    return [Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {failures}")]
-
-
-def _late_finding(meta: TelemetryMeta) -> list[Finding]:
-    late = [
-        f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"
-        for record in meta.ticks
-        if record.late + record.missed > max(LATE_LEAST, LATE_SHARE * (record.ticks + record.missed))
-    ]
-    if not late:
-        return []
-    return [
-        Finding(
-            "telemetry-late",
-            Severity.NOTE,
-            f"the sampler did not get to read in time ({'; '.join(late)}): the machine had no CPU left for it",
-            "leave a core free, or sample less often (--sample-interval-ms)",
-        )
-    ]
 
 
 def _finish(options: SamplerOptions, findings: list[Finding]) -> Done | None:

@@ -16,7 +16,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness_launcher.nsys.collect import Collected
 from perfharness_launcher.nsys.command_line import TRACER_LOG
-from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, cpu_list
+from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, ProcessSpec, cpu_list
 from perfharness_launcher.processes.supervise import Watched
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
@@ -28,26 +28,33 @@ TAIL_BYTES = 16_384
 
 def process_record(ending: Watched, collected: Collected, command: list[str]) -> ProcessRecord:
     """The record of one process."""
-    process = ending.process
-    report = process.status.ended or {}
+    status = ending.process.status
+    report = status.ended or {}
     number = report.get("signal")
+    known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
+    return planned_record(ending.process.spec, command).model_copy(
+        update={
+            **known,
+            "pid": status.pid,
+            "signal": signal_name(number) if number is not None else None,
+            "ended": _ended(ending),
+            "start_unix_ns": status.start_unix_ns,
+            "duration_s": report["duration_ns"] / 1e9 if report else None,
+            "trace": collected.trace,
+            "placement": _placement(ending),
+        }
+    )
+
+
+def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
+    """The record of a process whose end is not known."""
     return ProcessRecord(
-        index=process.spec.index,
-        gpu_index=process.spec.gpu_index,
-        gpu_uuid=process.spec.gpu.uuid if process.spec.gpu else None,
-        folder=process.spec.folder,
+        index=spec.index,
+        gpu_index=spec.gpu_index,
+        gpu_uuid=spec.gpu.uuid if spec.gpu else None,
+        folder=spec.folder,
         command=command,
-        pid=process.status.pid,
-        exit_code=report.get("exit_code"),
-        signal=signal_name(number) if number is not None else None,
-        ended=_ended(ending),
-        start_unix_ns=process.status.start_unix_ns,
-        duration_s=report["duration_ns"] / 1e9 if report else None,
-        trace=collected.trace,
-        user_s=report.get("user_s"),
-        system_s=report.get("system_s"),
-        max_rss_bytes=report.get("max_rss_bytes"),
-        placement=_placement(ending),
+        ended="cut_off",
     )
 
 
