@@ -62,10 +62,12 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
             UsageError(f"--trace-os: only nsys records the operating system's calls, not {decision.record.kind}")
         )
     gpus: tuple[GpuRecord, ...] = ()
+    of_process: list[GpuRecord | None] = []  # GPU by GPU
     placed = Placed((), "")
     try:
         gpus = _gpus(options, facts)
-        placed = _placed(options, facts, gpus)
+        of_process = [gpu for gpu in gpus or (None,) for _ in range(options.num_processes)]
+        placed = place(of_process, options.cpu_bind, facts.topology, facts.near_gpus)
     except UsageError as error:
         problems.append(error)
     if problems:
@@ -77,7 +79,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         tracer=decision.record,
         nsys=None if decision.nsys is None else NsysTracing(decision.nsys, cuda=bool(gpus), os_calls=options.trace_os),
         gpus=gpus,
-        processes=tuple(_processes(options, facts, gpus, decision.record.kind, placed.placements)),
+        processes=tuple(_processes(options, facts, decision.record.kind, of_process, placed.placements)),
         interpreter=facts.interpreter,
         environment=facts.environment,
         placement_reason=placed.reason,
@@ -189,45 +191,35 @@ def _gpu_findings(options: LaunchOptions, facts: MachineFacts) -> Iterator[Findi
         )
 
 
-def _placed(options: LaunchOptions, facts: MachineFacts, gpus: tuple[GpuRecord, ...]) -> Placed:
-    """In the order of `_processes`: GPU by GPU."""
-    devices: tuple[GpuRecord | None, ...] = gpus or (None,)
-    of_process = [gpu for gpu in devices for _ in range(options.num_processes)]
-    return place(of_process, options.cpu_bind, facts.topology, facts.near_gpus)
-
-
 def _processes(
     options: LaunchOptions,
     facts: MachineFacts,
-    gpus: tuple[GpuRecord, ...],
     tracer: str,
+    gpus: Sequence[GpuRecord | None],
     placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
-    devices: tuple[GpuRecord | None, ...] = gpus or (None,)
     on_gpu: Counter[int] = Counter()  # MIG instances of one GPU share its index
-    for gpu in devices:
+    for index, (gpu, placement) in enumerate(zip(gpus, placements, strict=True)):
         gpu_index = gpu.index if gpu else 0
-        for _ in range(options.num_processes):
-            index = on_gpu.total()
-            yield ProcessSpec(
-                index=index,
-                gpu_index=gpu_index,
-                gpu=gpu,
-                folder=f"proc_{on_gpu[gpu_index]}_gpu_{gpu_index}",
-                command=_command(options, facts, tracer),
-                environment={
-                    environment.PROCESS_INDEX: str(index),
-                    environment.NUM_PROCESSES: str(len(devices) * options.num_processes),
-                    environment.GPU_INDEX: str(gpu_index),
-                    environment.TRACER: tracer,
-                    environment.WARMUP_BATCHES: str(options.warmup_batches),
-                    environment.LOG_LEVEL: options.log_level,
-                    **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
-                    **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
-                },
-                placement=placements[index],
-            )
-            on_gpu[gpu_index] += 1
+        yield ProcessSpec(
+            index=index,
+            gpu_index=gpu_index,
+            gpu=gpu,
+            folder=f"proc_{on_gpu[gpu_index]}_gpu_{gpu_index}",
+            command=_command(options, facts, tracer),
+            environment={
+                environment.PROCESS_INDEX: str(index),
+                environment.NUM_PROCESSES: str(len(gpus)),
+                environment.GPU_INDEX: str(gpu_index),
+                environment.TRACER: tracer,
+                environment.WARMUP_BATCHES: str(options.warmup_batches),
+                environment.LOG_LEVEL: options.log_level,
+                **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
+                **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
+            },
+            placement=placement,
+        )
+        on_gpu[gpu_index] += 1
 
 
 def _command(options: LaunchOptions, facts: MachineFacts, tracer: str) -> tuple[str, ...]:
