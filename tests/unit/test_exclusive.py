@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from tests.integration.launches import environment, manifest, run_to_the_end
 
 COMPUTE, GRAPHICS, MPS = LISTS
-OURS, FOREIGN, GONE = 100, 200, 300
+OURS, FOREIGN, GONE, MPS_SERVER = 100, 200, 300, 400
 
 
 class Machine:
@@ -43,7 +44,7 @@ class Machine:
         self.put(MPS)
         self.belongs: dict[int, bool | None] = {OURS: True, FOREIGN: False, GONE: None}
         self.sees_all = True
-        self.names = {OURS: "python", FOREIGN: "train.py"}
+        self.names = {OURS: "python", FOREIGN: "train.py", MPS_SERVER: "nvidia-cuda-mps-server"}
 
     def put(self, function: str, *pids: int) -> None:
         users = [{"struct": {"pid": pid, "usedGpuMemory": 64 << 20}} for pid in pids]
@@ -78,26 +79,45 @@ def seen(machine: Machine, context: CompanionContext, *looks: Callable[[], None]
     return list(companion.stop().findings)
 
 
-def test_a_gpu_of_our_own(machine: Machine, context: CompanionContext) -> None:
-    assert seen(machine, context, lambda: machine.put(COMPUTE, OURS)) == []
+@pytest.mark.parametrize(
+    ("before", "looks", "options", "expected"),
+    [
+        ({}, [{COMPUTE: [OURS]}], {}, []),
+        *(
+            (
+                {function: [FOREIGN]},
+                [{COMPUTE: [OURS, FOREIGN]}],
+                {},
+                [("warning", "before the run: 200 (train.py, ")],
+            )
+            for function in LISTS
+        ),
+        ({}, [{COMPUTE: [OURS, FOREIGN]}, {COMPUTE: [OURS]}], {}, [("warning", "while the run lasted: 200")]),
+        ({}, [{COMPUTE: [OURS, FOREIGN]}], {"required": True}, [("error", "while the run lasted: 200")]),
+        ({COMPUTE: [MPS_SERVER]}, [], {}, []),  # it is nobody, and its clients are
+        ({COMPUTE: [MPS_SERVER], MPS: [FOREIGN]}, [], {}, [("warning", "before the run: 200")]),
+        ({}, [{COMPUTE: [GONE]}, {COMPUTE: []}], {}, []),  # it ended between two polls
+        ({}, [{COMPUTE: [GONE]}, {COMPUTE: [GONE]}], {}, [("warning", "while the run lasted: 300")]),  # not in /proc
+    ],
+)
+def test_who_else_was_there(
+    machine: Machine,
+    context: CompanionContext,
+    before: dict[str, list[int]],
+    looks: list[dict[str, list[int]]],
+    options: dict[str, Any],
+    expected: list[tuple[str, str]],
+) -> None:
+    def put(users: dict[str, list[int]]) -> None:
+        for function, pids in users.items():
+            machine.put(function, *pids)
 
-
-@pytest.mark.parametrize("function", LISTS)
-def test_somebody_was_there_before(machine: Machine, context: CompanionContext, function: str) -> None:
-    machine.put(function, FOREIGN)
-    (finding,) = seen(machine, context, lambda: machine.put(COMPUTE, OURS, FOREIGN))
-    assert (finding.code, finding.severity.value) == ("gpu-shared", "warning")
-    assert "before the run: 200 (train.py, 64 MiB)" in finding.message
-
-
-def test_somebody_comes_and_goes(machine: Machine, context: CompanionContext) -> None:
-    looks = (lambda: machine.put(COMPUTE, OURS, FOREIGN), lambda: machine.put(COMPUTE, OURS))
-    (finding,) = seen(machine, context, *looks)
-    assert finding.code == "gpu-shared"
-    assert "while the run lasted: 200" in finding.message
-    machine.put(COMPUTE)
-    (finding,) = seen(machine, context, *looks, required=True)
-    assert finding.severity.value == "error"
+    put(before)
+    found = seen(machine, context, *(partial(put, users) for users in looks), **options)
+    assert [(finding.code, finding.severity.value) for finding in found] == [
+        ("gpu-shared", severity) for severity, _ in expected
+    ]
+    assert all(words in finding.message for finding, (_, words) in zip(found, expected, strict=True))
 
 
 def test_required_a_used_gpu_ends_the_launch(machine: Machine, context: CompanionContext) -> None:
@@ -106,22 +126,6 @@ def test_required_a_used_gpu_ends_the_launch(machine: Machine, context: Companio
     assert companion.essential
     with pytest.raises(LaunchError, match=r"--require-exclusive: GPU 0 .* in use by others before the run: 200"):
         companion.start(context)
-
-
-def test_the_server_of_mps_is_nobody_and_its_clients_are(machine: Machine, context: CompanionContext) -> None:
-    machine.names[400] = "nvidia-cuda-mps-server"
-    machine.put(COMPUTE, 400)
-    assert seen(machine, context) == []
-    machine.put(MPS, FOREIGN)
-    assert [finding.code for finding in seen(machine, context)] == ["gpu-shared"]
-
-
-def test_one_that_ended_between_two_polls_and_one_that_is_hidden(machine: Machine, context: CompanionContext) -> None:
-    gone = lambda: machine.put(COMPUTE, GONE)  # noqa: E731
-    assert seen(machine, context, gone, lambda: machine.put(COMPUTE)) == []
-    assert [finding.code for finding in seen(machine, context, gone, gone)] == ["gpu-shared"], (
-        "on the GPU, and not in /proc"
-    )
 
 
 def test_pids_of_the_host_in_a_container(machine: Machine, context: CompanionContext) -> None:

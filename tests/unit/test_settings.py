@@ -57,24 +57,29 @@ def test_what_is_given_counts_before_the_file_and_that_before_the_default(folder
     assert (made.settings.file, made.settings.names) == ("project/perfharness.toml", ["warmup-batches", "gpus"])
 
 
-def test_without_a_file_nothing_is_noted(folder: Path) -> None:
-    assert options().settings is None
-    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert options().settings is None
+PROJECT = "[tool.perfharness.launch]\nbarrier = false\ntimeout = 30\n"
+OWN = "[launch]\ntimeout = 40.5\n"
 
 
-def test_the_project_s_file_is_read_where_there_is_no_other(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.perfharness.launch]\nbarrier = false\ntimeout = 30\n")
-    assert (options().barrier, options().timeout_s) == (False, 30.0)
-    (folder / "perfharness.toml").write_text("[launch]\ntimeout = 40.5\n")
-    assert (options().barrier, options().timeout_s) == (True, 40.5)
-
-
-def test_a_file_that_is_named_counts_instead(folder: Path, tmp_path: Path) -> None:
-    (folder / "perfharness.toml").write_text("[launch]\ntimeout = 40.5\n")
-    (tmp_path / "quick.toml").write_text("[launch]\nwarmup-batches = 0\n")
-    made = options(config=Path("quick.toml"))
-    assert (made.warmup_batches, made.timeout_s) == (0, None)
+@pytest.mark.parametrize(
+    ("files", "config", "expected"),
+    [
+        ({}, None, (True, None, 1)),
+        ({"pyproject.toml": "[project]\nname = 'x'\n"}, None, (True, None, 1)),
+        ({"pyproject.toml": PROJECT}, None, (False, 30.0, 1)),
+        ({"pyproject.toml": PROJECT, "perfharness.toml": OWN}, None, (True, 40.5, 1)),
+        ({"perfharness.toml": OWN, "quick.toml": "[launch]\nwarmup-batches = 0\n"}, "quick.toml", (True, None, 0)),
+    ],
+    ids=["none", "another tool's", "the project's", "the nearer one", "the one that is named"],
+)
+def test_which_file_counts(
+    folder: Path, files: dict[str, str], config: str | None, expected: tuple[bool, float | None, int]
+) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    made = options(config=None if config is None else folder / config)
+    assert (made.barrier, made.timeout_s, made.warmup_batches) == expected
+    assert (made.settings is None) is (expected == (True, None, 1))
 
 
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
@@ -144,6 +149,8 @@ def test_every_setting_is_an_option_and_at_most_15_are_shown(capsys: pytest.Capt
     flags = [flag for model in (LaunchOptions, TerminalOptions) for one in options_of(model).values()
              for flag in (*one.flags, one.negative) if flag]  # fmt: skip
     assert [flag for flag in flags if flag not in whole] == []
+    assert {"num-processes", "timeout", "barrier", "cool-down", "plots"} <= set(KEYS)
+    assert len(KEYS) == len(options_of(LaunchOptions)) + len(options_of(TerminalOptions))
     assert set(options_of(LaunchOptions)) == set(LaunchOptions.model_fields) - {
         "script",
         "script_arguments",
@@ -174,8 +181,3 @@ def test_the_command_of_a_launch_from_python_launches_the_same(monkeypatch: pyte
     assert run(command_of(asked)[1:]) == 2
     assert run(command_of(LaunchOptions(script="x.py"))[1:]) == 2
     assert made == [asked, LaunchOptions(script="x.py")]
-
-
-def test_names_in_a_file_are_those_of_the_options() -> None:
-    assert {"num-processes", "timeout", "barrier", "cool-down", "plots"} <= set(KEYS)
-    assert len(KEYS) == len(options_of(LaunchOptions)) + len(options_of(TerminalOptions))
