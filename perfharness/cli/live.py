@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -35,11 +35,8 @@ class LaunchView(Observer):
         show_output: mirror the processes' output, each line with its process in front.
     """
 
-    def __init__(
-        self, console: Console, *, show_output: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console, *, show_output: bool = False) -> None:
         self._console = console
-        self._clock = clock
         self._show_output = show_output
         self._processes: Sequence[RunningProcess] = ()
         self._mirrors: list[LogMirror] = []
@@ -47,7 +44,7 @@ class LaunchView(Observer):
         self._stage = ""
         self._lines: deque[str] = deque()
         self._usage: dict[int, psutil.Process] = {}
-        self._begin = clock()
+        self._begin = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._due = threading.Event()
         self._ending = False
@@ -105,7 +102,7 @@ class LaunchView(Observer):
                 self._add_line(f"{process.spec.folder}: {new.value}")
 
     def _add_line(self, text: str) -> None:
-        self._lines.append(f"[{self._clock() - self._begin:6.1f} s] {text}")
+        self._lines.append(f"[{time.monotonic() - self._begin:6.1f} s] {text}")
 
     def _draw_until_the_end(self) -> None:
         with self._live or contextlib.nullcontext():
@@ -123,7 +120,7 @@ class LaunchView(Observer):
         while self._lines:
             say(self._console, self._lines.popleft())
         if self._live is not None and self._processes and not ending:
-            self._live.update(self._table(self._clock()), refresh=True)
+            self._live.update(self._table(time.monotonic()), refresh=True)
 
     def _mirrored(self, ending: bool) -> Iterator[list[str]]:
         for mirror in self._mirrors:

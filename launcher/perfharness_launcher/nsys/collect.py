@@ -56,13 +56,11 @@ class Collected:
     findings: tuple[Finding, ...]
 
 
-def collect(
-    nsys: NsysInstall | None, folders: Sequence[Path], interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
-) -> list[Collected]:
+def collect(nsys: NsysInstall | None, folders: Sequence[Path], interrupts: Interrupts) -> list[Collected]:
     """Collect every folder, several concurrently. Without nsys the embedded tracer has written its file already."""
     workers = max(1, min(len(folders), len(os.sched_getaffinity(0))))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return list(pool.map(lambda folder: collect_one(nsys, folder, interrupts, patience_s), folders))
+        return list(pool.map(lambda folder: collect_one(nsys, folder, interrupts), folders))
 
 
 def collect_one(
@@ -201,11 +199,7 @@ class ToolStoppedError(LaunchError):
 
 
 def run_tool(
-    command: Sequence[str],
-    folder: Path,
-    interrupts: Interrupts,
-    patience_s: float,
-    clock: Callable[[], float] = time.monotonic,
+    command: Sequence[str], folder: Path, interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
 ) -> list[str]:
     """Run one of nsys's tools, its command and output at the end of the tracer's log; a second Ctrl-C ends it.
 
@@ -218,7 +212,7 @@ def run_tool(
         LaunchError: it failed.
     """
     name = Path(command[0]).name
-    deadline = clock() + patience_s
+    deadline = time.monotonic() + patience_s
     asked_before = max(interrupts.count, 1)
     stopped = ""
     with (folder / TRACER_LOG).open("ab") as log:
@@ -239,7 +233,7 @@ def run_tool(
                 except subprocess.TimeoutExpired:
                     if interrupts.count > asked_before:
                         stopped = "by an interrupt"
-                    elif clock() > deadline:
+                    elif time.monotonic() > deadline:
                         stopped = f"after {patience_s:.0f} s"
                     if stopped:
                         with contextlib.suppress(ProcessLookupError):

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 
@@ -104,40 +104,32 @@ class RunProcesses:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def end(
-        self,
-        *,
-        patience_s: float = 3.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> list[str]:
+    def end(self) -> list[str]:
         """Wait for what is left to end by itself, then end it; returns the command lines of what had to be ended."""
-        left = self._wait_for_end(patience_s, clock, sleep)
+        left = self._wait_for_end(3.0)
         ended = [_describe(process) for process in left]
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
         if left:
-            left = self._wait_for_end(2.0, clock, sleep)
+            left = self._wait_for_end(2.0)
         for _ in range(KILL_ROUNDS):  # whoever is killed may have started another one meanwhile
             if not left:
                 break
             for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            left = self._wait_for_end(1.0, clock, sleep)
+            left = self._wait_for_end(1.0)
         return ended
 
-    def _wait_for_end(
-        self, patience_s: float, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> list[psutil.Process]:
-        deadline = clock() + patience_s
+    def _wait_for_end(self, patience_s: float) -> list[psutil.Process]:
+        deadline = time.monotonic() + patience_s
         while True:
             self.reap()
             left = self.living()
-            if not left or clock() >= deadline:
+            if not left or time.monotonic() >= deadline:
                 return left
-            sleep(0.05)
+            time.sleep(0.05)
 
     def _adopted(self) -> list[psutil.Process]:
         if not self._adopts:

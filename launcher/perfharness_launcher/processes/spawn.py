@@ -132,8 +132,7 @@ class RunningProcess:
     """One measured process with its tracer, helper and logs.
 
     Args:
-        command: as a user would type it.
-        argv: as it was started.
+        argv: the tracer's command line, the helper's in it.
         starts: how often its tracer was started.
     """
 
@@ -142,7 +141,6 @@ class RunningProcess:
     control: int
     status_file: BinaryIO
     popen: subprocess.Popen[bytes]
-    command: list[str]
     argv: list[str]
     environment: dict[str, str]
     tmp_dir: Path | None = None
@@ -150,15 +148,14 @@ class RunningProcess:
     status: ChildStatus = field(default_factory=ChildStatus)
     _unread: bytes = b""
 
-    def refresh(self) -> ChildStatus:
+    def refresh(self) -> None:
         """Read what `child.py` has written since the last time, and check whether it is still alive."""
         if self.is_over:
-            return self.status
+            return
         gone = self._is_gone()
         self._read()
         if gone and not self.is_over:
             self.give_up(self._why_gone())
-        return self.status
 
     def leftovers(self) -> list[str]:
         """Command lines of what the measured process left running and its helper had to end."""
@@ -274,7 +271,7 @@ def start(
     os.mkfifo(control_path)
     status_path.touch()
     control = os.open(control_path, os.O_RDWR)  # open for reading too, so that writing never fails
-    watched = _watched(spec, folder, control_path, status_path)
+    command = _watched(spec, folder, control_path, status_path)
     environment = {
         **os.environ,
         **spec.environment_in(run_dir),
@@ -284,11 +281,9 @@ def start(
     }
     tmp_dir = None
     if group.nsys is not None:
-        command = profile_command(group.nsys, folder, watched)
+        command = profile_command(group.nsys, folder, command)
         tmp_dir = _tmp_dir(folder)
         environment |= {"TMPDIR": str(tmp_dir), child.TMPDIR_BEFORE: os.environ.get("TMPDIR", "")}
-    else:
-        command = watched
     try:
         popen = _popen(command, environment, folder / TRACER_LOG)
     except OSError as error:
@@ -296,17 +291,7 @@ def start(
         if tmp_dir is not None:
             shutil.rmtree(tmp_dir, ignore_errors=True)
         raise LaunchError(f"{spec.folder} cannot be started ({command[0]}): {error.strerror}") from error
-    return RunningProcess(
-        spec,
-        folder,
-        control,
-        status_path.open("rb"),
-        popen,
-        planned_command(spec, group.nsys, run_dir),
-        command,
-        environment,
-        tmp_dir,
-    )
+    return RunningProcess(spec, folder, control, status_path.open("rb"), popen, command, environment, tmp_dir)
 
 
 def _popen(command: list[str], environment: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:

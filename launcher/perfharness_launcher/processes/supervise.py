@@ -143,8 +143,6 @@ class Supervisor:
     observer: Observer = field(default_factory=Observer)
     patience: Patience = field(default_factory=Patience)
     companions: Companions = field(default_factory=lambda: Companions(()))
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
     _interrupts_reported: int = field(default=0, init=False)
     _processes: RunProcesses = field(init=False)
     leftovers: list[str] = field(default_factory=list)
@@ -217,7 +215,7 @@ class Supervisor:
         processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
         if timeout_s is None or len(processes) < 2:
             return contextlib.nullcontext()
-        return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s, self.clock)
+        return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s)
 
     def _poll(self, watches: list[Watched]) -> Iterator[None]:
         """One poll a turn: read the states, notify the observer, rest a little."""
@@ -230,7 +228,7 @@ class Supervisor:
                 self.observer.interrupted(self._interrupts_reported)
             self.observer.poll([watch.phase(self.barrier) for watch in watches])
             yield
-            self.sleep(POLL_S)
+            time.sleep(POLL_S)
 
     def _notify_companions(self, watch: Watched) -> None:
         process = watch.process
@@ -243,7 +241,7 @@ class Supervisor:
             )
 
     def _wait_until_ready(self, watches: list[Watched]) -> None:
-        deadline = self.clock() + self.patience.start
+        deadline = time.monotonic() + self.patience.start
         for _ in self._poll(watches):
             if self.interrupts:
                 return
@@ -252,7 +250,7 @@ class Supervisor:
             waiting = [watch for watch in watches if not watch.process.status.ready and not watch.process.is_over]
             if not waiting:
                 return
-            if self.clock() > deadline:
+            if time.monotonic() > deadline:
                 for watch in waiting:
                     watch.process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
                     watch.process.kill_tracer()
@@ -273,7 +271,7 @@ class Supervisor:
                 continue
             if watch.process.status.ready:
                 watch.process.send(order)
-                watch.started_at = self.clock()
+                watch.started_at = time.monotonic()
             else:
                 watch.stopped = "interrupted"
                 watch.process.give_up("the launch was called off before the process started")
@@ -296,7 +294,7 @@ class Supervisor:
         self.barrier.poll([watch.process.spec.index for watch in watches if watch.process.is_over])
 
     def _stop_if_due(self, watch: Watched) -> None:
-        now = self.clock()
+        now = time.monotonic()
         limit = self.group.timeout_s
         if watch.stopped is None:
             if self.interrupts:
@@ -325,16 +323,16 @@ class Supervisor:
         for watch in watches:
             watch.process.send(child.RELEASE)
             watch.released = True
-        deadline = self.clock() + self.patience.tracer
+        deadline = time.monotonic() + self.patience.tracer
         killed_at: float | None = None
-        activity = _Activity(self._processes, self.patience.idle_tracer, self.clock)
+        activity = _Activity(self._processes, self.patience.idle_tracer)
         for _ in self._poll(watches):
             working = [watch for watch in watches if watch.process.popen.poll() is None]
-            if not working or (killed_at is not None and self.clock() > killed_at + self.patience.signal):
+            if not working or (killed_at is not None and time.monotonic() > killed_at + self.patience.signal):
                 return
-            given_up = self.clock() > deadline or self.interrupts.count > 1
+            given_up = time.monotonic() > deadline or self.interrupts.count > 1
             if killed_at is None and (given_up or activity.is_idle()):
-                killed_at = self.clock()
+                killed_at = time.monotonic()
                 for watch in working:
                     watch.tracer_killed = self.group.nsys is not None
                     watch.process.kill_tracer()
@@ -348,7 +346,7 @@ class Supervisor:
         for watch in watches:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 watch.process.popen.wait(self.patience.signal)
-        self.leftovers = self._processes.end(clock=self.clock, sleep=self.sleep)
+        self.leftovers = self._processes.end()
         for watch in watches:
             self.leftovers += watch.process.leftovers()
             watch.process.close()
@@ -357,16 +355,15 @@ class Supervisor:
 class _Activity:
     """Whether the processes of a run have done next to nothing for some time."""
 
-    def __init__(self, processes: RunProcesses, limit_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, processes: RunProcesses, limit_s: float) -> None:
         self._processes = processes
         self._limit_s = limit_s
-        self._clock = clock
-        self._since = self._asked = clock()
+        self._since = self._asked = time.monotonic()
         self._cpu_s = 0.0
 
     def is_idle(self) -> bool:
         """Called at every poll; updated once a second, for it takes a while."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._asked + 1:
             return False
         self._asked = now
