@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +37,8 @@ from perfharness.runs.journals import journals_of
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.columns import constant, unix_times
-from perfharness.runs.tables.operations import copy_rows, graph_rows, kernel_rows, memset_rows
+from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES
+from perfharness.runs.tables.operations import operation_rows
 from perfharness.runs.tables.ranges import range_rows
 from perfharness.telemetry.store import read_sample_log
 from perfharness.trace import open_trace
@@ -60,10 +61,7 @@ TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
     "ranges": _range_rows,
     "batches": batch_rows,
     "stages": stage_rows,
-    "kernels": kernel_rows,
-    "copies": copy_rows,
-    "memsets": memset_rows,
-    "graphs": graph_rows,
+    **{name: partial(operation_rows, name) for name in OPERATION_TABLES},
 }
 """All tables, by name."""
 

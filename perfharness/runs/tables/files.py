@@ -15,14 +15,6 @@ from perfharness.model.findings import Finding
 from perfharness.runs.run import Run, join
 
 
-def _write_csv(table: pa.Table, path: Path) -> None:
-    pa.csv.write_csv(table, path)
-
-
-def _write_parquet(table: pa.Table, path: Path) -> None:
-    pa.parquet.write_table(table, path)
-
-
 def _write_arrow(table: pa.Table, path: Path) -> None:
     """The IPC file format, not compressed, so that it can be mapped into memory."""
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -30,8 +22,8 @@ def _write_arrow(table: pa.Table, path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
-    "csv": _write_csv,
-    "parquet": _write_parquet,
+    "csv": pa.csv.write_csv,
+    "parquet": pa.parquet.write_table,
     "arrow": _write_arrow,
 }
 """By format, which is the ending of the file's name too."""

@@ -26,32 +26,9 @@ from perfharness.runs.tables.columns import constant, names_of, nullable, unix_t
 Columns = dict[str, pa.Array]
 
 
-def kernel_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row a kernel, in order of start."""
-    return _operation_rows(analysis, process, GpuOperationKind.KERNEL, _kernel_columns)
-
-
-def copy_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row a copy, in order of start."""
-    return _operation_rows(analysis, process, GpuOperationKind.MEMCPY, _copy_columns)
-
-
-def memset_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row a memset, in order of start."""
-    return _operation_rows(analysis, process, GpuOperationKind.MEMSET, _memset_columns)
-
-
-def graph_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row a replay of a CUDA graph that was traced as a whole, in order of start."""
-    return _operation_rows(analysis, process, GpuOperationKind.GRAPH, _graph_columns)
-
-
-def _operation_rows(
-    analysis: Analysis,
-    process: str,
-    kind: GpuOperationKind,
-    own_columns: Callable[[Trace, OperationDetails, Int64], Columns],
-) -> pa.Table:
+def operation_rows(name: str, analysis: Analysis, process: str) -> pa.Table:
+    """One of `TABLES`, in order of start."""
+    kind, own_columns = TABLES[name]
     trace, operations = analysis.trace, analysis.trace.operations
     at = np.flatnonzero(operations.kind == kind)
     at = at[np.lexsort((operations.stream[at], operations.start_ns[at]))]
@@ -97,8 +74,7 @@ def _copy_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns
     }
 
 
-def _memset_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
-    del trace
+def _memset_columns(_trace: Trace, details: OperationDetails, at: Int64) -> Columns:
     return {
         "target": enum_column(details.target[at], MemoryKind),
         "bytes": unknown_is_null(details.bytes[at]),
@@ -106,9 +82,17 @@ def _memset_columns(trace: Trace, details: OperationDetails, at: Int64) -> Colum
     }
 
 
-def _graph_columns(trace: Trace, details: OperationDetails, at: Int64) -> Columns:
-    del trace
+def _graph_columns(_trace: Trace, details: OperationDetails, at: Int64) -> Columns:
     return {"graph_exec": unknown_is_null(details.graph_exec[at])}
+
+
+TABLES: dict[str, tuple[GpuOperationKind, Callable[[Trace, OperationDetails, Int64], Columns]]] = {
+    "kernels": (GpuOperationKind.KERNEL, _kernel_columns),
+    "copies": (GpuOperationKind.MEMCPY, _copy_columns),
+    "memsets": (GpuOperationKind.MEMSET, _memset_columns),
+    "graphs": (GpuOperationKind.GRAPH, _graph_columns),
+}
+"""Each kind of GPU operation, a row an operation; a graph is a replay that was traced as a whole."""
 
 
 def enum_column(codes: Int64, kind: type[CopyKind] | type[MemoryKind]) -> pa.DictionaryArray:
