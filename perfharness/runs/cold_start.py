@@ -19,9 +19,9 @@ from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, Col
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import BENCHMARK_NAME
-from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
-from perfharness.runs.series import read_series, write_series
+from perfharness.runs.series import SeriesLaunch, read_series, write_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
@@ -35,20 +35,6 @@ FIGURES = (
     "other_ms",
     "first_batch_ms",
 )
-
-
-@dataclass(frozen=True)
-class FreshProcess:
-    """One process of a cold-start measurement.
-
-    Attributes:
-        result: None: it was not run, or its launch failed as a whole.
-        interrupted: whether the user ended it, and with it the measurement.
-    """
-
-    row: ColdStartRow
-    result: LaunchResult | None = None
-    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +101,7 @@ def cold_start(
 
 def run_cold_start(
     plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
-) -> Iterator[FreshProcess]:
+) -> Iterator[SeriesLaunch[ColdStartRow]]:
     """Run the plans of `cold_start_options`, each when it is requested; an interrupt ends it.
 
     The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
@@ -125,7 +111,7 @@ def run_cold_start(
     for plan in plans:
         row = prepare_cache(plan.options.output_dir.name, partial(drop_page_cache, files))
         if row.status == "not_run":
-            yield FreshProcess(row)
+            yield SeriesLaunch(row)
             continue
         watcher = FilesInUse()
         process = _run_one(plan, row, command, observe, [watcher] if row.cache == "unknown" else [])
@@ -141,19 +127,20 @@ def _run_one(
     command: Sequence[str],
     observe: Observe,
     companions: Sequence[FilesInUse],
-) -> FreshProcess:
+) -> SeriesLaunch[ColdStartRow]:
     try:
         with observe(plan) as observer:
             result = run_plan(plan, command, observer, companions)
     except PerfHarnessError as error:
-        return FreshProcess(row.model_copy(update={"status": "failed", "reason": str(error).splitlines()[0]}))
+        row = row.model_copy(update={"status": "failed", "reason": str(error).splitlines()[0]})
+        return SeriesLaunch(row, error=error)
     process = result.manifest.processes[0]
     if process.ended == "ok":
         row = row.model_copy(update={"startup": startup_of(result.folder, process)})
     else:
         reason = f"the process ended with {process.signal or process.exit_code} ({process.ended})"
         row = row.model_copy(update={"status": "failed", "reason": reason})
-    return FreshProcess(row, result, interrupted=process.ended == "interrupted")
+    return SeriesLaunch(row, result)
 
 
 def summarize_cold_start(

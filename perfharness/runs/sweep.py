@@ -14,10 +14,10 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
-from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow, find_knee, scaling_points
-from perfharness.runs.series import read_series, write_series
+from perfharness.runs.series import SeriesLaunch, read_series, write_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 
@@ -26,22 +26,6 @@ POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
 
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|MemoryError|bad_alloc", re.IGNORECASE)
 NO_METRICS = "the GPUs were not sampled in this run"
-
-
-@dataclass(frozen=True)
-class SweepLaunch:
-    """One launch of a sweep.
-
-    Attributes:
-        result: None: it was not run, or failed as a whole.
-        error: why it failed as a whole.
-        interrupted: whether the user ended it, and with it the sweep.
-    """
-
-    row: ScalingRow
-    result: LaunchResult | None = None
-    error: PerfHarnessError | None = None
-    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,7 @@ class ProcessSweep:
     """
 
     scaling: Scaling
-    launches: Sequence[SweepLaunch]
+    launches: Sequence[SeriesLaunch[ScalingRow]]
     folder: Path
     is_kept: bool
 
@@ -98,7 +82,7 @@ def sweep_processes(
 
 def run_sweep(
     plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
-) -> Iterator[SweepLaunch]:
+) -> Iterator[SeriesLaunch[ScalingRow]]:
     """Run all plans, one after the other, each when it is requested.
 
     A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
@@ -108,7 +92,7 @@ def run_sweep(
         number, folder = plan.options.num_processes, plan.options.output_dir.name
         if interrupted:
             reason = "the sweep was interrupted"
-            yield SweepLaunch(ScalingRow(num_processes=number, folder=folder, status="not_run", reason=reason))
+            yield SeriesLaunch(ScalingRow(num_processes=number, folder=folder, status="not_run", reason=reason))
             continue
         try:
             with observe(plan) as observer:
@@ -116,15 +100,18 @@ def run_sweep(
         except PerfHarnessError as error:
             reason = str(error).splitlines()[0]
             row = ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason)
-            yield SweepLaunch(row, error=error)
+            yield SeriesLaunch(row, error=error)
             continue
-        interrupted = any(process.ended == "interrupted" for process in result.manifest.processes)
-        row = scaling_row(number, folder, result.manifest, result.summary)
-        yield SweepLaunch(row, result, interrupted=interrupted)
+        launched = SeriesLaunch(scaling_row(number, folder, result.manifest, result.summary), result)
+        interrupted = launched.interrupted
+        yield launched
 
 
 def summarize_sweep(
-    options: LaunchOptions, plans: Sequence[LaunchPlan], launches: Sequence[SweepLaunch], command: Sequence[str]
+    options: LaunchOptions,
+    plans: Sequence[LaunchPlan],
+    launches: Sequence[SeriesLaunch[ScalingRow]],
+    command: Sequence[str],
 ) -> ProcessSweep:
     """The scaling curve, written to `scaling.json`. Raises `ResultError`."""
     loops = [loop_path(one.result.summary.results) for one in launches if one.result is not None]
