@@ -44,19 +44,15 @@ class Staging:
         Raises:
             LaunchError: it could not be moved; it stays where it was written, and the old one is unchanged.
         """
-        aside = holds_numbers(self.output_dir) and not (whole and holds_numbers(self.path))
         try:
-            return self.put_aside() if aside else self._put_in_place()
+            if holds_numbers(self.output_dir) and not (whole and holds_numbers(self.path)):
+                return self.path.rename(self._aside)
+            return self._put_in_place()
         except OSError as error:
             raise LaunchError(
                 f"the run could not be put in place ({reason_of(error)}); it lies in {self.path}, and what was in "
                 f"{self.output_dir} is as it was"
             ) from error
-
-    def put_aside(self) -> Path:
-        """Keep it under a name of its own, next to the existing run. Raises `OSError`."""
-        self.path.rename(self._aside)
-        return self._aside
 
     def _put_in_place(self) -> Path:
         old = {path.name for path in self.output_dir.iterdir()}

@@ -52,15 +52,12 @@ class ResultFiles:
         else:
             self._written += [str(path.relative_to(self._new)) for path in written]
 
-    def losses(self, trace_bytes: Mapping[str, int]) -> list[str]:
-        """Sources of the existing results that the new ones lack, as text; empty: the new ones may replace them.
+    def losses(self, trace_bytes: Mapping[str, int]) -> Iterator[str]:
+        """Sources of the existing results that the new ones lack, as text; none: the new ones may replace them.
 
         Args:
             trace_bytes: sizes of the traces that were read, by folder.
         """
-        return list(self._losses(trace_bytes))
-
-    def _losses(self, trace_bytes: Mapping[str, int]) -> Iterator[str]:
         for folder in self._folders:
             old = self._run_dir / folder / BENCHMARK_NAME
             if not has_numbers(old):

@@ -225,7 +225,7 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
     files.write(BENCHMARK_MEAN_NAME, mean)
-    losses = files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()})
+    losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
     if losses:
         files.discard()
         findings.append(
