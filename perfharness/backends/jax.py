@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -17,6 +17,7 @@ import numpy as np
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import (
     HALF_DTYPES,
+    FactoryModel,
     ModelSource,
     check_own_precision,
     described_model,
@@ -35,8 +36,6 @@ MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloa
 
 THREADS_VARIABLE = "NPROC"
 """From it XLA's client for the CPU takes the size of its thread pools when it starts (xla/pjrt/utils.cc)."""
-
-Function = Callable[..., Any]
 
 CACHE_HIT, CACHE_MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 _cache_events: Counter[str] = Counter()
@@ -66,47 +65,41 @@ class JaxBackend(Backend):
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Check the function; it is compiled in `allocate`."""
         made = described_model(model, self.name, options.precision, "a function, or (function, parameters)")
-        function, parameters = _parts(made.model, model)
-        jax = imported("jax", self.install)
-        return JaxSession(jax, model.name, function, parameters, made.inputs, made.outputs, options)
+        if not callable(made.model) and not _has_parameters(made.model):
+            raise BackendError(
+                f"the model of {model.factory} is a {type(made.model).__name__}; for jax it must be a function, or "
+                "(function, parameters)"
+            )
+        return JaxSession(model.name, made, options)
 
 
 class JaxSession(FunctionSession):
     """A function compiled by `jax.jit(...).lower(...).compile()`; its parameters lie on the device.
 
     Args:
-        function: of `(parameters, *inputs)`; `parameters` may be an empty tuple.
-        inputs: as on the host.
-        names: of the outputs, or empty.
+        made: a function of `inputs`, or (function, parameters), the function of `(parameters, *inputs)`.
     """
 
-    def __init__(
-        self,
-        jax: Any,
-        name: str,
-        function: Function,
-        parameters: Any,
-        inputs: Sequence[TensorSpec],
-        names: Sequence[str],
-        options: BackendOptions,
-    ) -> None:
-        self._jax, self._options, self._names = jax, options, tuple(names)
+    no_layer_times = "XLA fuses a model's layers into kernels of its own, and JAX does not report their times"
+
+    def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:
+        self._jax = jax = imported("jax", JaxBackend.install)
+        self._options, self._names = options, made.outputs
+        plain: tuple[Any, Any] = (lambda _, *inputs: made.model(*inputs)), ()
+        self._model, parameters = made.model if _has_parameters(made.model) else plain
         self._device = jax.devices(options.device)[0]
         self._half = HALF_DTYPES.get(options.precision)
         self._flags = _flags(options)
-        self._model = function
         self._compiled: Any = None
         self._memory_before = 0
         with translated("the parameters could not be copied to the device"):
             self._parameters = jax.block_until_ready(jax.tree_util.tree_map(self._placed, parameters))
         with translated(f"{name} could not be traced"):
             few, more = (
-                jax.eval_shape(self._traced, self._parameters, *self._abstract(inputs, size)) for size in (2, 3)
+                jax.eval_shape(self._traced, self._parameters, *self._abstract(made.inputs, size)) for size in (2, 3)
             )
-        super().__init__(inputs, specs_of(self._names, few, more))
+        super().__init__(made.inputs, specs_of(self._names, few, more))
         check_own_precision(name, "JAX", precision_of_most(self._weights()), options.precision)
-
-    no_layer_times = "XLA fuses a model's layers into kernels of its own, and JAX does not report their times"
 
     def compiled_programs(self) -> tuple[int, int]:
         """Of JAX's compilation cache, where there is one."""
@@ -250,16 +243,8 @@ def _peak_bytes(device: Any) -> int | None:
     return int(stats["peak_bytes_in_use"]) if stats and "peak_bytes_in_use" in stats else None
 
 
-def _parts(made: Any, model: ModelSource) -> tuple[Function, Any]:
-    """Function of `(parameters, *inputs)`, and the parameters."""
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
-        return made
-    if not callable(made):
-        raise BackendError(
-            f"the model of {model.factory} is a {type(made).__name__}; for jax it must be a function, or (function, "
-            "parameters)"
-        )
-    return lambda _, *inputs: made(*inputs), ()
+def _has_parameters(made: Any) -> bool:
+    return isinstance(made, tuple) and len(made) == 2 and callable(made[0])
 
 
 def _is_float(value: Any) -> bool:

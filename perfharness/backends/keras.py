@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -94,16 +95,18 @@ class KerasBackend(Backend):
             raise BackendUnavailableError(f"{self.name}: {problem}")
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
-                made = keras.saving.load_model(str(model.path), compile=False)
+                returned = keras.saving.load_model(str(model.path), compile=False)
         else:
-            made = call_factory(model, self.name, options.precision)
-        given = made if isinstance(made, FactoryModel) else FactoryModel(made, ())
+            returned = call_factory(model, self.name, options.precision)
+        given = returned if isinstance(returned, FactoryModel) else FactoryModel(returned, ())
         if not isinstance(given.model, keras.Model):
             raise BackendError(f"{model.name} is a {type(given.model).__name__}; for keras it must be a keras.Model")
         with translated(f"{model.name}'s layers cannot be made anew in {options.precision}"):
             network = in_precision(keras, given.model, options)
-        inputs = given.inputs or _inputs(network, model.name)
-        return _session(keras, mode, model.name, network, inputs, given.outputs or _output_names(network), options)
+        made = FactoryModel(
+            network, given.inputs or _inputs(network, model.name), given.outputs or _output_names(network)
+        )
+        return _session(keras, mode, model.name, made, options)
 
 
 def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
@@ -121,33 +124,24 @@ def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
     return copy
 
 
-def _session(
-    keras: Any,
-    mode: Mode,
-    name: str,
-    network: Any,
-    inputs: Sequence[TensorSpec],
-    names: Sequence[str],
-    options: BackendOptions,
-) -> Session:
+def _session(keras: Any, mode: Mode, name: str, made: FactoryModel, options: BackendOptions) -> Session:
     """A session of the framework below, with the model as its function."""
+    network = made.model
 
     def called(*values: Any) -> Any:
         return network(_packed(keras, network, values), training=False)
-
-    if mode.framework == "tensorflow":
-        return _KerasTensorFlowSession(name, called, inputs, names, options, mode.xla)
-    library = imported(mode.framework, KerasBackend.install)
-    if mode.framework == "torch":
-        return KerasTorchSession(library, name, called, inputs, names, options)
-    groups = (network.trainable_variables, network.non_trainable_variables)
-    parameters = tuple([each.value for each in group] for group in groups)
 
     def stateless(variables: Any, *values: Any) -> Any:
         outputs, _ = network.stateless_call(*variables, _packed(keras, network, values), training=False)
         return outputs
 
-    return _KerasJaxSession(library, name, stateless, parameters, inputs, names, options)
+    if mode.framework == "tensorflow":
+        return _KerasTensorFlowSession(name, replace(made, model=called), options, mode.xla)
+    if mode.framework == "torch":
+        return KerasTorchSession(name, replace(made, model=called), options)
+    groups = (network.trainable_variables, network.non_trainable_variables)
+    parameters = tuple([each.value for each in group] for group in groups)
+    return _KerasJaxSession(name, replace(made, model=(stateless, parameters)), options)
 
 
 class _KerasTensorFlowSession(tensorflow_backend.TensorFlowSession):
@@ -168,22 +162,14 @@ class KerasTorchSession(FunctionSession):
         "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
     )
 
-    def __init__(
-        self,
-        torch: Any,
-        name: str,
-        function: Any,
-        inputs: Sequence[TensorSpec],
-        names: Sequence[str],
-        options: BackendOptions,
-    ) -> None:
-        self._torch, self._names = torch, tuple(names)
-        self._model: Any = function
+    def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:
+        self._torch = torch = imported("torch", KerasBackend.install)
+        self._names, self._model = made.outputs, made.model
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         with translated(f"{name} could not be called"):
-            few, more = (self._call(self._zeros(inputs, size)) for size in (1, 2))
-        super().__init__(inputs, specs_of(self._names, few, more))
+            few, more = (self._call(self._zeros(made.inputs, size)) for size in (1, 2))
+        super().__init__(made.inputs, specs_of(self._names, few, more))
 
     def settings(self) -> dict[str, str]:
         """Settings of PyTorch."""

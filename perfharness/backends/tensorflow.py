@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import (
     HALF_DTYPES,
     SAVED_MODEL,
+    FactoryModel,
     ModelSource,
     check_own_precision,
     described_model,
@@ -29,8 +30,6 @@ SIGNATURE = "serving_default"
 
 LAYERS_OF_XLA = "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
 LAYERS_OF_GRAPH = "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
-
-Function = Callable[..., Any]
 
 
 class TensorFlowBackend(Backend):
@@ -59,43 +58,35 @@ class TensorFlowBackend(Backend):
         xla = MODES[options.mode or self.modes[0]]
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
-                function, inputs, names = _signature(str(model.path), options.extra.get("signature", SIGNATURE))
+                made = _signature(str(model.path), options.extra.get("signature", SIGNATURE))
         else:
             made = described_model(model, self.name, options.precision, "a function or a tf.Module")
-            function, inputs, names = made.model, made.inputs, made.outputs
-            if not callable(function):
-                raise BackendError(f"the model of {model.factory} is a {type(function).__name__}, and cannot be called")
-        return TensorFlowSession(model.name, function, inputs, names, options, xla)
+            if not callable(made.model):
+                raise BackendError(
+                    f"the model of {model.factory} is a {type(made.model).__name__}, and cannot be called"
+                )
+        return TensorFlowSession(model.name, made, options, xla)
 
 
 class TensorFlowSession(FunctionSession):
     """A concrete function for the shapes that were allocated.
 
     Args:
-        function: of tensors, in the order of `inputs`.
-        names: of the outputs, or empty.
+        made: a function of tensors.
         xla: whether XLA compiles it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        function: Function,
-        inputs: Sequence[TensorSpec],
-        names: Sequence[str],
-        options: BackendOptions,
-        xla: bool,
-    ) -> None:
-        self._tf, self._options, self._names, self._xla = library(), options, tuple(names), xla
+    def __init__(self, name: str, made: FactoryModel, options: BackendOptions, xla: bool) -> None:
+        self._tf, self._options, self._names, self._xla = library(), options, made.outputs, xla
         self.no_layer_times = LAYERS_OF_XLA if xla else LAYERS_OF_GRAPH
-        self._model: Function | None = function
+        self._model: Any = made.model
         self._concrete: Any = None
         self._device = "/GPU:0" if options.device == "cuda" else "/CPU:0"
         self._tf.config.experimental.enable_tensor_float_32_execution(options.precision == "tf32")
         with translated(f"{name} could not be traced"):
-            graph = self._made([spec.shape for spec in inputs], inputs)
+            graph = self._made([spec.shape for spec in made.inputs], made.inputs)
         check_own_precision(name, "TensorFlow", precision_of_most(_weights(graph)), options.precision)
-        super().__init__(inputs, [_spec(each, tensor) for each, tensor in zip(self._names, graph.outputs, strict=True)])
+        super().__init__(made.inputs, map(_spec, self._names, graph.outputs))
 
     def device_memory_bytes(self) -> int | None:
         """Peak of TensorFlow's allocator since `allocate`."""
@@ -118,7 +109,6 @@ class TensorFlowSession(FunctionSession):
         tf = self._tf
 
         def traced(*values: Any) -> list[Any]:
-            assert self._model is not None
             self._names, outputs = named_outputs(self._model(*values), self._names)
             return [self._whole(value) for value in outputs]
 
@@ -192,8 +182,8 @@ def configured(options: BackendOptions) -> str | None:
     return None
 
 
-def _signature(path: str, name: str) -> tuple[Function, tuple[TensorSpec, ...], tuple[str, ...]]:
-    """A SavedModel's signature as a function in the order of its inputs' names, its inputs, its outputs' names."""
+def _signature(path: str, name: str) -> FactoryModel:
+    """A SavedModel's signature as a function in the order of its inputs' names."""
     loaded = library().saved_model.load(path)
     if name not in loaded.signatures:
         found = ", ".join(loaded.signatures) or "none"
@@ -204,7 +194,8 @@ def _signature(path: str, name: str) -> tuple[Function, tuple[TensorSpec, ...], 
     def function(*values: Any, _keep: Any = loaded) -> Any:  # the signature alone does not keep the variables
         return signature(**dict(zip(specs, values, strict=True)))
 
-    return function, tuple(_spec(each, specs[each]) for each in specs), tuple(signature.structured_outputs)
+    inputs = tuple(_spec(each, tensor) for each, tensor in specs.items())
+    return FactoryModel(function, inputs, tuple(signature.structured_outputs))
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:

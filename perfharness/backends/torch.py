@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import ModelSource, Shape
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translated, translation, variable
-from perfharness.backends.torch_layers import layer_times
+from perfharness.backends.torch_layers import EventTimer, layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError
 from perfharness.model.distribution import install_command
@@ -191,7 +191,7 @@ class TorchSession(Session):
 
     def device_timer(self) -> DeviceTimer | None:
         """From CUDA events on the session's stream."""
-        return None if self._stream is None else _EventTimer(self._torch, self._stream)
+        return None if self._stream is None else EventTimer(self._torch, self._stream)
 
     def stream_pointer(self) -> int | None:
         """Of the session's stream."""
@@ -303,23 +303,6 @@ def _stream(torch: Any, device: Any) -> Any:
         if stream.device == device:
             return _IDLE_STREAMS.pop(index)
     return torch.cuda.Stream(device)
-
-
-class _EventTimer(DeviceTimer):
-    def __init__(self, torch: Any, stream: Any) -> None:
-        self._stream = stream
-        self._first = torch.cuda.Event(enable_timing=True)
-        self._last = torch.cuda.Event(enable_timing=True)
-
-    def start(self) -> None:
-        self._first.record(self._stream)
-
-    def stop(self) -> None:
-        self._last.record(self._stream)
-
-    def milliseconds(self) -> float:
-        self._last.synchronize()
-        return float(self._first.elapsed_time(self._last))
 
 
 def _gpu_problem(torch: Any, options: BackendOptions) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from perfharness.backends.session import LayerTime
+from perfharness.backends.session import DeviceTimer, LayerTime
 from perfharness.errors import BackendError
 
 SLEEP_CYCLES_PER_NS = 2.0
@@ -17,13 +18,44 @@ WHOLE = "(model)"
 """Name of the outermost module, whose own work is that outside of its modules."""
 
 
+class EventTimer(DeviceTimer):
+    """Time between two CUDA events of PyTorch in a stream."""
+
+    def __init__(self, torch: Any, stream: Any) -> None:
+        self._stream = stream
+        self._first, self._last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def start(self) -> None:
+        """Record the first event."""
+        self._first.record(self._stream)
+
+    def stop(self) -> None:
+        """Record the second event."""
+        self._last.record(self._stream)
+
+    def milliseconds(self) -> float:
+        """Wait for the second event."""
+        self._last.synchronize()
+        return float(self._first.elapsed_time(self._last))
+
+
+class _ClockTimer(DeviceTimer):
+    def start(self) -> None:
+        self._begin_ns = perf_counter_ns()
+
+    def stop(self) -> None:
+        self._end_ns = perf_counter_ns()
+
+    def milliseconds(self) -> float:
+        return (self._end_ns - self._begin_ns) / 1e6
+
+
 @dataclass
 class _Call:
-    """One call of a module: marks before and after it, and the calls inside."""
+    """One call of a module, and the calls inside."""
 
     name: str
-    begin: Any
-    end: Any = None
+    timer: DeviceTimer
     inside: list[_Call] = field(default_factory=list)
 
 
@@ -38,74 +70,47 @@ def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, 
     a microsecond.
     """
     containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
-    named = [(name or WHOLE, each) for name, each in module.named_modules() if type(each) not in containers]
+    stack: list[_Call] = []
     finished: list[_Call] = []
-    mark = _event_mark(torch, stream) if stream is not None else perf_counter_ns
-    handles = _hooked(named, mark, finished)
+
+    def before(name: str) -> None:
+        stack.append(_Call(name, _ClockTimer() if stream is None else EventTimer(torch, stream)))
+        stack[-1].timer.start()
+
+    def after(*_: Any) -> None:
+        call = stack.pop()
+        call.timer.stop()
+        if stack:
+            stack[-1].inside.append(call)
+        finished.append(call)
+
+    def inferred() -> None:
+        infer()
+        if stream is not None:
+            stream.synchronize()
+
+    handles = []
+    for name, each in module.named_modules():
+        if type(each) not in containers:
+            handles.append(each.register_forward_pre_hook(lambda *_, name=name or WHOLE: before(name)))
+            handles.append(each.register_forward_hook(after))
     try:
-        infer()
-        begin = perf_counter_ns()
-        infer()
-        _wait(stream)
-        took_ns = perf_counter_ns() - begin
+        inferred()
+        begin_ns = perf_counter_ns()
+        inferred()
+        taken_ns = perf_counter_ns() - begin_ns
         finished.clear()
         for _ in range(rounds):
             if stream is not None:
-                torch.cuda._sleep(int(2 * took_ns * SLEEP_CYCLES_PER_NS))
-            infer()
-            _wait(stream)
+                torch.cuda._sleep(int(2 * taken_ns * SLEEP_CYCLES_PER_NS))
+            inferred()
     finally:
         for handle in handles:
             handle.remove()
     if not finished:
         raise BackendError("no module was called; the model computes without its modules")
-    total: dict[str, float] = {}
+    total: defaultdict[str, float] = defaultdict(float)
     for call in finished:
-        own = _milliseconds(call) - sum(_milliseconds(each) for each in call.inside)
-        total[call.name] = total.get(call.name, 0.0) + max(own, 0.0)
+        own = call.timer.milliseconds() - sum(each.timer.milliseconds() for each in call.inside)
+        total[call.name] += max(own, 0.0)
     return [LayerTime(name, milliseconds / rounds) for name, milliseconds in total.items()]
-
-
-def _hooked(named: list[tuple[str, Any]], mark: Callable[[], Any], finished: list[_Call]) -> list[Any]:
-    """Hooks before and after each module; finished calls are appended to `finished`."""
-    stack: list[_Call] = []
-
-    def hooks(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        def before(*_: Any) -> None:
-            stack.append(_Call(name, mark()))
-
-        def after(*_: Any) -> None:
-            call = stack.pop()
-            call.end = mark()
-            if stack:
-                stack[-1].inside.append(call)
-            finished.append(call)
-
-        return before, after
-
-    handles = []
-    for name, module in named:
-        before, after = hooks(name)
-        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
-    return handles
-
-
-def _milliseconds(call: _Call) -> float:
-    """Of a call, including nested calls; marks are nanoseconds or CUDA events."""
-    if isinstance(call.begin, int):
-        return float(call.end - call.begin) / 1e6
-    return float(call.begin.elapsed_time(call.end))
-
-
-def _wait(stream: Any) -> None:
-    if stream is not None:
-        stream.synchronize()
-
-
-def _event_mark(torch: Any, stream: Any) -> Callable[[], Any]:
-    def mark() -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        return event
-
-    return mark
