@@ -87,10 +87,7 @@ def shapes_of(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[int, ..
 
 
 def one_round(session: Session) -> dict[str, npt.NDArray[Any]]:
-    session.copy_in()
-    session.execute()
-    session.copy_out()
-    session.synchronize()
+    session.run_round()
     return session.read_outputs()
 
 
@@ -108,10 +105,10 @@ def assert_equal(found: Mapping[str, npt.NDArray[Any]], arrays: dict[str, Any], 
         np.testing.assert_allclose(found[name].astype(np.float32), array, rtol=0, atol=tolerance)
 
 
-def loaded_in(made: Backend, options: BackendOptions) -> Session:
+def loaded_in(made: Backend, options: BackendOptions, model: str = TINY) -> Session:
     """A session, or skipped where the backend computes in the model's own precision and says that this is another."""
     try:
-        return made.load(model_source(TINY), options)
+        return made.load(model_source(model), options)
     except BackendError as error:
         if "own precision" in str(error):
             pytest.skip(str(error))

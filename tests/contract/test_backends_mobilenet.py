@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.backends import BACKENDS, BackendOptions, backend, model_source
-from perfharness.errors import BackendError
+from perfharness.backends import BACKENDS, backend
 from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import reference, weights
 from samples.mobilenet_v3.factory import BUILDERS
 from samples.mobilenet_v3.structure import CLASSES, IMAGE_SIZE, INPUT, OUTPUT
-from tests.contract.test_backends import of_backend
+from tests.contract.test_backends import loaded_in, of_backend, options_or_skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
 
@@ -51,26 +50,15 @@ def images_and_logits() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
 def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> None:
-    made, options = backend(name), BackendOptions(precision=precision, mode=mode, threads=1)
-    if (problem := made.problem(options)) is not None:
-        pytest.skip(f"{name}: {problem}")
+    made, options = options_or_skip(name, mode, precision)
     images, expected = images_and_logits()
-    try:
-        session = made.load(model_source("samples.mobilenet_v3.factory:create"), options)
-    except BackendError as error:
-        if "own precision" in str(error):
-            pytest.skip(str(error))
-        raise
-    with session:
+    with loaded_in(made, options, "samples.mobilenet_v3.factory:create") as session:
         image = TensorSpec(name=INPUT, shape=(None, 3, IMAGE_SIZE, IMAGE_SIZE), dtype="float32")
         assert session.inputs == (image,)
         assert session.outputs == (TensorSpec(name=OUTPUT, shape=(None, CLASSES), dtype="float32"),)
         session.allocate({INPUT: images.shape})
         session.write_inputs({INPUT: images})
-        session.copy_in()
-        session.execute()
-        session.copy_out()
-        session.synchronize()
+        session.run_round()
         logits = session.read_outputs()[OUTPUT]
     difference = np.abs(logits - expected)
     cosine = (logits * expected).sum() / np.linalg.norm(logits) / np.linalg.norm(expected)

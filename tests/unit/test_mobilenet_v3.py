@@ -79,7 +79,6 @@ def test_the_statistics_are_those_of_the_calibration_images() -> None:
 def test_the_same_weights_each_time() -> None:
     """The sums of some, as they came out first: another network under the same name would make old results lies."""
     made = weights.seeded()
-    assert set(made) == set(shapes())
     assert {name: array.shape for name, array in made.items()} == shapes()
     assert {array.dtype for array in made.values()} == {np.dtype(np.float32)}
     for name, total in SUMS.items():
@@ -110,13 +109,10 @@ def test_the_users_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ValueError, match=r"the weights stem\.weight \(in torchvision features\.0\.0\.weight\) are missing"
     ):
         weights.checked({})
-    with pytest.raises(ValueError, match=r"stem\.weight are \(2,\), and must be \(16, 3, 3, 3\)"):
-        weights.checked(own | {"stem.weight": np.zeros(2)})
-
-
-def test_a_framework_that_it_is_not_written_for() -> None:
     with pytest.raises(BackendError, match="MobileNetV3 is not written for caffe; it is for jax"):
         create("caffe", "fp32")
+    with pytest.raises(ValueError, match=r"stem\.weight are \(2,\), and must be \(16, 3, 3, 3\)"):
+        weights.checked(own | {"stem.weight": np.zeros(2)})
 
 
 def test_the_onnx_file_is_checked_and_has_an_open_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +132,3 @@ def test_the_onnx_file_is_checked_and_has_an_open_batch(tmp_path: Path, monkeypa
         kinds[precision] = {tensor.data_type for tensor in model.graph.initializer}
         assert {tensor.name for tensor in model.graph.initializer} == set(shapes())
     assert kinds == {"fp32": {onnx.TensorProto.FLOAT}, "fp16": {onnx.TensorProto.FLOAT16}}
-
-
-def test_in_pytorch_it_is_the_network_of_numpy() -> None:
-    torch = pytest.importorskip("torch")
-    images = weights.example_images(2)
-    model = create("torch", "fp32").model
-    with torch.inference_mode():
-        logits = model(torch.from_numpy(images)).numpy()
-    expected = reference.forward(weights.seeded(), images)
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
-    assert np.abs(logits).max() > 3  # and not by being all zeros
