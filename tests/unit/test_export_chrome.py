@@ -128,70 +128,64 @@ def test_threads_have_rows_and_streams_of_their_own(tmp_path: Path) -> None:
 # ---- built traces ----
 
 
-def test_what_slices_say(tmp_path: Path) -> None:
-    content = export(recorded_trace(tmp_path / "t.sqlite"), tmp_path / "t.json", warmup_batches=1)
-    jsonschema.validate(content, SCHEMA)
-    slices = of_phase(content["traceEvents"], "X")
-    batch = [event for event in slices if event["name"] == "batch"]
-    assert [(event["cat"], event["args"]["batch_index"]) for event in batch] == [
-        ("batch", 0),
-        ("batch", 1),
-        ("batch", 2),
-    ]
-    last = dict(batch[2])
-    range_id = last["args"].pop("range_id")
-    assert isinstance(range_id, int)
-    assert last == {
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Three batches of a recorder with copies and kernels; one batch of warm-up at each end."""
+    folder = tmp_path_factory.mktemp("recorded")
+    return export(recorded_trace(folder / "t.sqlite"), folder / "t.json", warmup_batches=1)
+
+
+def test_what_slices_and_arrows_say(recorded: dict[str, Any]) -> None:
+    jsonschema.validate(recorded, SCHEMA)
+    assert recorded["otherData"]["time_origin_unix_ns"] == str(RUN_START)
+    events = recorded["traceEvents"]
+    slices = of_phase(events, "X")
+    batches = [event for event in slices if event["name"] == "batch"]
+    assert [(event["cat"], event["args"]["batch_index"]) for event in batches] == [("batch", at) for at in range(3)]
+    pipeline, kernel, copied = (
+        next(event for event in slices if key in (event["name"], event["cat"]))
+        for key in ("pipeline", "kernel", "memcpy")
+    )
+    assert "batch_index" not in pipeline["args"]
+    assert isinstance(batches[2]["args"]["range_id"], int)
+    assert {**batches[2], "args": {**batches[2]["args"], "range_id": 0}} == {
         "ph": "X", "name": "batch", "cat": "batch", "pid": 100, "tid": 100, "ts": 21000.0, "dur": 9000.0,
         "args": {
-            "recorder": "toy", "batch_index": 2, "items": 3, "warmup": True, "gpu_us": 3004.0, "gpu_busy_us": 8.0,
+            "range_id": 0, "recorder": "toy", "batch_index": 2, "items": 3, "warmup": True, "gpu_us": 3004.0,
+            "gpu_busy_us": 8.0,
         },
     }  # fmt: skip
-    kernel = next(event for event in slices if event["cat"] == "kernel")
+    end = next(event for event in of_phase(events, "f") if event["tid"] == kernel["tid"])
+    start = next(event for event in of_phase(events, "s") if event["id"] == end["id"])
+    call = next(event for event in events if event.get("cat") == "cuda_api" and event["ts"] == start["ts"])
+    assert call["name"] == "cudaLaunchKernel_v7000"
+    assert (end["ts"], end["pid"]) == (kernel["ts"], kernel["pid"])
     assert (kernel["name"], kernel["ts"], kernel["dur"]) == ("gemm", 3002.5, 2.5)
     assert kernel["args"] == {
-        "correlation_id": kernel["args"]["correlation_id"], "grid": [12, 2, 1], "block": [128, 1, 1],
+        "correlation_id": call["args"]["correlation_id"], "grid": [12, 2, 1], "block": [128, 1, 1],
         "registers_per_thread": 32, "shared_memory_bytes": 1024,
     }  # fmt: skip
-    copied = next(event for event in slices if event["cat"] == "memcpy")
     assert copied["name"] == "copy host to device"
     assert copied["args"] == {
         "correlation_id": copied["args"]["correlation_id"], "bytes": 8000, "gb_per_s": 4.0, "source": "pageable",
         "target": "device",
     }  # fmt: skip
-    pipeline = next(event for event in slices if event["name"] == "pipeline")
-    assert "batch_index" not in pipeline["args"]
-    assert content["otherData"]["time_origin_unix_ns"] == str(RUN_START)
 
 
-def test_an_arrow_leads_from_the_call_to_its_kernel(tmp_path: Path) -> None:
-    events = export(recorded_trace(tmp_path / "t.sqlite"), tmp_path / "t.json")["traceEvents"]
-    kernel = next(event for event in events if event.get("cat") == "kernel")
-    end = next(event for event in of_phase(events, "f") if event["tid"] == kernel["tid"])
-    start = next(event for event in of_phase(events, "s") if event["id"] == end["id"])
-    call = next(event for event in events if event.get("cat") == "cuda_api" and event["ts"] == start["ts"])
-    assert call["name"] == "cudaLaunchKernel_v7000"
-    assert call["args"]["correlation_id"] == kernel["args"]["correlation_id"]
-    assert (end["ts"], end["pid"]) == (kernel["ts"], kernel["pid"])
-
-
-def test_counters(tmp_path: Path) -> None:
+def test_counters(recorded: dict[str, Any]) -> None:
     """
     copy    |-------|            8000 bytes in 2000 ns
     kernel      |-------------|
     """
-    events = export(recorded_trace(tmp_path / "t.sqlite"), tmp_path / "t.json")["traceEvents"]
-    counters: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
-    for event in of_phase(events, "C"):
-        counters[event["name"]].append((ns(event["ts"]), event["args"]))
+    counters: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for event in of_phase(recorded["traceEvents"], "C"):
+        [value] = event["args"].values()
+        counters[event["name"]].append((ns(event["ts"]), value))
     at = 3 * MS
-    assert counters["operations"][:4] == [
-        (at + 1000, {"in flight": 1}), (at + 2500, {"in flight": 2}), (at + 3000, {"in flight": 1}),
-        (at + 5000, {"in flight": 0}),
-    ]  # fmt: skip
-    assert counters["copies host to device"][:2] == [(at + 1000, {"GB/s": 4}), (at + 3000, {"GB/s": 0})]
-    assert [args["items"] for _, args in counters["toy, batch of"]] == [4, 4, 3]
-    assert all(series[-1][1] == {"in flight": 0} for name, series in counters.items() if name == "operations")
+    assert counters["operations"][:4] == [(at + 1000, 1), (at + 2500, 2), (at + 3000, 1), (at + 5000, 0)]
+    assert counters["operations"][-1][1] == 0
+    assert counters["copies host to device"][:2] == [(at + 1000, 4), (at + 3000, 0)]
+    assert [items for _, items in counters["toy, batch of"]] == [4, 4, 3]
 
 
 def test_names_that_json_must_escape_and_odd_times(tmp_path: Path) -> None:
@@ -268,14 +262,18 @@ def first_batches(content: dict[str, Any]) -> dict[int, int]:
     }
 
 
-def test_processes_stand_on_one_axis(tmp_path: Path) -> None:
-    content = export(two_processes(tmp_path / "run"), tmp_path / "t.json")
+@pytest.mark.parametrize(("launched", "starts", "origin"), [(True, [3, 6], 0), (False, [1, 4], 2)])
+def test_processes_stand_on_one_axis_from_the_launch_or_else_the_first_trace(
+    tmp_path: Path, launched: bool, starts: list[int], origin: int
+) -> None:
+    folder = two_processes(tmp_path / "run")
+    if not launched:  # the launcher's times are not known
+        run_folder(folder, process_record(0, start_unix_ns=None), process_record(1, start_unix_ns=None))
+    content = export(folder, tmp_path / "t.json")
     jsonschema.validate(content, SCHEMA)
     check_rules(content["traceEvents"])
-    starts = first_batches(content)
-    assert len(starts) == 2, "equal process ids are told apart"
-    assert sorted(starts.values()) == [3 * MS, 6 * MS]
-    assert content["otherData"]["time_origin_unix_ns"] == str(RUN_START)
+    assert sorted(first_batches(content).values()) == [start * MS for start in starts], "equal ids are told apart"
+    assert content["otherData"]["time_origin_unix_ns"] == str(RUN_START + origin * MS)
     names = [event["args"]["name"] for event in content["traceEvents"] if event["name"] == "process_name"]
     assert names == [
         "proc_0_gpu_0 (process 100)", "proc_0_gpu_0, GPU 0 Test GPU (process 100)", "proc_1_gpu_0 (process 100)",
@@ -283,14 +281,6 @@ def test_processes_stand_on_one_axis(tmp_path: Path) -> None:
     ]  # fmt: skip
     ids = [event["id"] for event in of_phase(content["traceEvents"], "s")]
     assert len(set(ids)) == len(ids) == 16
-
-
-def test_without_the_launcher_s_times_the_first_trace_is_the_origin(tmp_path: Path) -> None:
-    folder = two_processes(tmp_path / "run")
-    run_folder(folder, process_record(0, start_unix_ns=None), process_record(1, start_unix_ns=None))
-    content = export(folder, tmp_path / "t.json")
-    assert sorted(first_batches(content).values()) == [1 * MS, 4 * MS]
-    assert content["otherData"]["time_origin_unix_ns"] == str(RUN_START + 2 * MS)
 
 
 def test_a_process_whose_clock_is_not_known_is_said_to_be_apart(tmp_path: Path, capsys: Any) -> None:
