@@ -53,7 +53,9 @@ def last_key(text: str) -> str:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Summary of one number over batches; None where there are too few values to mean anything."""
+    """Summary of one number over batches without warm-up: sample standard deviation, percentiles by linear
+    interpolation; None where there are too few values (p90 10, p95 20, p99 100, std 2) or one was not measured.
+    """
 
     count: int
     mean: float | None

@@ -17,6 +17,7 @@ from perfharness.analysis.startup import Startup
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
+from perfharness.model.result import Statistics
 
 Number = float | None
 Count = Annotated[int, Field(ge=1)]
@@ -117,22 +118,6 @@ class Range(_Open):
 RangeTree = dict[str, Range]
 
 
-class Statistics(_Model):
-    """Statistics over batches without warm-up; sample standard deviation; percentiles by linear interpolation; null
-    where there are too few values (p90 10, p95 20, p99 100, std 2) or one was not measured.
-    """
-
-    count: Annotated[int, Field(ge=0)]
-    mean: Number
-    std: Number
-    min: Number
-    p50: Number
-    p90: Number
-    p95: Number
-    p99: Number
-    max: Number
-
-
 class Stats(_Open):
     """The same tree, each number as statistics."""
 
@@ -148,11 +133,12 @@ class Stats(_Open):
     total_items: Statistics = LEFT_OUT
 
 
+@dataclass(frozen=True)
 class Occurrences(Statistics):
     """One value an occurrence (ms)."""
 
     total: Number
-    """sum over the occurrences (ms)"""
+    """Sum over the occurrences (ms)."""
 
 
 class OutsideStage(_Model):

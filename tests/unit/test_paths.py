@@ -15,8 +15,7 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.paths import unique_keys
 from perfharness.model.result import RESERVED_KEYS, Tree, last_key, path_text
-from perfharness.render.terminal.results import stage_rows
-from perfharness.render.terminal.stage_names import row_names
+from perfharness.render.terminal.results import row_names, stage_rows
 from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded

@@ -19,8 +19,7 @@ from perfharness.model.diagnosis import (
 from perfharness.model.pooled_diagnosis import PooledDiagnosis, PooledStage
 from perfharness.model.result import path_text
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
-from perfharness.render.terminal.results import NOT_MEASURED, print_findings
-from perfharness.render.terminal.stage_names import row_names
+from perfharness.render.terminal.results import NOT_MEASURED, print_findings, row_names
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import RESERVED_KEYS, EntryTable, Tree
+from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, Tree, path_text
 from perfharness.render.terminal.console import Column, print_table, say, styled
 from perfharness.render.terminal.machine import print_machine
-from perfharness.render.terminal.stage_names import row_names
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
 LISTED_PROCESSES = 4
 LISTED_RANGES = 100
+INDENT = "  "
 
 COLUMNS = {
     "batches": ("cpu_time", "count", 3),
@@ -60,6 +60,19 @@ def stage_rows(stats_minus_warmup: Tree, path: tuple[str, ...] = ()) -> Iterator
     for name, below in stats_minus_warmup.items():
         if not path or name not in RESERVED_KEYS:
             yield from stage_rows(below, (*path, name))
+
+
+def row_names(paths: Sequence[Path]) -> list[str]:
+    """A name for each row, indented below its nearest ancestor that has a row."""
+    several = len({path[0] for path in paths}) > 1
+    depth: dict[Path, int] = {}
+    names = []
+    for path in paths:
+        above = next((length for length in range(len(path) - 1, 0, -1) if path[:length] in depth), 0)
+        depth[path] = depth[path[:above]] + 1 if above else 0
+        begin = above or (0 if several or len(path) == 1 else 1)
+        names.append(INDENT * depth[path] + path_text(path[begin:]))
+    return names
 
 
 def print_result(

@@ -7,8 +7,9 @@ Lines are made in chunks, so that the text of millions of events is never in mem
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,11 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.intervals import NO_PARENT
 from perfharness.analysis.stages import NOT_COUNTED
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
-from perfharness.render.timeline.tracks import Ids, Tracks, make_tracks, name_process, rows_that_nest
+from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest
 
 SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
 ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
 ARROW_END = '{"ph":"f","bp":"e","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
-COUNTER = '{"ph":"C","name":%s,"pid":%d,"ts":%.3f,"args":{"%s":%s}}'
 
 DIRECTIONS = {
     CopyKind.HOST_TO_DEVICE: "host to device",
@@ -32,16 +32,30 @@ DIRECTIONS = {
     CopyKind.HOST_TO_HOST: "host to host",
 }
 
-Lines = Callable[[Int64], list[str]]
+Column = Callable[[Int64], Sequence[Any]]
+"""Values of the events with these indices."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Events of one kind. `lines(at)` writes the events with these indices; slices have a duration, other events 0."""
+    """Events of one kind: their times, a line of JSON, and the columns that fill it; only slices have a duration."""
 
     time_ns: Int64
     duration_ns: Int64
-    lines: Lines
+    template: str
+    columns: tuple[Column, ...]
+
+    def lines(self, at: Int64) -> list[str]:
+        """The events with these indices."""
+        return [self.template % row for row in zip(*(column(at) for column in self.columns), strict=True)]
+
+
+def _of(values: npt.NDArray[Any]) -> Column:
+    return lambda at: values[at].tolist()
+
+
+def _us(values: Int64) -> Column:
+    return lambda at: (values[at] / 1000).tolist()
 
 
 @dataclass(frozen=True)
@@ -68,8 +82,8 @@ def process_events(
     """
     host = _Host(analysis, name, offset_ns, ids, place)
     device = _Device(analysis, name, offset_ns, ids, place)
-    arrows = list(_arrows(analysis, host, device, offset_ns, first_arrow))
-    counters = [*_device_counters(analysis, device, offset_ns), *_item_counters(analysis, host, offset_ns)]
+    arrows = list(_arrows(analysis, host, device, first_arrow))
+    counters = [*_device_counters(analysis, device), *_item_counters(analysis, host, offset_ns)]
     return ProcessEvents(
         metadata=[*host.tracks.metadata, *device.tracks.metadata],
         sources=[*host.sources(), device.source(), *arrows, *counters],
@@ -81,7 +95,7 @@ class _Host:
     """Ranges and CUDA calls, by process, thread and task."""
 
     def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.analysis, self.offset_ns = analysis, offset_ns
+        self.analysis = analysis
         ranges, api = analysis.trace.ranges, analysis.trace.api
         self.order = analysis.table.order
         start = np.r_[ranges.start_ns[self.order], api.start_ns]
@@ -107,17 +121,15 @@ class _Host:
             rows_that_nest(start, end, line), names,
         )  # fmt: skip
         self.tracks.metadata[:0] = metadata
-        self.start, self.end = start, end
+        self.start, self.end = start + offset_ns, end + offset_ns
 
     def sources(self) -> Iterator[Source]:
         """Ranges, then calls."""
         trace, count = self.analysis.trace, len(self.order)
         kinds, of_range = _range_kinds(self.analysis)
         ranges, calls = np.arange(count), np.arange(count, len(self.start))
-        yield _slices(
-            self.start[ranges] + self.offset_ns, self.end[ranges] + self.offset_ns, self.tracks, ranges,
-            _escaped(trace.names, trace.ranges.name[self.order]), kinds, _range_args(self.analysis, of_range),
-        )  # fmt: skip
+        names = _escaped(trace.names, trace.ranges.name[self.order])
+        yield _slices(self, ranges, names, kinds, _range_args(self.analysis, of_range))
         correlation, result = trace.api.correlation, trace.api.return_value
 
         def call_args(at: Int64) -> list[str]:
@@ -126,23 +138,17 @@ class _Host:
                 for number, value in zip(correlation[at].tolist(), result[at].tolist(), strict=True)
             ]
 
-        yield _slices(
-            self.start[calls] + self.offset_ns, self.end[calls] + self.offset_ns, self.tracks, calls,
-            _escaped(trace.names, trace.api.name), np.full(len(calls), "cuda_api", dtype=object), call_args,
-        )  # fmt: skip
-
-    def place_of_calls(self, calls: Int64) -> Int64:
-        """Indices of calls in the tracks, which hold the ranges first."""
-        return calls + len(self.order)
+        kinds = np.full(len(calls), "cuda_api", dtype=object)
+        yield _slices(self, calls, _escaped(trace.names, trace.api.name), kinds, call_args)
 
 
 class _Device:
     """GPU operations, by process, device and stream."""
 
     def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.analysis, self.offset_ns = analysis, offset_ns
+        self.analysis = analysis
         operations = analysis.trace.operations
-        self.start, self.end = operations.start_ns, operations.end_ns
+        self.start, self.end = operations.start_ns + offset_ns, operations.end_ns + offset_ns
         gpus, gpu = np.unique(np.stack([operations.process, operations.device]), axis=1, return_inverse=True)
         self.gpu = gpu.ravel()
         lines, line = np.unique(np.stack([self.gpu, operations.stream]), axis=1, return_inverse=True)
@@ -165,28 +171,18 @@ class _Device:
         """All operations."""
         kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)
         names, codes = _operation_names(self.analysis)
-        everywhere = np.arange(len(self.start))
-        return _slices(
-            self.start + self.offset_ns, self.end + self.offset_ns, self.tracks, everywhere, _escaped(names, codes),
-            kinds[self.analysis.trace.operations.kind], _operation_args(self.analysis),
-        )  # fmt: skip
+        kind = kinds[self.analysis.trace.operations.kind]
+        return _slices(self, np.arange(len(kind)), _escaped(names, codes), kind, _operation_args(self.analysis))
 
 
 def _slices(
-    start: Int64, end: Int64, tracks: Tracks, place: Int64, names: npt.NDArray[np.object_],
-    category: npt.NDArray[np.object_], args: Lines,
-) -> Source:  # fmt: skip
+    of: _Host | _Device, place: Int64, names: npt.NDArray[np.object_], category: npt.NDArray[np.object_], args: Column
+) -> Source:
     """Complete events. `place`: their indices in the tracks; all other arrays are aligned with them."""
-    pid, tid = tracks.pid[place], tracks.tid[place]
-
-    def lines(at: Int64) -> list[str]:
-        rows = zip(
-            names[at].tolist(), category[at].tolist(), pid[at].tolist(), tid[at].tolist(),
-            (start[at] / 1000).tolist(), ((end[at] - start[at]) / 1000).tolist(), args(at), strict=True,
-        )  # fmt: skip
-        return [SLICE % row for row in rows]
-
-    return Source(start, end - start, lines)
+    start, duration = of.start[place], of.end[place] - of.start[place]
+    pid, tid = of.tracks.pid[place], of.tracks.tid[place]
+    columns = (_of(names), _of(category), _of(pid), _of(tid), _us(start), _us(duration), args)
+    return Source(start, duration, SLICE, columns)
 
 
 def _escaped(names: list[str], codes: Int64) -> npt.NDArray[np.object_]:
@@ -223,7 +219,7 @@ def _range_kinds(analysis: Analysis) -> tuple[npt.NDArray[np.object_], Int64]:
     return kinds[(stage >= 0).astype(np.int64) + is_batch], stage
 
 
-def _range_args(analysis: Analysis, stage_of: Int64) -> Lines:
+def _range_args(analysis: Analysis, stage_of: Int64) -> Column:
     ranges, order = analysis.trace.ranges, analysis.table.order
     stages, stage_times = analysis.stages, analysis.stage_times
     owners = [json.dumps(owner) for owner in stages.owners]
@@ -272,7 +268,7 @@ def _operation_names(analysis: Analysis) -> tuple[list[str], Int64]:
     return [*trace.names, *own], np.where(details.name >= 0, details.name, code)
 
 
-def _operation_args(analysis: Analysis) -> Lines:
+def _operation_args(analysis: Analysis) -> Column:
     operations, details = analysis.trace.operations, analysis.trace.details
     memory = {int(kind): f'"{kind.name.lower()}"' for kind in MemoryKind}
 
@@ -315,49 +311,32 @@ def _known_triple(values: list[int]) -> str:
 # -- arrows and counters ----------------------------------------------------------------------------------------------
 
 
-def _arrows(analysis: Analysis, host: _Host, device: _Device, offset_ns: int, first_id: int) -> Iterator[Source]:
+def _arrows(analysis: Analysis, host: _Host, device: _Device, first_id: int) -> Iterator[Source]:
     """From the start of each launching call to the start of each operation that it started."""
-    call, operation = analysis.launches.call, analysis.launches.operation
+    call, operation = analysis.launches.call + len(host.order), analysis.launches.operation  # ranges come before calls
     # An arrow cannot point back in time; there is none where clocks disagree by that much.
-    forward = device.start[operation] >= analysis.trace.api.start_ns[call]
-    call, operation = call[forward], operation[forward]
-    if not len(call):
+    forward = device.start[operation] >= host.start[call]
+    if not forward.any():
         return
-    ids = first_id + np.arange(len(call))
-    at_call = host.place_of_calls(call)
-    for template, time, tracks, place in (
-        (ARROW_START, host.start[at_call], host.tracks, at_call),
-        (ARROW_END, device.start[operation], device.tracks, operation),
-    ):
-        yield _points(template, time + offset_ns, ids, tracks.pid[place], tracks.tid[place])
+    ids = first_id + np.arange(int(forward.sum()))
+    for template, of, place in ((ARROW_START, host, call[forward]), (ARROW_END, device, operation[forward])):
+        time, pid, tid = of.start[place], of.tracks.pid[place], of.tracks.tid[place]
+        yield Source(time, np.zeros_like(time), template, (_of(ids), _of(pid), _of(tid), _us(time)))
 
 
-def _points(template: str, time: Int64, ids: Int64, pid: Int64, tid: Int64) -> Source:
-    def lines(at: Int64) -> list[str]:
-        rows = zip(ids[at].tolist(), pid[at].tolist(), tid[at].tolist(), (time[at] / 1000).tolist(), strict=True)
-        return [template % row for row in rows]
-
-    return Source(time, np.zeros(len(time), dtype=np.int64), lines)
-
-
-def _device_counters(analysis: Analysis, device: _Device, offset_ns: int) -> Iterator[Source]:
+def _device_counters(analysis: Analysis, device: _Device) -> Iterator[Source]:
     """Per process and device: concurrent operations, and the rate of running copies, by direction."""
     operations, details = analysis.trace.operations, analysis.trace.details
     length = device.end - device.start
     rate = np.where((details.bytes >= 0) & (length > 0), details.bytes / np.maximum(length, 1), 0.0)
     for gpu, pid in enumerate(device.pids):
         mine = device.gpu == gpu
-        yield _steps(
-            "operations", "in flight", pid, device.start[mine] + offset_ns, device.end[mine] + offset_ns,
-            np.ones(int(mine.sum())),
-        )  # fmt: skip
+        yield _steps("operations", "in flight", pid, device.start[mine], device.end[mine], np.ones(int(mine.sum())))
         for direction, text in DIRECTIONS.items():
             copies = mine & (operations.kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)
             if copies.any():
-                yield _steps(
-                    f"copies {text}", "GB/s", pid, device.start[copies] + offset_ns,
-                    device.end[copies] + offset_ns, rate[copies],
-                )  # fmt: skip
+                start, end = device.start[copies], device.end[copies]
+                yield _steps(f"copies {text}", "GB/s", pid, start, end, rate[copies])
 
 
 def _steps(name: str, unit: str, pid: int, start: Int64, end: Int64, height: npt.NDArray[np.float64]) -> Source:
@@ -383,10 +362,6 @@ def _item_counters(analysis: Analysis, host: _Host, offset_ns: int) -> Iterator[
 
 
 def _counter(name: str, unit: str, pid: int, times: Int64, values: npt.NDArray[np.float64]) -> Source:
-    shown = json.dumps(name)
-
-    def lines(at: Int64) -> list[str]:
-        rows = zip((times[at] / 1000).tolist(), values[at].tolist(), strict=True)
-        return [COUNTER % (shown, pid, time, unit, f"{value:g}") for time, value in rows]
-
-    return Source(times, np.zeros(len(times), dtype=np.int64), lines)
+    head = f'{{"ph":"C","name":{json.dumps(name)},"pid":{pid}'.replace("%", "%%")
+    template = head + f',"ts":%.3f,"args":{{"{unit}":%g}}}}'
+    return Source(times, np.zeros_like(times), template, (_us(times), _of(values)))
