@@ -12,7 +12,6 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perfharness.tracer import native
 
@@ -22,15 +21,6 @@ POLLS_OF_EMPTY = 10
 
 FILE_PREFIX = ".gpu_"
 FILE_SUFFIX = ".records"
-
-
-@dataclass(frozen=True)
-class _BufferLocation:
-    """A buffer's offset in the file, or its address in memory."""
-
-    offset: int | None
-    address: int
-    valid_bytes: int
 
 
 class GpuSpool:
@@ -46,7 +36,7 @@ class GpuSpool:
         self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}{FILE_SUFFIX}"
         self._file: int | None = None
         self._file_bytes = 0
-        self._places: list[_BufferLocation] = []
+        self._written: list[int] = []  # valid bytes of each buffer in the file
         self._seen = 0
         self._waited = 0
         self._is_full = False
@@ -79,7 +69,7 @@ class GpuSpool:
         call; so does one without a length, which may not be stored yet.
         """
         ready, self._seen = self._seen, self._pool.completed_count
-        for address, valid_bytes in self._pool.completed(len(self._places), ready):
+        for address, valid_bytes in self._pool.completed(len(self._written), ready):
             if self._is_full or not address:
                 return
             if not valid_bytes:
@@ -88,44 +78,41 @@ class GpuSpool:
                     return
             self._waited = 0
             try:
-                offset = self._append(address, valid_bytes)
+                self._append(address, valid_bytes)
             except OSError:
                 self._is_full = True
                 return
-            self._places.append(_BufferLocation(offset, address, valid_bytes))
             self._pool.release(address)
 
-    def _append(self, address: int, valid_bytes: int) -> int:
+    def _append(self, address: int, valid_bytes: int) -> None:
         if self._file is None:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             self._file = os.open(self._path, flags, 0o666)
-        offset, written = self._file_bytes, 0
+        written = 0
         data = native.view(address, valid_bytes)
         while written < valid_bytes:
-            written += os.pwrite(self._file, data[written:], offset + written)
+            written += os.pwrite(self._file, data[written:], self._file_bytes + written)
         self._file_bytes += valid_bytes
-        return offset
+        self._written.append(valid_bytes)
 
     def total_bytes(self) -> int:
         """Valid bytes of all buffers that CUPTI has returned, written or not."""
-        rest = self._pool.completed(len(self._places))
-        return sum(place.valid_bytes for place in self._places) + sum(size for _, size in rest)
+        return self._file_bytes + sum(size for _, size in self._pool.completed(len(self._written)))
 
     def buffers(self) -> Iterator[tuple[int, int]]:
         """`(address, valid bytes)` of every buffer, in order; an address is valid until the next iteration.
 
         The thread must have ended.
         """
-        held = mmap.mmap(-1, max((place.valid_bytes for place in self._places), default=1))
-        address = native.address_of(held)
-        with memoryview(held) as view:
-            for place in self._places:
-                assert self._file is not None
-                read = os.preadv(self._file, [view[: place.valid_bytes]], place.offset or 0)
-                if read < place.valid_bytes:
-                    raise OSError(f"{self._path} was cut short")
-                yield address, place.valid_bytes
-        yield from self._pool.completed(len(self._places))
+        if self._file is not None and self._file_bytes:
+            if os.fstat(self._file).st_size < self._file_bytes:
+                raise OSError(f"{self._path} was cut short")
+            with mmap.mmap(self._file, self._file_bytes, access=mmap.ACCESS_COPY) as held:
+                address = native.address_of(held)
+                for valid_bytes in self._written:
+                    yield address, valid_bytes
+                    address += valid_bytes
+        yield from self._pool.completed(len(self._written))
 
     def remove(self) -> None:
         """Remove the file."""

@@ -272,5 +272,5 @@ def view(address: int, length: int) -> memoryview:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Address of an anonymous mapping, valid while it is open."""
+    """Address of a writable mapping, valid while it is open."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

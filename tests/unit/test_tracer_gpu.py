@@ -280,10 +280,10 @@ def test_an_empty_buffer_holds_up_the_others_for_a_while_only(tmp_path: Path) ->
     fill(pool, 2, 10)
     spool.write_full()
     spool.write_full()
-    assert spool._places == []
+    assert spool._written == []
     for _ in range(POLLS_OF_EMPTY):
         spool.write_full()
-    assert [place.valid_bytes for place in spool._places] == [0, 10]
+    assert spool._written == [0, 10]
     assert contents(spool) == [b"", b"\2" * 10]
 
 
@@ -294,7 +294,7 @@ def test_the_thread_writes_by_itself_and_ends(tmp_path: Path) -> None:
     spool.start()
     fill(pool, 1, 10)
     deadline = time.monotonic() + 30
-    while not spool._places and time.monotonic() < deadline:
+    while not spool._written and time.monotonic() < deadline:
         time.sleep(0.01)
     spool.stop()
     assert contents(spool) == [b"\1" * 10]
