@@ -50,42 +50,38 @@ class Columns:
     values: Mapping[str, Float64]
 
 
-def names_with_negative_time(stages: StageTable, stage_times: StageTimes) -> list[str]:
-    """Names of entries whose time without warm-up comes out below zero; it is NaN there.
+Grouped = tuple[Integers, Int64, Int64]
+"""The entry of each stage; the first stage of each entry, and the entry above it."""
 
-    Only entries around batches have such a time, and they are few: no others are made for it.
-    """
-    rows = _rows_like_holders(stages, stage_times)
-    node, first, _ = _group(stages, rows)
-    at = np.concatenate([np.empty(0, dtype=np.int32), *rows])
-    sums = {time: sum_by_code(node[at], stage_times.times[time][at], len(first)) for time in TIMES}
+
+def group_entries(stages: StageTable) -> Grouped:
+    """Group stages into entries."""
+    node = np.zeros(len(stages), dtype=np.int32)
+    firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    next_number = 0
+    for at in stages.rows_of_levels:
+        parent = stages.parent[at]
+        above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
+        index = np.where(stages.is_batch[at], stages.batch_index[at], np.int32(NOT_COUNTED))
+        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
+        node[at] = groups.code + next_number
+        firsts.append(at[groups.first])
+        parents.append(above[groups.first])
+        next_number += len(groups)
+    return node, np.concatenate(firsts), np.concatenate(parents)
+
+
+def names_with_negative_time(stages: StageTable, stage_times: StageTimes, grouped: Grouped) -> list[str]:
+    """Names of entries whose time without warm-up comes out below zero; it is NaN there."""
+    node, first, _ = grouped
+    sums = {time: sum_by_code(node, stage_times.times[time], len(first)) for time in TIMES}
     _, negative = _around_batches(stages, stage_times, node, sums)
     return [stages.names[stages.name[row]] for row in first[negative]]
 
 
-def _rows_like_holders(stages: StageTable, stage_times: StageTimes) -> list[Integers]:
-    """Of each level, the outermost first, stages around batches, and those that may be of one entry with them."""
-    holds = np.zeros(len(stages), dtype=np.bool_)
-    above = stages.parent[stage_times.outermost_batches()]
-    while len(above := np.unique(above[above >= 0])):
-        holds[above] = True
-        above = stages.parent[above]
-    found: list[Integers] = []
-    inside = np.ones(1, dtype=np.bool_)  # of those found so far, by row; the last one is for having no parent
-    holders = np.flatnonzero(holds)
-    for depth in range(int(stages.level[holders].max(initial=-1)) + 1):
-        names = np.unique(stages.name[holders[stages.level[holders] == depth]])
-        at = stages.rows_of_levels[depth]
-        at = at[np.isin(stages.name[at], names)]
-        found.append(at[inside[stages.parent[at]]])
-        inside = np.zeros(len(stages) + 1, dtype=np.bool_)
-        inside[found[-1]] = True
-    return found
-
-
-def make_entries(stages: StageTable, stage_times: StageTimes) -> EntryTable:
-    """Group stages into entries and compute the numbers of each."""
-    node, first, parent = _group(stages, stages.rows_of_levels)
+def make_entries(stages: StageTable, stage_times: StageTimes, grouped: Grouped) -> EntryTable:
+    """The numbers of each entry."""
+    node, first, parent = grouped
     count = len(first)
     sums = {time: sum_by_code(node, stage_times.times[time], count) for time in TIMES}
     items, is_inside = _items(stage_times, node, count)
@@ -223,28 +219,6 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
     order = np.empty(count, dtype=np.int64)
     order[position] = np.arange(count)
     return order, depth[order]
-
-
-def _group(stages: StageTable, levels: list[Integers]) -> tuple[Integers, Int64, Int64]:
-    """The entry of each stage; the first stage of each entry, and the entry above it.
-
-    Args:
-        levels: rows of each level, the outermost first; all, or some with all that are around them.
-    """
-    node = np.zeros(len(stages), dtype=np.int32)
-    firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    next_number = 0
-    for at in levels:
-        parent = stages.parent[at]
-        above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
-        del parent
-        index = np.where(stages.is_batch[at], stages.batch_index[at], np.int32(NOT_COUNTED))
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
-        node[at] = groups.code + next_number
-        firsts.append(at[groups.first])
-        parents.append(above[groups.first])
-        next_number += len(groups)
-    return node, np.concatenate(firsts), np.concatenate(parents)
 
 
 def _items(stage_times: StageTimes, node: Integers, count: int) -> tuple[Float64, Bool]:

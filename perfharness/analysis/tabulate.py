@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.entries import PER_ITEM, divide, json_number, make_entries, names_with_negative_time
+from perfharness.analysis.entries import (
+    PER_ITEM,
+    divide,
+    group_entries,
+    json_number,
+    make_entries,
+    names_with_negative_time,
+)
 from perfharness.analysis.grouping import count_by_code, distinct, group_rows, rows_by_code, sum_by_code
 from perfharness.analysis.outside import stages_outside
 from perfharness.analysis.stage_findings import (
@@ -48,7 +55,8 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
         touched = throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
         stage_times = with_throttled(stages, stage_times, touched, reject=analysis.options.reject_throttled)
     values = _values_per_batch(stages, stage_times)
-    negative = names_with_negative_time(stages, stage_times)
+    grouped = group_entries(stages)
+    negative = names_with_negative_time(stages, stage_times, grouped)
     judged = stage_findings(stages, stage_times, analysis.options.warmup_batches)
     findings = [*analysis.table.findings, *stages.findings, *judged]
     findings += barrier_wait_findings(stages, stage_times)
@@ -58,7 +66,7 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
     mean_data, stats_minus_warmup, items = _trees(values)
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
-        make_entries=lambda: make_entries(stages, stage_times),
+        make_entries=lambda: make_entries(stages, stage_times, grouped),
         mean_data=mean_data,
         stats_minus_warmup=stats_minus_warmup,
         values_minus_warmup={path: entry.without_warmup() for path, entry in values.items()},

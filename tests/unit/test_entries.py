@@ -10,9 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.combine import mean_of_trees
+from perfharness.analysis.combine import mean_of_entries, mean_of_trees
 from perfharness.analysis.entries import number_column, preorder, rounded
-from perfharness.analysis.mean_entries import mean_of_entries
 from perfharness.model.result import EntryTable, NumberColumn, Tree
 from perfharness.runs.json_files import entry_rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -93,8 +94,11 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     call_start = trace.api.start_ns[launches.call]
     latency = np.maximum(operations.start_ns[launches.operation] - call_start, 0)
-    calls = call_table(trace, launches, busy, gpus)
-    previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        ranges = pool.submit(lambda: analysis.stage_times)  # and what it is made of; all else here needs none of it
+        calls, kernels = call_table(trace, launches, busy, gpus), group_kernels(trace, gpus)
+        previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
+        ranges.result()
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
@@ -108,7 +112,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
             BusyLine(operations.start_ns[gpus.of == position], operations.end_ns[gpus.of == position])
             for position in range(len(gpus))
         ] if len(gpus) > 1 else [busy] * len(gpus),
-        gpus=gpus, kernels=group_kernels(trace, gpus),
+        gpus=gpus, kernels=kernels,
         overlapped_ns=_overlapped(operations, is_compute, gpus),
         host_waits=find_host_waits(trace, calls), others=others,
     )  # fmt: skip
