@@ -35,7 +35,7 @@ from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console
 
 if TYPE_CHECKING:
-    from perfharness.model.bench_search import TargetFigure
+    from perfharness.model.bench_suite import TargetFigure
 
 RUN = "run"
 OF_THE_CASE = ("shape", "device", "gpu", "timeout")
@@ -177,7 +177,7 @@ def sweep(
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.cli.bench_progress import SweepProgress
-    from perfharness.model.bench_search import TargetFigure
+    from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
 

@@ -1,53 +1,21 @@
-"""How far a suite or a sweep is: a bar with the time left on a terminal, a line per case elsewhere."""
+"""How far a suite or a sweep is: a bar on a terminal, a line per case with the time left."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from perfharness.analysis.bench_figures import (
-    in_significant_digits,
-)
+from perfharness.analysis.bench_figures import in_significant_digits
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.render.terminal.bench_format import (
-    first_line,
-    status_line,
-)
+from perfharness.render.terminal.bench_format import first_line, status_line
 from perfharness.render.terminal.console import Console
 
 SHOWN_AGAIN = 5
-
-
-def time_left_s(order: Sequence[BenchCase], done: Sequence[CaseResult], running_s: float | None) -> float | None:
-    """Seconds until all of `order` are done, estimated from the durations of those that are done; None without any.
-
-    A case that is still to come takes what cases of its backend took on average, else what all took.
-
-    Args:
-        order: of this run, those that are done at the front; then the one that runs.
-        done: also of an earlier run.
-        running_s: for how long the one that runs has been running; None: none does.
-    """
-    taken: dict[str, list[float]] = {}
-    for result in done:
-        if result.duration_s is not None:
-            taken.setdefault(result.case.backend, []).append(result.duration_s)
-    every = [duration for durations in taken.values() for duration in durations]
-    if not every:
-        return None
-    finished = {result.case.case_id for result in done}
-    left = 0.0
-    for position, case in enumerate(case for case in order if case.case_id not in finished):
-        own = taken.get(case.backend, every)
-        expected = sum(own) / len(own)
-        left += max(0.0, expected - running_s) if position == 0 and running_s is not None else expected
-    return left
 
 
 class _Lines(BenchObserver):
@@ -57,22 +25,18 @@ class _Lines(BenchObserver):
         self._console, self._interrupts_reported = console, 0
 
     def poll(self, interrupts: int) -> None:
-        """Report an interrupt."""
         if interrupts > self._interrupts_reported:
             self._interrupts_reported = interrupts
             self.say("ending this case; what is done is kept")
 
     def say(self, line: str) -> None:
-        """As it is, above a bar."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class SweepProgress(_Lines):
     """A line per case, with the terms of the sweep's table."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._names = CaseNames()
+    _names = CaseNames()
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
         """The shortest names that distinguish these cells."""
@@ -91,25 +55,16 @@ class SweepProgress(_Lines):
 
 
 class SuiteProgress(_Lines):
-    """A bar with the time left, and a line per case. Use as a context manager."""
+    """A bar, and a line per case with the time left: at the mean time of those measured. Use as a context manager."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._clock = clock
-        self._order: list[BenchCase] = []
-        self._done: list[CaseResult] = []
-        self._count = 0
-        self._started_at: float | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            _Left(self._left),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=None)
+        self._count, self._done = 0, 0
+        self._durations_s: list[float] = []
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(),
+                   TextColumn("{task.fields[left]}"))  # fmt: skip
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("starting", total=None, left="")
 
     def __enter__(self) -> SuiteProgress:
         self._bar.start()
@@ -120,8 +75,8 @@ class SuiteProgress(_Lines):
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
         """Print what is kept and what is run again, and why."""
-        self._order = [one.case for one in order]
-        self._done = list(kept)
+        self._count = len(order)
+        self._durations_s = [result.duration_s for result in kept if result.duration_s is not None]
         if kept:
             self.say(f"kept of an earlier run: {len(kept)} of {len(kept) + len(order)} cases")
         for case_id, why in list(again.items())[:SHOWN_AGAIN]:
@@ -132,48 +87,23 @@ class SuiteProgress(_Lines):
 
     def started(self, case: BenchCase, what: str) -> None:
         """Show it in the bar."""
-        self._started_at = self._clock() if what == "measured" else None
         self._bar.update(self._task, description=case.case_id if what == "measured" else f"{case.case_id}: {what}")
 
     def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
         """A line, and the bar goes on."""
         del is_kept
-        self._count += 1
-        self._started_at = None
-        self._done.append(result)
-        left = self._left()
-        self.say(
-            f"[{self._count}/{len(self._order)}] {_one_line(result)}"
-            + ("" if left is None or self._console.is_terminal or not left else f" ({format_duration(left)} left)")
-        )
-        self._bar.update(self._task, completed=self._count)
-
-    def _left(self) -> float | None:
-        running_s = None if self._started_at is None else self._clock() - self._started_at
-        return time_left_s(self._order, self._done, running_s)
-
-
-class _Left(ProgressColumn):
-    """The estimated time left: cases differ too much for one speed."""
-
-    def __init__(self, left: Callable[[], float | None]) -> None:
-        super().__init__()
-        self._of = left
-
-    def render(self, _task: Task) -> Text:
-        """`12 min left`."""
-        left = self._of()
-        return Text("" if left is None else f"{format_duration(left)} left")
-
-
-def _one_line(result: CaseResult) -> str:
-    if result.status != "ok":
-        return f"{result.case.case_id}: {result.status}: {first_line(result.reason or '')}"
-    latency = result.latency.median if result.latency is not None else None
-    return (
-        f"{result.case.case_id}: {in_significant_digits(latency)} ms,"
-        f" {in_significant_digits(result.items_per_second)} items/s"
-    )
+        self._done += 1
+        self._durations_s += [result.duration_s] if result.duration_s is not None else []
+        rest = self._count - self._done if self._durations_s else 0
+        left = f"{format_duration(rest * statistics.mean(self._durations_s))} left" if rest else ""
+        self._bar.update(self._task, completed=self._done, left=left)
+        found = status_line(result)
+        if found is None:
+            median = result.latency.median if result.latency is not None else None
+            rate = in_significant_digits(result.items_per_second)
+            found = f"{in_significant_digits(median)} ms, {rate} items/s"
+        line = f"[{self._done}/{self._count}] {result.case.case_id}: {found}"
+        self.say(f"{line} ({left})" if left and not self._console.is_terminal else line)
 
 
 def format_duration(seconds: float) -> str:

@@ -47,6 +47,10 @@ class BenchCase(_Model):
     variant: str = ""
 
 
+NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=1)
+"""Where a case is needed and none is there."""
+
+
 class Estimate(_Model):
     """A number with its 95 % interval; `reason` is why it has none. An exact number has itself for both ends."""
 

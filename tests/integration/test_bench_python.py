@@ -11,7 +11,8 @@ from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+from perfharness.testing.fake_backend import FAKE_BACKEND, write_model
+from tests.integration.bench_runs import FAST
 
 
 class Seen(BenchObserver):
@@ -33,9 +34,9 @@ class Seen(BenchObserver):
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, object]:
-    write_model(tmp_path / "net.py", FakeScript(execute_ms=0.2, per_item_ms=0.05))
+    model = write_model(tmp_path / "net.py", FAST)
     return {
-        "models": [f"{tmp_path}/net.py:create"], "backends": [FAKE_BACKEND], "device": "cpu",
+        "models": [model], "backends": [FAKE_BACKEND], "device": "cpu",
         "latency.iterations": 40, "latency.warmup": 1, "measure.passes": ["latency"],
     }  # fmt: skip
 
@@ -48,8 +49,7 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
     assert [case.status for case in found.cases] == ["ok", "ok"]
     assert (found.command, found.complete, found.settings["latency.iterations"]) == (["by hand"], True, 40)
     assert sorted(seen.started_cases) == sorted(case.case.case_id for case in found.cases)
-    assert len(seen.done_cases) == 2
-    assert seen.polls > 0
+    assert (len(seen.done_cases), seen.polls > 0) == (2, True)
     with pytest.raises(UsageError):
         run_suite(suite, out)
     assert run_suite(suite, out, resume=True).cases == found.cases
@@ -62,16 +62,15 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
 
 
 def test_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
-    seen, out = Seen(), tmp_path / "out"
+    seen, again, out = Seen(), Seen(), tmp_path / "out"
     found = run_sweep(load_sweep(None, options), out, largest=4, observer=seen)
     assert found == SWEEP.read(out)
     assert (found.cells[0].batch_sizes, found.complete) == ([1, 2, 4], True)
-    again = Seen()
     assert run_sweep(load_sweep(None, options), out, largest=4, resume=True, observer=again).cells == found.cells
-    assert [is_kept for _, is_kept in again.done_cases] == [True] * 3
+    assert [is_kept for _, is_kept in seen.done_cases + again.done_cases] == [False] * 3 + [True] * 3
 
 
-def test_passes_of_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
+def test_passes_of_a_sweep(options: dict[str, object]) -> None:
     del options["measure.passes"]
     assert load_sweep(None, options).measure.passes == ("latency", "telemetry")
     assert load_sweep(None, options, target_ms=5.0).measure.passes == ("latency",)
@@ -85,7 +84,6 @@ def test_a_start_up(tmp_path: Path, options: dict[str, object]) -> None:
     assert [row.cache for row in found.rows] == ["unknown", "cold", "warm"]
     assert (tmp_path / "out" / "cold_start.json").exists()
     assert rows[0] == "first"
-    with pytest.raises(UsageError):
-        run_startup(load_suite(None, options), tmp_path / "out", 1)
-    with pytest.raises(UsageError):
-        run_startup(load_suite(None, {**options, "batch_sizes": [1, 2]}), tmp_path / "other", 1)
+    for sizes, out in (([1], "out"), ([1, 2], "other")):
+        with pytest.raises(UsageError):
+            run_startup(load_suite(None, {**options, "batch_sizes": sizes}), tmp_path / out, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from perfharness.model.bench import (
     AccuracyRecord,
@@ -17,6 +17,13 @@ from perfharness.model.bench import (
     Precision,
 )
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    assert value is not None
+    return value
 
 
 def estimate(value: float, spread: float = 0.02) -> Estimate:

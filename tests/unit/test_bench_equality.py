@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
+from hypothesis.extra import numpy as made
 
 from perfharness.bench.suite.suite import EqualityTable
 from perfharness.bench.worker.equality import Tolerance, compare_outputs
@@ -23,27 +23,29 @@ def test_by_hand() -> None:
     assert found.reason == "output y differs by up to 10 times the tolerance"
 
 
-def test_equal_within_tolerance() -> None:
-    found = compare_outputs("ref", {"y": np.array([1.0])}, {"y": np.array([1.05])}, TIGHT)
-    assert (found.equal, found.reason, found.reference) == (True, None, "ref")
-
-
-def test_worst_of_several_outputs_and_names_that_differ() -> None:
-    expected = {"a": np.array([1.0]), "b": np.array([1.0])}
-    found = compare_outputs("ref", expected, {"x": np.array([1.0]), "z": np.array([5.0])}, TIGHT)
-    assert (found.equal, found.worst_output) == (False, "b")
-
-
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("expected", "found", "equal", "worst", "reason"),
     [
-        ({"y": np.zeros((1, 2))}, "output y is (1, 2), the reference's (2,)"),
-        ({}, "it has 0 outputs (), the reference 1 (y)"),
+        ({"y": [1.0]}, {"y": [1.05]}, True, "y", None),
+        # of several outputs the worst, by position where the names differ
+        (
+            {"a": [1.0], "b": [1.0]},
+            {"x": [1.0], "z": [5.0]},
+            False,
+            "b",
+            "output b differs by up to 40 times the tolerance",
+        ),
+        ({"y": [0.0, 0.0]}, {"y": [[0.0, 0.0]]}, False, "y", "output y is (1, 2), the reference's (2,)"),
+        ({"y": [0.0, 0.0]}, {}, False, None, "it has 0 outputs (), the reference 1 (y)"),
     ],
 )
-def test_other_shapes(found: dict[str, np.ndarray], reason: str) -> None:
-    compared = compare_outputs("ref", {"y": np.zeros(2)}, found, TIGHT)
-    assert (compared.equal, compared.reason) == (False, reason)
+def test_outputs_are_matched(
+    expected: dict[str, list[float]], found: dict[str, list[float]], equal: bool, worst: str | None, reason: str | None
+) -> None:
+    one, other = ({name: np.asarray(value) for name, value in each.items()} for each in (expected, found))
+    compared = compare_outputs("ref", one, other, TIGHT)
+    assert (compared.equal, compared.worst_output, compared.reason) == (equal, worst, reason)
+    assert compared.reference == "ref"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -74,9 +76,7 @@ def test_tolerance_of_a_precision_is_never_tighter_than_the_suites() -> None:
     assert table.tolerance("int8") == Tolerance(absolute=9.0, relative=0.0)
 
 
-values = arrays.arrays(
-    np.float64, 5, elements=st.floats(-1e6, 1e6, allow_nan=False) | st.sampled_from([np.nan, np.inf])
-)
+values = made.arrays(np.float64, 5, elements=st.floats(-1e6, 1e6, allow_nan=False) | st.sampled_from([np.nan, np.inf]))
 
 
 @given(values, values, st.sampled_from([0.0, 1e-3, 1.0]), st.sampled_from([0.0, 1e-3, 1.0]))

@@ -53,24 +53,23 @@ def view(used: list[int], processes: dict[int, int | None]) -> GpuView:
     return GpuView(Nvml(module, Answer(None), (Device(module, "handle", UUID, 0),)), UUID)
 
 
-def test_nvmls_figure_of_this_process_comes_first() -> None:
-    seen = view([10], {os.getpid(): 7, os.getpid() + 1: 50})
-    assert seen.used_bytes() == 7
-    assert seen.memory_source == "NVML, of this process"
-    assert (seen.sm_clock_mhz(), seen.problem) == (1980.0, None)
-
-
-def test_where_the_process_is_not_listed_the_gpus_growth_stands_for_it() -> None:
-    seen = view([10, 35], {1: 50})
-    assert seen.used_bytes() == 25
-    assert "whole GPU" in seen.memory_source
-    assert view([10, 35], {os.getpid(): None}).used_bytes() == 25, "listed, but without a size"
+@pytest.mark.parametrize(
+    ("used", "processes", "bytes_", "source"),
+    [
+        ([10], {os.getpid(): 7, os.getpid() + 1: 50}, 7, "NVML, of this process"),
+        # where the process is not listed, or without a size, the GPU's growth stands for it
+        ([10, 35], {1: 50}, 25, "NVML, of the whole GPU, less what was in use before"),
+        ([10, 35], {os.getpid(): None}, 25, "NVML, of the whole GPU, less what was in use before"),
+    ],
+)
+def test_memory_by_nvml(used: list[int], processes: dict[int, int | None], bytes_: int, source: str) -> None:
+    seen = view(used, processes)
+    assert (seen.used_bytes(), seen.memory_source, seen.sm_clock_mhz()) == (bytes_, source, 1980.0)
 
 
 def test_without_nvml_nothing_is_known() -> None:
     closed = GpuView(Nvml(FakeNvml([1], {}), Answer(None, Refusal.FAILED, "no driver")), UUID)
     assert (closed.used_bytes(), closed.sm_clock_mhz()) == (None, None)
-    assert closed.problem == "no driver"
     assert closed.memory_source == ""
 
 

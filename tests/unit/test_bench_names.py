@@ -27,14 +27,9 @@ def test_two_classes_of_one_name_are_two_cells() -> None:
 
 def test_the_settings_of_a_backend_are_in_its_name() -> None:
     cases = [
-        made_up("torch", size).case.model_copy(update={"variant": variant})
-        for variant in ("threads=1", "threads=2")
-        for size in (1, 4)
+        made_up("torch", size).case.model_copy(update={"variant": f"threads={n}"}) for n in (1, 2) for size in (1, 4)
     ]
-    assert CaseNames.of(cases).cells(cases) == [
-        "torch/plain threads=1 fp32, batch 1, 4",
-        "torch/plain threads=2 fp32, batch 1, 4",
-    ]
+    assert CaseNames.of(cases).cells(cases) == [f"torch/plain threads={n} fp32, batch 1, 4" for n in (1, 2)]
 
 
 def test_groups_keep_the_order() -> None:

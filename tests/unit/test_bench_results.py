@@ -20,10 +20,12 @@ from perfharness.analysis.bench_figures import in_significant_digits
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.analysis.latency_statistics import latency_stats
 from perfharness.analysis.recommendation import recommend
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
-from perfharness.cli.bench_progress import format_duration, time_left_s
+from perfharness.cli.bench_progress import SuiteProgress, format_duration
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
@@ -34,8 +36,7 @@ from perfharness.model.bench import (
     MemoryUse,
     StreamsRecord,
 )
-from perfharness.model.bench_search import CellSweep, LatencyTarget, SweepFile
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, Constraints
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, LatencyTarget, SweepFile
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
@@ -58,6 +59,7 @@ from perfharness.render.terminal.bench_format import (
     side_by_side,
     speedup_text,
 )
+from perfharness.render.terminal.console import Console as SafeConsole
 from perfharness.render.terminal.sweep import print_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
@@ -595,17 +597,19 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) ->
 # ---- the time left ----
 
 
-def timed(backend: str, size: int, seconds: float | None) -> CaseResult:
-    return made_up(backend, size).model_copy(update={"duration_s": seconds})
-
-
-def test_time_left_by_what_cases_of_the_backend_took() -> None:
-    done = [timed("slow", 1, 100.0), timed("fast", 1, 2.0)]
-    order = [*(one.case for one in done), made_up("slow", 4).case, made_up("fast", 4).case, made_up("new", 4).case]
-    assert time_left_s(order, done, None) == pytest.approx(100 + 2 + 51)
-    assert time_left_s(order, done, 30.0) == pytest.approx(70 + 2 + 51)
-    assert time_left_s(order, done, 300.0) == pytest.approx(0 + 2 + 51)
-    assert time_left_s(order, [], None) is None
+def test_time_left_by_what_measured_cases_took() -> None:
+    cases = [
+        made_up("torch", size, duration_s=seconds) for size, seconds in ((1, 100.0), (2, 2.0), (4, None), (8, 9.0))
+    ]
+    text = io.StringIO()
+    with SuiteProgress(SafeConsole(file=text, width=160)) as progress:
+        progress.begin([PlannedCase(CaseSpec(case=case.case, model="m"), "") for case in cases[1:]], cases[:1], {})
+        for case in cases[1:]:
+            progress.done(case)
+    kept, *lines = text.getvalue().splitlines()
+    assert kept == "kept of an earlier run: 1 of 4 cases"
+    assert [line.partition("items/s")[2] for line in lines] == [" (2 min left)", " (51 s left)", ""]
+    assert lines[0].startswith("[1/3] net-torch-plain-fp32-b2: 20 ms, 100")
 
 
 def test_durations_in_words() -> None:

@@ -14,7 +14,8 @@ from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
 from perfharness.bench.suite import case_run
 from perfharness.bench.suite.case_run import BenchObserver, is_passing
 from perfharness.bench.suite.check import make_suite
-from perfharness.bench.suite.matrix import default_baseline, plan_cases
+from perfharness.bench.suite.machine import Plan
+from perfharness.bench.suite.matrix import plan_cases
 from perfharness.bench.suite.run import SuiteRun
 from perfharness.bench.suite.store import SUITE
 from perfharness.bench.suite.suite import read_suite
@@ -23,7 +24,7 @@ from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from perfharness_launcher.interrupts import Interrupts
-from tests.unit.bench_results import made_up
+from tests.unit.bench_results import known, made_up
 
 ALIKE = """
 [[model]]
@@ -88,19 +89,8 @@ def run_suite(
     (folder / "suite.toml").write_text(text)
     suite, out = make_suite(read_suite(folder / "suite.toml"), "suite.toml"), folder / "out"
     SUITE.prepare(out, resume=True)
-    run = SuiteRun(
-        suite, out, MachineRecord(hostname="h"), Interrupts(), BenchObserver(),
-        planned=plan_cases(suite, None), baseline=default_baseline(suite, None),
-    )  # fmt: skip
-    return run.run().cases
-
-
-def equal(results: list[CaseResult]) -> list[bool | None]:
-    return [one.equality.equal if one.equality is not None else None for one in results]
-
-
-def differences(results: list[CaseResult]) -> list[float | None]:
-    return [one.accuracy.metrics["difference"] if one.accuracy is not None else None for one in results]
+    plan = Plan(plan_cases(suite, None), None, MachineRecord(hostname="h"))
+    return SuiteRun(suite, out, plan, Interrupts(), BenchObserver()).run().cases
 
 
 def of_model_and_mode(spec: CaseSpec) -> float:
@@ -108,29 +98,30 @@ def of_model_and_mode(spec: CaseSpec) -> float:
     return {"a b": 1.0, "a_b": 5.0}[spec.case.model] + (spec.case.model == "a b" and spec.case.mode == "fast")
 
 
-def test_outputs_of_models_whose_names_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_suite(tmp_path, ALIKE + MODES + "[equality]\n", monkeypatch, of_model_and_mode)
-    assert [(one.case.model, one.case.mode) for one in found] == [
-        ("a b", "plain"), ("a b", "fast"), ("a_b", "plain"), ("a_b", "fast"),
-    ]  # fmt: skip
-    assert equal(found) == [True, False, True, True]
+def of_threads(spec: CaseSpec) -> float:
+    return {1: 1.0, 2: 5.0}[spec.threads or 0]
 
 
-def test_accuracy_of_models_whose_names_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_suite(tmp_path, ALIKE + MODES + ACCURACY, monkeypatch, of_model_and_mode)
-    assert differences(found) == [1.0, 1.0, 5.0, 0.0], "the baselines from 0, the others from their own baseline"
-
-
-def test_outputs_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two cells of one name; the second one's outputs are its own."""
-    text = ONE + THREADS + "[equality]\n[run]\nshuffle = false\n"
-    found = run_suite(tmp_path, text, monkeypatch, lambda spec: float(spec.threads or 0))
-    assert equal(found) == [True, False]
-
-
-def test_accuracy_of_a_backend_with_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_suite(tmp_path, ONE + THREADS + ACCURACY, monkeypatch, lambda spec: {1: 1.0, 2: 5.0}[spec.threads or 0])
-    assert differences(found) == [1.0, 4.0], "the first is the baseline, the second is compared with it"
+@pytest.mark.parametrize(
+    ("text", "output", "equal", "differences"),
+    [
+        # the baselines differ from 0, the others from their own baseline
+        (ALIKE + MODES, of_model_and_mode, [True, False, True, True], [1.0, 1.0, 5.0, 0.0]),
+        # two cells of one name: the first is the baseline, the second's outputs are its own
+        (ONE + THREADS, of_threads, [True, False], [1.0, 4.0]),
+    ],
+)
+def test_cells_whose_names_are_alike_are_compared_each_with_its_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    output: Callable[[CaseSpec], float],
+    equal: list[bool],
+    differences: list[float],
+) -> None:
+    found = run_suite(tmp_path, text + "[equality]\n" + ACCURACY + "[run]\nshuffle = false\n", monkeypatch, output)
+    assert [known(one.equality).equal for one in found] == equal
+    assert [known(one.accuracy).metrics["difference"] for one in found] == differences
 
 
 def test_a_process_that_ended_without_a_word_is_tried_again() -> None:
@@ -159,4 +150,4 @@ def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, mon
 def test_the_reference_is_the_first_cell_that_its_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = ONE + MODES + f'[equality]\nreference = "{FAKE_BACKEND}"\n'
     found = run_suite(tmp_path, text, monkeypatch, lambda spec: 1.0)
-    assert {one.equality.reference for one in found if one.equality is not None} == {f"{FAKE_BACKEND}/plain/fp32"}
+    assert {known(one.equality).reference for one in found} == {f"{FAKE_BACKEND}/plain/fp32"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from perfharness.bench.worker.streams import Stream, run_streams, stream_problem
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, MemoryUse
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
+from tests.unit.bench_results import known
 
 MS = 1_000_000
 
@@ -107,27 +108,28 @@ def test_known_times_come_out_as_they_went_in() -> None:
     assert record.items_per_second == pytest.approx(9 * 4 / 0.012)
     assert record.items_per_second_each == pytest.approx([2000, 1000])
     assert record.mean_running == 2
-    assert record.latency is not None
-    assert record.latency.mean.value == pytest.approx(40 / 15)
+    assert known(record.latency).mean.value == pytest.approx(40 / 15)
     assert (record.outputs_equal, record.reason) == (True, None)
     assert (record.memory.host_peak_bytes, record.memory.model_host_bytes) == (7, None)
+
+
+def before(session: FakeSession, look: Callable[[], None]) -> None:
+    """Call a function before each execution."""
+    execute = session.execute
+
+    def watched() -> None:
+        look()
+        execute()
+
+    session.execute = watched  # type: ignore[method-assign]
 
 
 def test_each_session_has_one_thread_and_all_are_warm_before_any_is_let_go() -> None:
     made, clocks = sessions(*[FakeScript(bias=number) for number in range(3)])
     seen: list[tuple[int, str]] = []
 
-    def watched(number: int, session: FakeSession) -> None:
-        execute = session.execute
-
-        def watching() -> None:
-            seen.append((number, threading.current_thread().name))
-            execute()
-
-        session.execute = watching  # type: ignore[method-assign]
-
     for number, session in enumerate(made):
-        watched(number, session)
+        before(session, lambda number=number: seen.append((number, threading.current_thread().name)))  # type: ignore[misc]
     let_go: list[int] = []
     settings = LatencySettings(warmup=4, iterations=9)
     streams = run_streams(made, settings, prepare, lambda: let_go.append(len(seen)), clocks)
@@ -147,18 +149,12 @@ def test_what_goes_wrong_says_in_which_stream() -> None:
         run_streams(made, LatencySettings(warmup=1, iterations=3), prepare, lambda: None, clocks)
     assert made[2].calls == [], "the next was not begun"
 
-    def fails_late(session: FakeSession) -> None:
-        execute = session.execute
-
-        def late() -> None:
-            if session.executions == 5:
-                raise BackendError("it broke")
-            execute()
-
-        session.execute = late  # type: ignore[method-assign]
+    def breaks() -> None:
+        if made[1].executions == 5:
+            raise BackendError("it broke")
 
     made, clocks = sessions(FakeScript(), FakeScript())
-    fails_late(made[1])
+    before(made[1], breaks)
     with pytest.raises(BackendError, match=r"^stream 1 of 2: it broke"):
         run_streams(made, LatencySettings(warmup=1, iterations=9), prepare, lambda: None, clocks)
 
@@ -180,27 +176,32 @@ def stream(first: float, alone: float, beside: float) -> Stream:
 def test_wrong_outputs_have_no_speed(streams: Sequence[Stream], equal: bool | None, says: str | None) -> None:
     record = summarize_streams(spec(), streams, MemoryUse())
     assert record.outputs_equal is equal
+    assert (record.reason is None) == (says is None)
+    assert (record.reason or "").startswith(says or "")
     if says is None:
-        assert record.reason is None
         assert record.items_per_second == pytest.approx(2 * 400)
-        return
-    assert record.reason is not None
-    assert record.reason.startswith(says)
-    assert (record.items_per_second, record.latency, record.items_per_second_each) == (None, None, [])
+    else:
+        assert (record.items_per_second, record.latency, record.items_per_second_each) == (None, None, [])
 
 
-def test_sessions_that_share_a_stream_are_told() -> None:
-    own, _ = sessions(FakeScript(has_device=True), FakeScript(has_device=True))
-    shared, _ = sessions(*[FakeScript(has_device=True, one_stream=True)] * 2)
-    silent, _ = sessions(FakeScript())
-    on_gpu = spec(device="cuda")
-    assert stream_problem(on_gpu, own) is None
-    assert stream_problem(on_gpu, shared[:1]) is None
-    assert str(stream_problem(on_gpu, shared)).startswith("two of 2 sessions have the same CUDA stream")
-    assert "does not report a CUDA stream for each session" in str(stream_problem(on_gpu, silent))
-    assert stream_problem(spec(), silent) is None
-    one_by_one, _ = sessions(FakeScript(threads_problem="one after the other"))
-    assert stream_problem(spec(), one_by_one) == "one after the other"
+OWN, SHARED = FakeScript(has_device=True), FakeScript(has_device=True, one_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "scripts", "says"),
+    [
+        ("cuda", [OWN, OWN], None),
+        ("cuda", [SHARED], None),
+        ("cuda", [SHARED, SHARED], "two of 2 sessions have the same CUDA stream"),
+        ("cuda", [FakeScript()], "does not report a CUDA stream for each session"),
+        ("cpu", [FakeScript()], None),
+        ("cpu", [FakeScript(threads_problem="one after the other")], "one after the other"),
+    ],
+)
+def test_sessions_that_share_a_stream_are_told(device: str, scripts: list[FakeScript], says: str | None) -> None:
+    problem = stream_problem(spec(device=device), sessions(*scripts)[0])
+    assert (problem is None) == (says is None)
+    assert (says or "") in (problem or "")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import Any
 from perfharness.bench.search.sweep import SweepInterruptedError, largest_batch, sweep
 from perfharness.bench.suite.case_run import BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import load_suite
-from perfharness.bench.suite.machine import machine_of, plan_suite
+from perfharness.bench.suite.machine import plan_suite
 from perfharness.bench.suite.matrix import PlannedCase, at_batch
 from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import CaseResult
-from perfharness.model.bench_search import CellSweep, SweepFile, TargetFigure
+from perfharness.model.bench_suite import CellSweep, SweepFile, TargetFigure
 
 
 def load_sweep(
@@ -57,17 +57,15 @@ def run_sweep(
     Raises `UsageError` and `LaunchError` as `run_suite` does. `output_dir` then has `sweep.json` and the cases.
     """
     doubling_sizes(largest, smallest)
-    planned, facts, gpu = plan_suite(suite)
-    cells = {one.cell: one for one in reversed(planned)}  # replaces the batch sizes of each model
+    plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SWEEP.prepare(output_dir, resume=resume)
         return SweepRun(
             suite,
             output_dir,
-            machine_of(facts, gpu.uuid if gpu is not None else None),
+            plan,
             interrupts,
             observer or BenchObserver(),
-            cells=list(cells.values())[::-1],
             smallest=smallest,
             largest=largest,
             target_ms=target_ms,
@@ -82,16 +80,19 @@ class SweepRun(MeasuringRun):
     """One run of a sweep.
 
     Args:
-        cells: one planned case per cell, of any batch size.
         target_ms: milliseconds; None: sweep without a target.
     """
 
     _: KW_ONLY
-    cells: Sequence[PlannedCase]
     smallest: int
     largest: int
     target_ms: float | None
     figure: TargetFigure
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cells = {one.cell: one for one in reversed(self.plan.cases)}  # the batch sizes of the suite are not used
+        self.cells = list(cells.values())[::-1]
 
     def run(self) -> SweepFile:
         """Run all cells. An interrupt ends the run; what was measured is on disk and returned."""

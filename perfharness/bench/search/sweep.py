@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from perfharness.analysis.bench_figures import latency_of
 from perfharness.bench.suite.case_run import MEMORY_ENDS
 from perfharness.bench.suite.suite import doubling_sizes
 from perfharness.model.bench import CaseResult, CaseStatus, Estimate
-from perfharness.model.bench_search import LatencyTarget, Meets, SearchEnd, Sweep, TargetFigure, TargetPoint
+from perfharness.model.bench_suite import (
+    LatencyTarget,
+    Meets,
+    SearchEnd,
+    SearchStep,
+    Sweep,
+    TargetFigure,
+    TargetPoint,
+)
 
 Measure = Callable[[int], CaseResult]
 """Raises `SweepInterruptedError` after an interrupt."""
@@ -24,14 +33,16 @@ MAX_MEASUREMENTS = 40
 ALIGNED = (4, 8, 16, 32)
 """Tile sizes of kernels: a batch that fills its tiles may be faster than the next smaller one."""
 
-GO_ON = "--resume goes on"
-
 NEXT_ONES = 2
 """Number of sizes directly above the one found that are also measured."""
 
 
 class SweepInterruptedError(Exception):
     """A batch size was not measured because of an interrupt. Earlier measurements are kept."""
+
+
+def _interrupted(size: int, then: str = ";") -> str:
+    return f"interrupted before a batch of {size} was measured{then} --resume goes on"
 
 
 def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
@@ -42,8 +53,7 @@ def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
         try:
             found = measure(size)
         except SweepInterruptedError:
-            reason = f"interrupted before a batch of {size} was measured; {GO_ON}"
-            return Sweep(cases=cases, ended_by="interrupted", ended_at_batch=size, reason=reason)
+            return Sweep(cases=cases, ended_by="interrupted", ended_at_batch=size, reason=_interrupted(size))
         cases.append(found)
         twice = found.status == "failed" and failed
         failed = found.status == "failed"
@@ -51,18 +61,6 @@ def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
             reason = f"a batch of {size} is {found.status}: {found.reason or 'no reason given'}"
             return Sweep(cases=cases, ended_by=found.status, ended_at_batch=size, reason=reason)
     return Sweep(cases=cases)
-
-
-def figure_of(case: CaseResult, figure: TargetFigure) -> Estimate | None:
-    """The latency figure of a target; None where there were too few iterations."""
-    if case.latency is None:
-        return None
-    return {
-        "mean": case.latency.mean,
-        "p50": case.latency.median,
-        "p95": case.latency.p95,
-        "p99": case.latency.p99,
-    }[figure]
 
 
 def judge(estimate: Estimate | None, target_ms: float) -> Meets:
@@ -85,64 +83,6 @@ def judge_by_most(case: CaseResult, figure: TargetFigure, target_ms: float) -> M
     return "misses" if latency.min > target_ms else "not-measured"
 
 
-@dataclass
-class _Search:
-    """State of the search: measured points by batch size."""
-
-    measure: Measure
-    target_ms: float
-    figure: TargetFigure
-    most: int
-    points: dict[int, TargetPoint] = field(default_factory=dict)
-    interrupted_at: int | None = None
-
-    def meets(self, size: int, step: str) -> bool:
-        """Measure a size, unless it was measured; whether it certainly meets the target."""
-        if size not in self.points and not self.is_over:
-            try:
-                case = self.measure(size)
-            except SweepInterruptedError:
-                self.interrupted_at = size
-                raise
-            estimate = figure_of(case, self.figure) if case.status == "ok" else None
-            verdict = judge(estimate, self.target_ms)
-            if verdict == "not-measured" and case.status == "ok":
-                verdict = judge_by_most(case, self.figure, self.target_ms)
-            why = case.reason
-            if case.status == "ok" and verdict == "not-measured":
-                reason = estimate.reason if estimate is not None else "too few iterations"
-                why = f"{self.figure} has no interval: {reason}"
-            self.points[size] = TargetPoint.model_validate(
-                {
-                    "batch_size": size,
-                    "step": step,
-                    "status": case.status,
-                    "latency": estimate,
-                    "meets": verdict,
-                    "reason": why,
-                }
-            )
-        return size in self.points and self.points[size].meets == "meets"
-
-    @property
-    def is_over(self) -> bool:
-        return len(self.points) >= self.most
-
-    @property
-    def ceiling(self) -> int | None:
-        """The smallest size that memory did not suffice for; no larger one is tried."""
-        return min((size for size, point in self.points.items() if point.status in MEMORY_ENDS), default=None)
-
-    @property
-    def best(self) -> int | None:
-        return max((size for size, point in self.points.items() if point.meets == "meets"), default=None)
-
-    def next_not_met(self, size: int) -> int | None:
-        """The smallest measured size above that does not meet the target."""
-        above = [other for other, point in self.points.items() if other > size and point.meets != "meets"]
-        return min(above, default=None)
-
-
 def largest_batch(
     measure: Measure,
     target_ms: float,
@@ -163,136 +103,165 @@ def largest_batch(
         largest: the largest size to measure.
         most: measurements at most.
     """
-    search = _Search(measure, target_ms, figure, most)
+    search = _Search(measure, target_ms, figure, largest, most)
     with suppress(SweepInterruptedError):  # what is known by then is summarized
-        _search_sizes(search, doubling_sizes(largest, smallest), largest)
-    return _summarized(search, largest)
+        search.double(doubling_sizes(largest, smallest))
+        while (best := search.best) is not None and not search.is_over:
+            search.bisect(best)
+            if not any(search.meets(size, "neighbour") for size in search.neighbours()):
+                break
+    return search.answer()
 
 
-def _search_sizes(search: _Search, sizes: list[int], largest: int) -> None:
-    _double(search, sizes)
-    while (best := search.best) is not None and not search.is_over:
-        _halve(search, best)
-        found = search.best
-        assert found is not None
-        if not any(search.meets(size, "neighbour") for size in _neighbours(search, found, largest)):
-            break
+@dataclass
+class _Search:
+    """State of the search: measured points by batch size."""
 
+    measure: Measure
+    target_ms: float
+    figure: TargetFigure
+    largest: int
+    most: int
+    points: dict[int, TargetPoint] = field(default_factory=dict)
+    interrupted_at: int | None = None
 
-def _double(search: _Search, sizes: list[int]) -> None:
-    missed = 0
-    for size in sizes:
-        missed = 0 if search.meets(size, "doubling") else missed + 1
-        if missed > 1 or search.is_over or search.points[size].status in ENDS:
-            return
+    def meets(self, size: int, step: SearchStep) -> bool:
+        """Measure a size, unless it was measured; whether it certainly meets the target."""
+        if size not in self.points and not self.is_over:
+            try:
+                case = self.measure(size)
+            except SweepInterruptedError:
+                self.interrupted_at = size
+                raise
+            self.points[size] = self._point(case, step)
+        return size in self.points and self.points[size].meets == "meets"
 
+    def _point(self, case: CaseResult, step: SearchStep) -> TargetPoint:
+        size, reason = case.case.batch_size, case.reason
+        if case.status != "ok":
+            return TargetPoint(batch_size=size, step=step, status=case.status, meets="not-measured", reason=reason)
+        estimate = latency_of(case, self.figure)
+        verdict = judge(estimate, self.target_ms)
+        if verdict == "not-measured":
+            verdict = judge_by_most(case, self.figure, self.target_ms)
+        if verdict == "not-measured":
+            reason = (
+                f"{self.figure} has no interval: {estimate.reason if estimate is not None else 'too few iterations'}"
+            )
+        return TargetPoint(batch_size=size, step=step, status="ok", latency=estimate, meets=verdict, reason=reason)
 
-def _halve(search: _Search, low: int) -> None:
-    """Bisect between a size that meets the target and the next that does not."""
-    high = search.next_not_met(low)
-    while high is not None and high - low > 1 and not search.is_over:
-        middle = (low + high) // 2
-        if search.meets(middle, "bisection"):
-            low = middle
-        else:
-            high = middle
+    @property
+    def is_over(self) -> bool:
+        return len(self.points) >= self.most
 
+    @property
+    def best(self) -> int | None:
+        return max((size for size, point in self.points.items() if point.meets == "meets"), default=None)
 
-def _neighbours(search: _Search, found: int, largest: int) -> Iterator[int]:
-    """Unmeasured sizes above the one found at which the target may be met again, smallest first."""
-    near = {found + step for step in range(1, NEXT_ONES + 1)} | {(found // tile + 1) * tile for tile in ALIGNED}
-    for size in sorted(near):
-        ceiling = search.ceiling
-        if size <= largest and size not in search.points and (ceiling is None or size < ceiling):
-            yield size
+    def next_not_met(self, size: int) -> int | None:
+        """The smallest measured size above that does not meet the target."""
+        above = [other for other, point in self.points.items() if other > size and point.meets != "meets"]
+        return min(above, default=None)
 
+    def double(self, sizes: Iterable[int]) -> None:
+        missed = 0
+        for size in sizes:
+            missed = 0 if self.meets(size, "doubling") else missed + 1
+            if missed > 1 or self.is_over or self.points[size].status in ENDS:
+                return
 
-def _summarized(search: _Search, largest: int) -> LatencyTarget:
-    best, points = search.best, list(search.points.values())
-    above = None if best is None else search.points.get(best + 1)
-    undecided = sorted(
-        point.batch_size for point in points if point.meets == "cannot-tell" and point.batch_size > (best or 0)
-    )
-    end = _end(search, best, largest)
-    answer = LatencyTarget(
-        target_ms=search.target_ms,
-        figure=search.figure,
-        batch_size=best,
-        ended_by=end,
-        undecided=undecided,
-        proven=best is not None
-        and _has_interval(search.points[best])
-        and not undecided
-        and (best == largest or (above is not None and _certainly_not(above))),
-        points=points,
-    )
-    return answer.model_copy(update={"reason": _sentence(answer, search)})
+    def bisect(self, low: int) -> None:
+        """Bisect between a size that meets the target and the next that does not."""
+        high = self.next_not_met(low)
+        while high is not None and high - low > 1 and not self.is_over:
+            middle = (low + high) // 2
+            if self.meets(middle, "bisection"):
+                low = middle
+            else:
+                high = middle
 
+    def neighbours(self) -> Iterator[int]:
+        """Unmeasured sizes above the best at which the target may be met again, smallest first."""
+        found = self.best or 0
+        near = {found + step for step in range(1, NEXT_ONES + 1)} | {(found // tile + 1) * tile for tile in ALIGNED}
+        for size in sorted(near):
+            no_room = (other for other, point in self.points.items() if point.status in MEMORY_ENDS)
+            if size not in self.points and size < min(no_room, default=self.largest + 1):
+                yield size
 
-def _within(estimate: Estimate) -> str:
-    if estimate.interval is None:
-        return "without an interval"
-    return "{:.4g} to {:.4g}".format(*estimate.interval)
-
-
-def _has_interval(point: TargetPoint) -> bool:
-    return point.latency is not None and point.latency.interval is not None
-
-
-def _certainly_not(point: TargetPoint) -> bool:
-    """Whether it is certain that a size does not meet the target: it misses it, or there is no memory for it."""
-    return point.meets == "misses" or point.status in MEMORY_ENDS
-
-
-def _end(search: _Search, best: int | None, largest: int) -> SearchEnd | None:
-    """Why the search ended."""
-    if search.interrupted_at is not None:
-        return "interrupted"
-    if best == largest:
-        return "largest-batch"
-    after = search.next_not_met(best or 0)
-    if after is None:
-        return "measurements" if search.is_over else None
-    point = search.points[after]
-    if point.status == "out-of-memory" or point.status == "memory-limit":
-        return point.status
-    if point.status != "ok":
-        return "failed"
-    if point.meets != "misses":
-        return "undecided"
-    return "measurements" if search.is_over and best is not None and after > best + 1 else "latency"
-
-
-def _sentence(found: LatencyTarget, search: _Search) -> str:
-    target = f"{found.figure} of {found.target_ms:g} ms"
-    straddling = (
-        f"; whether {', '.join(map(str, found.undecided))} does is undecided, its interval has the target inside: "
-        "measure more iterations"
-        if found.undecided
-        else ""
-    )
-    if search.interrupted_at is not None:
-        straddling += f"; interrupted before a batch of {search.interrupted_at} was measured, {GO_ON}"
-    if found.batch_size is None and not search.points:
-        return f"nothing was measured for a {target}{straddling}"
-    if found.batch_size is None:
-        first = search.points[min(search.points)]
-        why = (
-            f"a batch of {first.batch_size} is {first.status}: {first.reason}" if first.status != "ok" else first.reason
+    def answer(self) -> LatencyTarget:
+        """What the points say."""
+        best, points = self.best, list(self.points.values())
+        undecided = sorted(
+            point.batch_size for point in points if point.meets == "cannot-tell" and point.batch_size > (best or 0)
         )
-        return f"no batch size is known to meet a {target}{straddling}" + (f" ({why})" if why else "")
-    best = search.points[found.batch_size].latency
-    assert best is not None
-    end = {
-        "latency": "the next larger one that was measured does not",
-        "out-of-memory": "the next larger one is out of memory",
-        "memory-limit": "the next larger one is over the memory limit",
-        "largest-batch": "no larger one was requested",
-        "failed": "the next larger one fails",
-        "undecided": "" if found.undecided else "the next larger one has no interval",
-        "measurements": f"after {len(found.points)} measurements no more were made",
-    }.get(found.ended_by or "", "")
-    return (
-        f"a batch of {found.batch_size} meets a {target} ({best.value:.4g} ms, {_within(best)})"
-        f"{'; ' + end if end else ''}{straddling}"
-    )
+        proven = False
+        if best is not None and not undecided and _interval(self.points[best]) is not None:
+            above = self.points.get(best + 1)
+            proven = best == self.largest or (
+                above is not None and (above.meets == "misses" or above.status in MEMORY_ENDS)
+            )
+        found = LatencyTarget(
+            target_ms=self.target_ms,
+            figure=self.figure,
+            batch_size=best,
+            ended_by=self._end(best),
+            undecided=undecided,
+            proven=proven,
+            points=points,
+        )
+        return found.model_copy(update={"reason": self._sentence(found)})
+
+    def _end(self, best: int | None) -> SearchEnd | None:
+        """Why the search ended."""
+        if self.interrupted_at is not None:
+            return "interrupted"
+        if best == self.largest:
+            return "largest-batch"
+        after = self.next_not_met(best or 0)
+        if after is None:
+            return "measurements" if self.is_over else None
+        point = self.points[after]
+        if point.status == "out-of-memory" or point.status == "memory-limit":
+            return point.status
+        if point.status != "ok":
+            return "failed"
+        if point.meets != "misses":
+            return "undecided"
+        return "measurements" if self.is_over and best is not None and after > best + 1 else "latency"
+
+    def _sentence(self, found: LatencyTarget) -> str:
+        target = f"{found.figure} of {found.target_ms:g} ms"
+        more = ""
+        if found.undecided:
+            more = f"; whether {', '.join(map(str, found.undecided))} does is undecided, its interval has the target "
+            more += "inside: measure more iterations"
+        if self.interrupted_at is not None:
+            more += f"; {_interrupted(self.interrupted_at, ',')}"
+        if not self.points:
+            return f"nothing was measured for a {target}{more}"
+        if found.batch_size is None:
+            first = self.points[min(self.points)]
+            why = first.reason
+            if first.status != "ok":
+                why = f"a batch of {first.batch_size} is {first.status}: {first.reason}"
+            return f"no batch size is known to meet a {target}{more}" + (f" ({why})" if why else "")
+        point = self.points[found.batch_size]
+        assert point.latency is not None
+        interval = _interval(point)
+        within = "without an interval" if interval is None else "{:.4g} to {:.4g}".format(*interval)
+        ends = {
+            "latency": "; the next larger one that was measured does not",
+            "out-of-memory": "; the next larger one is out of memory",
+            "memory-limit": "; the next larger one is over the memory limit",
+            "largest-batch": "; no larger one was requested",
+            "failed": "; the next larger one fails",
+            "undecided": "" if found.undecided else "; the next larger one has no interval",
+            "measurements": f"; after {len(found.points)} measurements no more were made",
+        }
+        end = ends.get(found.ended_by or "", "")
+        return f"a batch of {found.batch_size} meets a {target} ({point.latency.value:.4g} ms, {within}){end}{more}"
+
+
+def _interval(point: TargetPoint) -> tuple[float, float] | None:
+    return None if point.latency is None else point.latency.interval

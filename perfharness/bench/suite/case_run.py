@@ -11,10 +11,11 @@ from typing import Any
 
 from perfharness.bench.process import CaseEnd, has_reported, result_of, run_process
 from perfharness.bench.spec import CaseSpec
+from perfharness.bench.suite.machine import Plan
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.bench.suite.store import CASES, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite.suite import Suite
-from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus, MachineRecord
+from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.interrupts import Interrupts
@@ -64,7 +65,7 @@ class MeasuringRun:
 
     suite: Suite
     out: Path
-    machine: MachineRecord
+    plan: Plan
     interrupts: Interrupts
     observer: BenchObserver
     _: KW_ONLY
@@ -142,7 +143,7 @@ class MeasuringRun:
         return {
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "command": list(self.command),
-            "machine": self.machine,
+            "machine": self.plan.machine,
             "settings": settings,
             "remarks": list(self.remarks),
         }

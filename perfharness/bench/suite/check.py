@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import direction_of
-from perfharness.backends import Backend, ModelSource, backend, backend_and_mode, model_source
+from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
+from perfharness.backends import Backend, backend, backend_and_mode, model_source
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.onnx_graph import onnx_inputs
 from perfharness.bench.spec import CaseSpec
@@ -18,17 +18,17 @@ from perfharness.bench.suite.suite import (
     Suite,
     SuiteModel,
     accuracy_settings,
-    cell_names,
     model_name,
     model_text,
     modes_of,
+    possible_cells,
     possible_devices,
     read_suite,
     source_of,
 )
 from perfharness.bench.worker.inputs import input_shapes
 from perfharness.errors import UsageError
-from perfharness.model.bench import BenchCase, Direction
+from perfharness.model.bench import NO_CASE, Direction
 
 
 def load_suite(path: Path | None, options: Mapping[str, Any] | None = None, *, equality: bool | None = None) -> Suite:
@@ -144,9 +144,7 @@ def problems(suite: Suite) -> Iterator[str]:
     yield from _shape_problems(suite)
     yield from _name_problems(suite)
     yield from _accuracy_problems(suite)
-    yield from _direction_problems(suite)
-    names = {cell for cell in cell_names(suite) if cell.count("/") == 2}
-    if suite.equality is not None and found and len(names) < 2 and len(suite.backend) < 2:
+    if suite.equality is not None and found and len(possible_cells(suite)) < 2 and len(suite.backend) < 2:
         yield "[equality] compares backends, modes or precisions, and there is only one of them"
 
 
@@ -154,35 +152,20 @@ def _shape_problems(suite: Suite) -> Iterator[str]:
     """Open dimensions that are not given, where the file can be read without its framework."""
     for model in suite.model:
         sources = {text for one in suite.backend if (text := model.sources.get(one.name, model.source)) is not None}
-        for text in sorted(sources):
-            yield from _open_dimensions(suite, model, Path(model_text(suite, text)))
-
-
-def _open_dimensions(suite: Suite, model: SuiteModel, path: Path) -> Iterator[str]:
-    specs = onnx_inputs(path) if path.suffix.lower() == ".onnx" and path.is_file() else None
-    if not specs:
-        return
-    # a fixed size is checked per case: other batch sizes may fit
-    free = [one.model_copy(update={"shape": (None, *one.shape[1:])}) for one in specs]
-    for batch_size in (model.batch_sizes or suite.batch_sizes)[:1]:
-        case = BenchCase(
-            case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=batch_size
-        )
-        spec = CaseSpec(case=case, model=str(path), inputs=model.inputs, dimensions=model.dimensions)
-        try:
-            input_shapes(free, spec)
-        except UsageError as error:
-            yield f"{model_name(model)}: {error}"
-
-
-def _accuracy_problems(suite: Suite) -> Iterator[str]:
-    """Missing data; the files themselves are read by each case."""
-    if suite.accuracy is None:
-        return
-    try:
-        accuracy_settings(suite).samples()
-    except UsageError as error:
-        yield f"[accuracy] {error}"
+        for path in (Path(model_text(suite, text)) for text in sorted(sources)):
+            specs = onnx_inputs(path) if path.suffix.lower() == ".onnx" and path.is_file() else None
+            sizes = (model.batch_sizes or suite.batch_sizes)[:1]
+            if not specs or not sizes:
+                continue
+            # a fixed size is checked per case: other batch sizes may fit
+            free = [one.model_copy(update={"shape": (None, *one.shape[1:])}) for one in specs]
+            case = NO_CASE.model_copy(update={"batch_size": sizes[0]})
+            try:
+                input_shapes(
+                    free, CaseSpec(case=case, model=str(path), inputs=model.inputs, dimensions=model.dimensions)
+                )
+            except UsageError as error:
+                yield f"{model_name(model)}: {error}"
 
 
 def metric_direction(suite: Suite) -> Direction | None:
@@ -193,12 +176,8 @@ def metric_direction(suite: Suite) -> Direction | None:
     known = direction_of(given.accuracy_metric, given.accuracy_direction)
     if known is not None or suite.accuracy is None:
         return known
-    return next(filter(None, (_declared(text, given.accuracy_metric) for text in suite_metrics(suite))), None)
-
-
-def suite_metrics(suite: Suite) -> tuple[str, ...]:
-    """User metrics, with paths relative to the suite's folder."""
-    return () if suite.accuracy is None else tuple(model_text(suite, text) for text in suite.accuracy.metrics)
+    own = (_declared(model_text(suite, text), given.accuracy_metric) for text in suite.accuracy.metrics)
+    return next(filter(None, own), None)
 
 
 def _declared(text: str, metric: str) -> Direction | None:
@@ -209,9 +188,12 @@ def _declared(text: str, metric: str) -> Direction | None:
     return None if declared is None else "higher" if declared else "lower"
 
 
-def _direction_problems(suite: Suite) -> Iterator[str]:
+def _accuracy_problems(suite: Suite) -> Iterator[str]:
+    """Missing data (the files themselves are read by each case), and metrics of which nobody said what is better."""
     metric = suite.constraints.accuracy_metric
     try:
+        if suite.accuracy is not None:
+            accuracy_settings(suite).samples()
         if metric is None or metric_direction(suite) is not None:
             return
     except UsageError as error:
@@ -284,24 +266,22 @@ def _model_problems(suite: Suite, backends: dict[str, Backend]) -> Iterator[str]
         except UsageError as error:
             yield str(error)
             continue
-        yield from _missing_programs(sources)
+        for factory in (str(source.factory or "") for source in sources):
+            file = factory.rpartition(":")[0]  # a module is imported by the process that needs it
+            if file.endswith(".py") and not Path(file).is_file():
+                yield f"there is no file {file}, which {factory} names"
         names.append(sources[0].name)
         if names.count(sources[0].name) > 1:
             yield f"two models are called {sources[0].name}; give each a `name` of its own"
         if backends and not any(_takes(suite, model, name, one) for name, one in backends.items()):
-            yield f"no backend of the suite takes {model_name(model)}; {_accepted_models(backends)}"
+            accepted = "; ".join(
+                f"{name}: {', '.join([*one.suffixes, 'module:function'])}" for name, one in backends.items()
+            )
+            yield f"no backend of the suite takes {model_name(model)}; {accepted}"
         if model.input_file is not None and not (suite.folder / model.input_file).is_file():
             yield f"there is no input file {suite.folder / model.input_file}"
         if model.tokens_dimension is not None and model.tokens_dimension not in model.dimensions:
             yield f"{model_name(model)}: `dimensions` does not set its tokens_dimension {model.tokens_dimension!r}"
-
-
-def _missing_programs(sources: Sequence[ModelSource]) -> Iterator[str]:
-    """`file.py:function` whose file is not there; a module is imported by the process that needs it."""
-    for source in sources:
-        file = str(source.factory or "").rpartition(":")[0]
-        if file.endswith(".py") and not Path(file).is_file():
-            yield f"there is no file {file}, which {source.factory} names"
 
 
 def _takes(suite: Suite, model: SuiteModel, name: str, one: Backend) -> bool:
@@ -309,18 +289,14 @@ def _takes(suite: Suite, model: SuiteModel, name: str, one: Backend) -> bool:
     return source is not None and (source.factory is not None or source.suffix in one.suffixes)
 
 
-def _accepted_models(backends: Mapping[str, Backend]) -> str:
-    return "; ".join(f"{name}: {', '.join([*one.suffixes, 'module:function'])}" for name, one in backends.items())
-
-
 def _name_problems(suite: Suite) -> Iterator[str]:
     """Baseline and reference must be cells of the suite."""
-    cells = set(cell_names(suite))
+    cells = possible_cells(suite)
     for what, name in (
         ("baseline", suite.baseline),
-        ("[equality] reference", suite.equality and suite.equality.reference),
-        ("[accuracy] baseline", suite.accuracy and suite.accuracy.baseline),
+        ("[equality] reference", suite.equality.reference if suite.equality else None),
+        ("[accuracy] baseline", suite.accuracy.baseline if suite.accuracy else None),
     ):
-        if name is not None and name not in cells:
-            whole = sorted(cell for cell in cells if cell.count("/") >= 2) or sorted(cells)
-            yield f"{what} {name!r} is no cell of the suite; there are: {', '.join(whole)}"
+        if name is not None and not any(is_named(cell, name) for cell in cells):
+            there = ", ".join(sorted({cell_of(cell) for cell in cells}))
+            yield f"{what} {name!r} is no cell of the suite; there are: {there}"

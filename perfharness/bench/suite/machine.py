@@ -6,7 +6,9 @@ import hashlib
 import os
 import platform
 import socket
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from perfharness.bench.suite.matrix import PlannedCase, plan_cases
 from perfharness.bench.suite.suite import Suite
@@ -28,11 +30,19 @@ def gpu_of(suite: Suite, facts: GpuFacts) -> GpuRecord | None:
     return choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
 
 
-def plan_suite(suite: Suite) -> tuple[list[PlannedCase], GpuFacts, GpuRecord | None]:
-    """The cases of a suite on this machine, its GPUs, and the one that is used. Raises `UsageError`."""
+class Plan(NamedTuple):
+    """The cases of a suite on this machine, and the GPU that is used."""
+
+    cases: list[PlannedCase]
+    gpu: GpuRecord | None
+    machine: MachineRecord
+
+
+def plan_suite(suite: Suite) -> Plan:
+    """Plan a suite for this machine. Raises `UsageError`."""
     facts = find_gpus()
     gpu = gpu_of(suite, facts)
-    return plan_cases(suite, gpu), facts, gpu
+    return Plan(plan_cases(suite, gpu), gpu, machine_of(facts, gpu.uuid if gpu is not None else None))
 
 
 def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
@@ -51,10 +61,7 @@ def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
 def _machine_id() -> str | None:
     """Digest of the operating system's machine id: the id itself should not leave the machine (machine-id(5))."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
-        try:
-            text = path.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if text:
-            return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+        with suppress(OSError, UnicodeDecodeError):
+            if text := path.read_text(encoding="ascii").strip():
+                return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
     return None

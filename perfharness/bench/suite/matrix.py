@@ -6,8 +6,10 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 from perfharness.analysis.bench_names import short_backend
@@ -24,7 +26,7 @@ from perfharness.bench.suite.suite import (
     variant_of,
 )
 from perfharness.errors import BackendError
-from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.bench import NO_CASE, BenchCase, Precision
 from perfharness.model.manifest import GpuRecord
 
 NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
@@ -78,16 +80,16 @@ def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
     Args:
         gpu: the one to run on; None: there is none.
     """
-    digests: dict[str, str] = {}
+    digest = cache(_files_digest)
     cases: list[PlannedCase] = []
     for model in suite.model:
         for one in suite.backend:
-            for mode in modes_of(one, backend(one.name), device_of(suite, one, gpu)):
-                cases += [
-                    _planned(suite, model, one, mode, precision, batch_size, gpu, digests)
-                    for precision in one.precisions or suite.precisions
-                    for batch_size in model.batch_sizes or suite.batch_sizes
-                ]
+            device = device_of(suite, one, gpu)
+            cells = product(modes_of(one, backend(one.name), device), one.precisions or suite.precisions)
+            for (mode, precision), size in product(cells, model.batch_sizes or suite.batch_sizes):
+                how = {"mode": mode, "precision": precision, "device": device, "variant": variant_of(one)}
+                case = NO_CASE.model_copy(update={"backend": one.name, "batch_size": size, **how})
+                cases.append(_planned(suite, model, one, case, gpu, digest))
     return with_ids(cases)
 
 
@@ -114,54 +116,33 @@ def _planned(
     suite: Suite,
     model: SuiteModel,
     one: SuiteBackend,
-    mode: str,
-    precision: Precision,
-    batch_size: int,
+    case: BenchCase,
     gpu: GpuRecord | None,
-    digests: dict[str, str],
+    digest: Callable[[ModelSource, Path | None], str],
 ) -> PlannedCase:
-    source, refusal = source_of(suite, model, one.name), None
+    source = source_of(suite, model, one.name)
+    refusal: str | None
     if source is None:
         source, refusal = _any_source(suite, model), f"the suite names no model for {one.name}; add it to `sources`"
     else:
-        refusal = _refusal(source, one.name, precision)
-    device = device_of(suite, one, gpu)
-    case = BenchCase(
-        case_id="",
-        model=source.name,
-        backend=one.name,
-        mode=mode,
-        precision=precision,
-        device=device,
-        batch_size=batch_size,
-        variant=variant_of(one),
-    )
+        refusal = _refusal(source, one.name, case.precision)
     measure = suite.measure
-    uuids = (gpu.uuid,) if device == "cuda" and gpu is not None else ()
+    uuids = (gpu.uuid,) if case.device == "cuda" and gpu is not None else ()
     spec = CaseSpec(
-        case=case,
+        case=case.model_copy(update={"model": source.name}),
         model=str(source.path) if source.path is not None else str(source.factory),
         model_name=source.name,
         threads=one.threads or measure.threads,
         extra=one.extra,
         cache_dir=_in_folder(suite, measure.cache_dir),
-        inputs=model.inputs,
-        dimensions=model.dimensions,
         input_file=_in_folder(suite, model.input_file),
-        seed=measure.seed,
-        tokens_per_item=model.tokens_per_item,
-        tokens_dimension=model.tokens_dimension,
         memory_limit_bytes=measure.memory_limit,
-        passes=measure.passes,
         latency=suite.latency,
         telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
-        layer_rounds=measure.layer_rounds,
-        instances=measure.instances,
-        streams=measure.streams,
-        pipeline=measure.pipeline,
-        pipeline_arguments=measure.pipeline_arguments,
+        **model.model_dump(include={"inputs", "dimensions", "tokens_per_item", "tokens_dimension"}),
+        **measure.model_dump(exclude={"threads", "cache_dir", "memory_limit"}),
     )
-    files_sha256 = _files_digest(source, spec.input_file, digests)
+    files_sha256 = digest(source, spec.input_file)
     return PlannedCase(spec, _digest(spec, files_sha256), refusal, files_sha256)
 
 
@@ -197,13 +178,10 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
     return None if path is None else (suite.folder / path).absolute()
 
 
-def _files_digest(source: ModelSource, inputs: Path | None, digests: dict[str, str]) -> str:
-    """Digest of the files of model and inputs; `digests` caches those of files."""
-    key = f"{source.path or source.factory} {inputs}"
-    if key not in digests:
-        given = [inputs] if inputs is not None and inputs.is_file() else []
-        digests[key] = "".join(sha256_of(path) for path in (*model_files(source), *given))
-    return digests[key]
+def _files_digest(source: ModelSource, inputs: Path | None) -> str:
+    """Digest of the files of model and inputs."""
+    given = [inputs] if inputs is not None and inputs.is_file() else []
+    return "".join(sha256_of(path) for path in (*model_files(source), *given))
 
 
 def _digest(spec: CaseSpec, files_sha256: str) -> str:

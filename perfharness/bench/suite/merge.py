@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfharness.analysis.bench_figures import baseline_of, speedup
@@ -20,11 +20,13 @@ from perfharness.model.bench_suite import (
     MergedRun,
 )
 
-Cell = tuple[str, str, str, Precision, str, str]
-"""Model, backend, mode, precision, settings, and the device where a run has the cell on several."""
+Cell = tuple[str, str, str, Precision, str]
+"""Model, backend, mode, precision, settings."""
 
-Key = tuple[Cell, int]
-"""With the batch size."""
+Key = tuple[Cell, str, int]
+"""With the device where a run has the cell on several, else an empty text, and the batch size."""
+
+Table = dict[Key, CaseResult]
 
 
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
@@ -39,24 +41,27 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
     whole = [suite for _, suite in suites]
     names, numbers = _names(suites), _machines(whole)
     runs = [
-        MergedRun(
-            name=name,
-            path=path,
-            created=suite.created,
-            machine=suite.machine,
-            machine_number=number,
-            baseline=suite.baseline,
-            complete=suite.complete,
-        )
+        MergedRun(path=path, name=name, machine_number=number,
+                  **{key: getattr(suite, key) for key in ("created", "machine", "baseline", "complete")})
         for name, number, (path, suite) in zip(names, numbers, suites, strict=True)
+    ]  # fmt: skip
+    on_device = Counter(
+        cell for suite in whole for cell, _ in {(_cell(case), case.case.device) for case in suite.cases}
+    )
+    in_runs = Counter(cell for suite in whole for cell in {_cell(case) for case in suite.cases})
+    tables: list[Table] = [
+        {
+            (cell, case.case.device if on_device[cell] > in_runs[cell] else "", case.case.batch_size): case
+            for case in suite.cases
+            for cell in [_cell(case)]
+        }
+        for suite in whole
     ]
-    several = _on_several_devices(whole)
-    tables = [{_key(result, several): result for result in suite.cases} for suite in whole]
-    cells = list(dict.fromkeys(cell for table in tables for cell, _ in table))
+    order = list(dict.fromkeys(key[:2] for table in tables for key in table))
     rows = []
-    for key in sorted({key for table in tables for key in table}, key=lambda key: (cells.index(key[0]), key[1])):
-        (model, backend, mode, precision, variant, device), batch_size = key
-        found = [_cell(name, suite, table.get(key)) for name, suite, table in zip(names, whole, tables, strict=True)]
+    for key in sorted({key for table in tables for key in table}, key=lambda key: (order.index(key[:2]), key[2])):
+        (model, backend, mode, precision, variant), device, batch_size = key
+        cells = [_merged(name, suite, table.get(key)) for name, suite, table in zip(names, whole, tables, strict=True)]
         rows.append(
             MergedRow(
                 model=model,
@@ -66,10 +71,11 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
                 variant=variant,
                 device=device,
                 batch_size=batch_size,
-                cells=found,
+                cells=cells,
             )
         )
-    return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(names, suites, tables)))
+    differences = list(_differences(dict(zip(names, whole, strict=True)), dict(zip(names, tables, strict=True))))
+    return BenchMergedResult(runs=runs, rows=rows, differences=differences)
 
 
 def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResult:
@@ -90,53 +96,32 @@ def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResul
 
 def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
     """Names of the runs: the machine's, with the folder's where that is not unique, with a number where neither is."""
-    hosts = [suite.machine.hostname for _, suite in suites]
+    hosts = Counter(suite.machine.hostname for _, suite in suites)
     paths = [Path(path).resolve() for path, _ in suites]
     folders = [path.parent.name if path.is_file() else path.name for path in paths]
     names = [
-        host if hosts.count(host) == 1 else f"{host} {folder}" for host, folder in zip(hosts, folders, strict=True)
+        suite.machine.hostname if hosts[suite.machine.hostname] == 1 else f"{suite.machine.hostname} {folder}"
+        for (_, suite), folder in zip(suites, folders, strict=True)
     ]
-    seen: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        seen[name] += 1
-        numbered.append(name if names.count(name) == 1 else f"{name} #{seen[name]}")
-    return numbered
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}"
+        for number, name in enumerate(names)
+    ]
 
 
 def _machines(suites: Sequence[BenchSuiteResult]) -> list[int]:
     """Number of each run's machine, from 1; equal id, name and processor mean the same machine."""
-    known: list[tuple[str | None, ...]] = []
-    numbers = []
-    for machine in (suite.machine for suite in suites):
-        identity = (machine.machine_id, machine.hostname, machine.cpu)
-        if identity not in known:
-            known.append(identity)
-        numbers.append(known.index(identity) + 1)
-    return numbers
+    machines = [(one.machine.machine_id, one.machine.hostname, one.machine.cpu) for one in suites]
+    known = list(dict.fromkeys(machines))
+    return [known.index(machine) + 1 for machine in machines]
 
 
-def _plain(result: CaseResult) -> tuple[str, str, str, Precision, str]:
+def _cell(result: CaseResult) -> Cell:
     case = result.case
     return case.model, case.backend, case.mode, case.precision, case.variant
 
 
-def _on_several_devices(suites: Sequence[BenchSuiteResult]) -> set[tuple[str, str, str, Precision, str]]:
-    found = set()
-    for suite in suites:
-        devices: dict[tuple[str, str, str, Precision, str], set[str]] = {}
-        for result in suite.cases:
-            devices.setdefault(_plain(result), set()).add(result.case.device)
-        found |= {plain for plain, those in devices.items() if len(those) > 1}
-    return found
-
-
-def _key(result: CaseResult, several: Collection[tuple[str, str, str, Precision, str]]) -> Key:
-    plain = _plain(result)
-    return (*plain, result.case.device if plain in several else ""), result.case.batch_size
-
-
-def _cell(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> MergedCell:
+def _merged(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> MergedCell:
     if result is None:
         return MergedCell(run=name, result=None, speedup=None, reason="not in this run")
     base = baseline_of(result, suite.cases, suite.baseline)
@@ -144,63 +129,39 @@ def _cell(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> Merg
     return MergedCell(run=name, result=result, speedup=speedup(result, base), reason=reason)
 
 
-def _differences(
-    names: Sequence[str], suites: Sequence[tuple[str, BenchSuiteResult]], tables: Sequence[dict[Key, CaseResult]]
-) -> Iterator[str]:
-    """Why rows are not comparable, one sentence each."""
-    whole = [suite for _, suite in suites]
-    for what, values in (
-        ("baseline", [suite.baseline for suite in whole]),
-        ("perfharness", [suite.machine.perfharness for suite in whole]),
-        ("Python", [suite.machine.python for suite in whole]),
-        ("driver", [suite.machine.driver for suite in whole]),
-    ):
-        yield from _difference(what, names, values)
-    for key in sorted({key for suite in whole for key in suite.settings}):
+def _differences(suites: Mapping[str, BenchSuiteResult], tables: Mapping[str, Table]) -> Iterator[str]:
+    """Why rows are not comparable, one sentence each; by the run's name."""
+    yield from _difference("baseline", {name: suite.baseline for name, suite in suites.items()})
+    for what in ("perfharness", "Python", "driver"):
+        yield from _difference(what, {name: getattr(one.machine, what.lower()) for name, one in suites.items()})
+    for key in sorted({key for suite in suites.values() for key in suite.settings}):
         if key.startswith(("latency.", "measure.", "telemetry.")) and key != "telemetry.gpu_uuids":
-            yield from _difference(f"setting {key}", names, [suite.settings.get(key) for suite in whole])
-    yield from _version_differences(names, tables)
-    yield from _model_differences(names, tables)
-    for name, suite in zip(names, whole, strict=True):
+            yield from _difference(f"setting {key}", {name: suite.settings.get(key) for name, suite in suites.items()})
+    for backend in dict.fromkeys(cell[1] for table in tables.values() for cell, *_ in table):
+        versions = {name: _versions(backend, table) for name, table in tables.items()}
+        for library in sorted({library for one in versions.values() for library in one}):
+            found = {name: one.get(library) for name, one in versions.items() if one}
+            yield from _difference(f"version of {library} ({backend})", found)
+    for own in dict.fromkeys(cell[:2] for table in tables.values() for cell, *_ in table):
+        measured = {name: [one for key, one in table.items() if key[0][:2] == own and one.status == "ok"][:1]
+                    for name, table in tables.items()}  # fmt: skip
+        sizes = {name: one.memory.model_file_bytes for name, found in measured.items() for one in found}
+        yield from _difference(f"size of the file of {own[0]} for {own[1]}, bytes,", sizes)
+        inputs = {name: ", ".join(f"{each.name} {each.dtype} {each.shape}" for each in one.inputs)
+                  for name, found in measured.items() for one in found}  # fmt: skip
+        yield from _difference(f"inputs of {own[0]} for {own[1]}", inputs)
+    for name, suite in suites.items():
         if not suite.complete:
             yield f"the run on {name} is not complete"
 
 
-def _difference(what: str, names: Sequence[str], values: Sequence[object]) -> Iterator[str]:
-    if len(set(map(str, values))) > 1:
-        yield f"{what} differs: " + ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+def _difference(what: str, values: Mapping[str, object]) -> Iterator[str]:
+    if len(set(map(str, values.values()))) > 1:
+        yield f"{what} differs: " + ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _version_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
-    """Different library versions of a backend that several machines measured."""
-    backends = list(dict.fromkeys(cell[1] for table in tables for cell, _ in table))
-    for backend in backends:
-        versions = [_versions(backend, table) for table in tables]
-        known = [(name, one) for name, one in zip(names, versions, strict=True) if one]
-        for library in sorted({library for _, one in known for library in one}):
-            values = [one.get(library) for _, one in known]
-            yield from _difference(f"version of {library} ({backend})", [name for name, _ in known], values)
-
-
-def _versions(backend: str, table: dict[Key, CaseResult]) -> dict[str, str]:
-    return next((result.versions for (cell, _), result in table.items() if cell[1] == backend and result.versions), {})
-
-
-def _model_differences(names: Sequence[str], tables: Sequence[dict[Key, CaseResult]]) -> Iterator[str]:
-    """Models of one name that differ: in size on disk, inputs or outputs."""
-    models = list(dict.fromkeys(cell[:2] for table in tables for cell, _ in table))
-    for model, backend in models:
-        known = []
-        for name, table in zip(names, tables, strict=True):
-            for (cell, _), result in table.items():
-                if cell[:2] == (model, backend) and result.status == "ok":
-                    known.append((name, result))
-                    break
-        hosts = [name for name, _ in known]
-        sizes = [result.memory.model_file_bytes for _, result in known]
-        yield from _difference(f"size of the file of {model} for {backend}, bytes,", hosts, sizes)
-        described = [", ".join(f"{one.name} {one.dtype} {one.shape}" for one in result.inputs) for _, result in known]
-        yield from _difference(f"inputs of {model} for {backend}", hosts, described)
+def _versions(backend: str, table: Table) -> dict[str, str]:
+    return next((one.versions for (cell, *_), one in table.items() if cell[1] == backend and one.versions), {})
 
 
 def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:

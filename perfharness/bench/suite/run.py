@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import error_text, load_suite
-from perfharness.bench.suite.machine import machine_of, plan_suite
+from perfharness.bench.suite.machine import plan_suite
 from perfharness.bench.suite.matrix import PlannedCase, default_baseline, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
 from perfharness.bench.suite.store import CASES, SUITE, measuring, update_result
@@ -49,25 +49,17 @@ def run_suite(
     process writes to it. An interrupt ends the running case: `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
-    planned, facts, gpu = plan_suite(suite)
+    plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SUITE.prepare(output_dir, resume=resume)
-        return SuiteRun(
-            suite,
-            output_dir,
-            machine_of(facts, gpu.uuid if gpu is not None else None),
-            interrupts,
-            observer or BenchObserver(),
-            planned=planned,
-            baseline=suite.baseline or default_baseline(suite, gpu),
-            retry_failed=retry_failed,
-            command=command,
-        ).run()
+        seen = observer or BenchObserver()
+        run = SuiteRun(suite, output_dir, plan, interrupts, seen, retry_failed=retry_failed, command=command)
+        return run.run()
 
 
 def case_order(suite: Suite) -> list[PlannedCase]:
     """The cases on this machine in the order in which `run_suite` runs them. Raises `UsageError`."""
-    return in_order(suite, plan_suite(suite)[0])
+    return in_order(suite, plan_suite(suite).cases)
 
 
 def in_order(suite: Suite, planned: Sequence[PlannedCase]) -> list[PlannedCase]:
@@ -114,24 +106,22 @@ def _constraints(known: Constraints, given: Mapping[str, Any]) -> Constraints:
 
 @dataclass
 class SuiteRun(MeasuringRun):
-    """One run of a suite.
+    """One run of a suite."""
 
-    Args:
-        planned: all cases, in the suite's order.
-    """
-
-    _: KW_ONLY
-    planned: Sequence[PlannedCase]
-    baseline: str
     _steps: dict[str, EqualityStep | AccuracyStep] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._planned = self.plan.cases
+        self._baseline = self.suite.baseline or default_baseline(self.suite, self.plan.gpu)
 
     def run(self) -> BenchSuiteResult:
         """Run the remaining cases; returns what `bench.json` holds. An interrupt ends the case and the run."""
         again = self._keep_finished()
-        order = [case for case in in_order(self.suite, self.planned) if case.case_id not in self.results]
+        order = [case for case in in_order(self.suite, self._planned) if case.case_id not in self.results]
         self.observer.begin(order, list(self.results.values()), again)
         self._write()
-        own = (self.suite, self.planned, self.out, self.baseline)
+        own = (self.suite, self._planned, self.out, self._baseline)
         self._steps = {"equality": EqualityStep(*own), "accuracy": AccuracyStep(*own)}
         for step in self._steps.values():
             step.run(self._process)
@@ -143,13 +133,13 @@ class SuiteRun(MeasuringRun):
             self.results[case.case_id] = result
             self._write()
             self.observer.done(result)
-        self.remark_unused((case.case_id for case in self.planned), "no longer in the suite")
+        self.remark_unused((case.case_id for case in self._planned), "no longer in the suite")
         return self._write()
 
     def _keep_finished(self) -> dict[str, str]:
         """Keep results that are still valid; returns by case id why others are run again."""
         again = {}
-        for case in self.planned:
+        for case in self._planned:
             result = self.on_disk.get(case.case_id)
             if result is None:
                 continue
@@ -164,7 +154,7 @@ class SuiteRun(MeasuringRun):
 
     def _compare_kept(self) -> None:
         """Compare kept results again: their suite may have had no `[equality]`, or another one."""
-        for planned in self.planned:
+        for planned in self._planned:
             if (result := self.results.get(planned.case_id)) is None:
                 continue
             found = {name: one for name, one in self._comparisons(planned).items() if one is not None}
@@ -184,7 +174,7 @@ class SuiteRun(MeasuringRun):
         """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
         if planned.refusal is not None:
             return "unavailable", planned.refusal
-        for one in self.planned:
+        for one in self._planned:
             other = self.results.get(one.case_id)
             if other is None or one.cell != planned.cell:
                 continue
@@ -202,19 +192,19 @@ class SuiteRun(MeasuringRun):
         """Write all results."""
         cases = [
             self.results.get(planned.case_id) or CaseResult(case=planned.case, status="not-run", reason=INTERRUPTED)
-            for planned in self.planned
+            for planned in self._planned
         ]
         constraints = self.suite.constraints.constraints()
         result = BenchSuiteResult(
             **self.common(),
             name=self.suite.name,
             seed=self.suite.run.seed,
-            order=[case.case_id for case in in_order(self.suite, self.planned)],
-            baseline=self.baseline,
+            order=[case.case_id for case in in_order(self.suite, self._planned)],
+            baseline=self._baseline,
             constraints=constraints,
             cases=cases,
-            recommendations=recommend(cases, constraints, self.baseline),
-            complete=len(self.results) == len(self.planned),
+            recommendations=recommend(cases, constraints, self._baseline),
+            complete=len(self.results) == len(self._planned),
         )
         SUITE.write(self.out, result)
         return result

@@ -74,7 +74,7 @@ def run_startup(
 
     Raises `UsageError`. After an interrupt there are fewer rows than 2 * count + 1.
     """
-    planned = plan_suite(suite)[0]
+    planned = plan_suite(suite).cases
     if len(planned) != 1:
         raise UsageError(f"the start-up is that of one case, and there are {len(planned)}")
     if planned[0].refusal is not None:

@@ -27,8 +27,16 @@ from perfharness.bench.suite.table import as_suite, write_bench_table
 from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import locked, replacing, write_text
 from perfharness.model.bench import CaseResult
-from perfharness.model.bench_search import SWEEP_NAME, SWEEP_TABLE_NAME, SWEEP_VERSION, SweepFile
-from perfharness.model.bench_suite import BENCH_NAME, BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
+from perfharness.model.bench_suite import (
+    BENCH_NAME,
+    BENCH_TABLE_NAME,
+    BENCH_VERSION,
+    SWEEP_NAME,
+    SWEEP_TABLE_NAME,
+    SWEEP_VERSION,
+    BenchSuiteResult,
+    SweepFile,
+)
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.processes.orphans import adopting_orphans
 

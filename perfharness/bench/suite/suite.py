@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.bench.worker.equality import Tolerance, tolerance_of
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
-from perfharness.model.bench import Direction, Precision
+from perfharness.model.bench import NO_CASE, BenchCase, Direction, Precision
 from perfharness.model.bench_suite import Constraints
 from perfharness_launcher.plan.options import DEFAULT_COOL_DOWN_LIMIT_S
 
@@ -284,15 +285,16 @@ def source_of(suite: Suite, model: SuiteModel, backend_name: str) -> ModelSource
     return None if text is None else model_source(model_text(suite, text), model.name)
 
 
-def cell_names(suite: Suite) -> Iterator[str]:
-    """All names that refer to a cell (see `bench_figures.is_named`)."""
+def possible_cells(suite: Suite) -> list[BenchCase]:
+    """A case of each cell that the suite may have on any machine; backends that do not exist are left out."""
+    cells = []
     for one in suite.backend:
-        try:
+        with suppress(UsageError):
             known = backend(one.name)
-        except UsageError:
-            continue
-        for mode in {mode for device in possible_devices(suite, one) for mode in modes_of(one, known, device)}:
-            for precision in one.precisions or suite.precisions:
-                yield from (one.name, f"{one.name}/{mode}", f"{one.name}/{precision}", f"{one.name}/{mode}/{precision}")
-                if variant := variant_of(one):
-                    yield f"{one.name}/{mode}/{precision} {variant}"
+            modes = dict.fromkeys(
+                mode for device in possible_devices(suite, one) for mode in modes_of(one, known, device)
+            )
+            for mode, precision in product(modes, one.precisions or suite.precisions):
+                how = {"backend": one.name, "mode": mode, "precision": precision, "variant": variant_of(one)}
+                cells.append(NO_CASE.model_copy(update=how))
+    return cells

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT
+from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
 from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
@@ -29,10 +29,15 @@ from perfharness.bench.worker.latency import (
 from perfharness.bench.worker.memory import GpuView
 from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import PerfHarnessError
-from perfharness.model.bench import InstancesRecord, LatencyStats, LayerRecord, StreamsRecord
+from perfharness.model.bench import LatencyStats, LayerRecord
 from perfharness.recorder import barrier
 
-OF_TELEMETRY = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
+FIELDS = {
+    "telemetry": ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
+    "stages": ("stages_ms",),
+}
+"""Of the result, by pass, where they are not called like it."""
+
 MUCH_AUTOCORRELATION = 0.5
 """Autocorrelation of neighbouring iterations above which it is reported."""
 
@@ -41,11 +46,12 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     """Run all passes of the spec."""
     record.keep_part("startup", file_cache=spec.file_cache)
     # These start their own processes, which need the device as free as this one does.
-    first = {"instances": _instances, "streams": _streams, "stages": _stages}
-    for name, start in first.items():
-        if name in spec.passes:
-            start(spec, record)
-    if set(first) & set(spec.passes) and spec.file_cache == "cold":
+    first = [name for name in ("instances", "streams", "stages") if name in spec.passes]
+    for name in first:
+        record.start_phase(name)
+        with _not_fatal(record, name):
+            record.keep_with_reasons(_of_processes(name, spec, record.folder))
+    if first and spec.file_cache == "cold":
         record.keep_part("startup", file_cache="warm")
     view = gpu_view(spec, stack)
     watchdog = watched(spec, record, view)
@@ -56,15 +62,24 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
         keep_latency(spec, record, session, view, warmup)
     keep_memory(spec, record, [session], view)
     watchdog.check()
-    for name, measure in (
-        ("telemetry", _telemetry),
-        ("layers", _layers),
-        ("outputs", _outputs),
-        ("accuracy", _accuracy),
-    ):
-        if name in spec.passes:
-            with _not_fatal(record, name):
+    passes = {"telemetry": _telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
+    for done, measure in passes.items():
+        if done in spec.passes:
+            record.start_phase(done)
+            with _not_fatal(record, done):
                 measure(spec, record, session)
+
+
+def _of_processes(name: str, spec: CaseSpec, folder: Path) -> dict[str, Any]:
+    """Fields of the result that a pass with processes of its own gives, and their reasons."""
+    if name == "stages":
+        from perfharness.bench.worker.stages import measure_stages
+
+        return measure_stages(spec, folder)
+    from perfharness.bench.worker.concurrent import measure_instances, measure_streams
+
+    found = measure_instances(spec, folder) if name == "instances" else measure_streams(spec, folder)
+    return {name: found, "reasons": {name: found.reason}}
 
 
 def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
@@ -156,12 +171,7 @@ def _clock_drop(record: CaseRecord, before: float | None, after: float | None) -
 
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    from perfharness.analysis.bench_figures import (
-        unsteady_speed,
-    )
     from perfharness.bench.worker.telemetry import measure_telemetry
-
-    record.start_phase("telemetry")
 
     def work() -> list[int]:
         with quiet_collector():
@@ -186,7 +196,6 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 
 def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    record.start_phase("layers")
     found = session.layer_times(spec.layer_rounds)
     if isinstance(found, str):
         record.add_reasons(layers=found)
@@ -195,7 +204,6 @@ def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 
 def _outputs(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    record.start_phase("outputs")
     session.run_round()
     hidden = record.folder / f".{OUTPUTS_NAME}"
     outputs: dict[str, Any] = session.read_outputs()
@@ -209,7 +217,6 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     if spec.accuracy is None:
         record.add_reasons(accuracy="the suite has no [accuracy], which names the data")
         return
-    record.start_phase("accuracy")
     given = spec.accuracy
     store = record.folder / OUTPUTS_FOLDER if given.store else None
     found = measure_accuracy(
@@ -224,46 +231,13 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     record.keep(accuracy=found)
 
 
-def _instances(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.worker.concurrent import measure_instances
-
-    _concurrent_pass("instances", measure_instances, spec, record)
-
-
-def _streams(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.worker.concurrent import measure_streams
-
-    _concurrent_pass("streams", measure_streams, spec, record)
-
-
-def _concurrent_pass(
-    name: str, measure: Callable[[CaseSpec, Path], InstancesRecord | StreamsRecord], spec: CaseSpec, record: CaseRecord
-) -> None:
-    record.start_phase(name)
-    with _not_fatal(record, name):
-        found = measure(spec, record.folder)
-        record.keep(**{name: found})
-        record.add_reasons(**{name: found.reason})
-
-
-def _stages(spec: CaseSpec, record: CaseRecord) -> None:
-    from perfharness.bench.worker.stages import measure_stages
-
-    record.start_phase("stages")
-    with _not_fatal(record, "stages_ms"):
-        found = measure_stages(spec, record.folder)
-        record.keep(stages_ms=found.stages_ms, stages_gpu_busy_ms=found.gpu_busy_ms)
-        record.add_reasons(stages_ms=found.reason)
-
-
 @contextmanager
 def _not_fatal(record: CaseRecord, name: str) -> Iterator[None]:
-    """For secondary passes: where one fails, its field stays empty with the reason, and the case continues."""
+    """For secondary passes: where one fails, its fields stay empty with the reason, and the case continues."""
     try:
         yield
     except PerfHarnessError as error:
-        names = OF_TELEMETRY if name == "telemetry" else (name,)
-        record.add_reasons(**dict.fromkeys(names, str(error)))
+        record.add_reasons(**dict.fromkeys(FIELDS.get(name, (name,)), str(error)))
 
 
 if __name__ == "__main__":

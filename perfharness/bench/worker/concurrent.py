@@ -13,7 +13,7 @@ from perfharness.analysis.throughput import throughput
 from perfharness.bench.process import read_arrays, result_of, run_process, run_processes
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.worker.latency import Timed
-from perfharness.model.bench import CaseResult, InstancesRecord, StreamsRecord
+from perfharness.model.bench import InstancesRecord, StreamsRecord
 from perfharness.model.result import BatchLoop
 from perfharness_launcher.interrupts import Interrupts
 
@@ -81,36 +81,24 @@ def _loop(timed: Timed, batch_size: int) -> BatchLoop:
 
 def measure_instances(spec: CaseSpec, folder: Path) -> InstancesRecord:
     """Start `spec.instances` processes, which begin their timed rounds together at a barrier."""
-    folders = [folder / "instances" / str(number) for number in range(spec.instances)]
-    specs = [concurrent_spec(spec)] * spec.instances
-    ends = run_processes(specs, folders, Interrupts(), barrier_timeout_s=BARRIER_TIMEOUT_S)
-    results = [result_of(end, spec.case, one, None) for one, end in zip(folders, ends, strict=True)]
-    return summarize_instances(folders, results, spec.case.batch_size)
-
-
-def summarize_instances(folders: Sequence[Path], results: Sequence[CaseResult], batch_size: int) -> InstancesRecord:
-    """Combine the results of the instances."""
+    count = spec.instances
+    folders = [folder / "instances" / str(number) for number in range(count)]
+    ends = run_processes([concurrent_spec(spec)] * count, folders, Interrupts(), barrier_timeout_s=BARRIER_TIMEOUT_S)
+    results = [result_of(end, spec.case, one) for one, end in zip(folders, ends, strict=True)]
     for number, result in enumerate(results):
         if result.status != "ok":
-            why = f"instance {number} of {len(results)} is {result.status}: {result.reason}"
-            return InstancesRecord(instances=len(results), reason=why)
+            why = f"instance {number} of {count} is {result.status}: {result.reason}"
+            return InstancesRecord(instances=count, reason=why)
     # The monotonic clock is shared by all processes of the machine.
-    arrays = [read_arrays(one) for one in folders]
-    timed = [Timed(one["start_ns"], one["wall_ns"]) for one in arrays]
+    timed = [Timed(arrays["start_ns"], arrays["wall_ns"]) for arrays in map(read_arrays, folders)]
     warmup = sum(result.latency.warmup_iterations for result in results if result.latency is not None)
-    return InstancesRecord(instances=len(results), **concurrent_figures(timed, batch_size, warmup, "instances"))
+    return InstancesRecord(instances=count, **concurrent_figures(timed, spec.case.batch_size, warmup, "instances"))
 
 
 def measure_streams(spec: CaseSpec, folder: Path) -> StreamsRecord:
     """Measure in a separate process: its memory and its exit are not the case's."""
-    streams_folder = folder / "streams"
-    alone = concurrent_spec(spec, streams=spec.streams)
-    result = result_of(
-        run_process(alone, streams_folder, Interrupts(), timeout_s=None, entry=STREAMS_ENTRY),
-        spec.case,
-        streams_folder,
-        None,
-    )
+    alone, place = concurrent_spec(spec, streams=spec.streams), folder / "streams"
+    result = result_of(run_process(alone, place, Interrupts(), entry=STREAMS_ENTRY), spec.case, place)
     if result.streams is None:
         why = f"the process with {spec.streams} streams is {result.status}: {result.reason}"
         return StreamsRecord(streams=spec.streams, memory=result.memory, reason=why)

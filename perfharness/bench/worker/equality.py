@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,36 +51,32 @@ def compare_outputs(reference: str, expected: Outputs, found: Outputs, tolerance
     }
     if isinstance(pairs, str):
         return EqualityRecord(**common, equal=False, reason=pairs)
-    equal, worst, excess = True, None, -1.0
-    absolute, relative = [0.0], [0.0]
-    cosines: list[float | None] = []
+    found_all: dict[str, _Compared] = {}
     for name, wanted, got in pairs:
         if wanted.shape != got.shape:
             reason = f"output {name} is {got.shape}, the reference's {wanted.shape}"
             return EqualityRecord(**common, equal=False, worst_output=name, reason=reason)
-        one = _compared(wanted.astype(np.float64), got.astype(np.float64), tolerance)
-        equal = equal and one.excess <= 1.0
-        absolute.append(one.absolute)
-        relative.append(one.relative)
-        cosines.append(one.cosine)
-        if one.excess > excess:
-            worst, excess = name, one.excess
+        found_all[name] = _compared(wanted.astype(np.float64), got.astype(np.float64), tolerance)
+    worst = max(found_all, key=lambda name: found_all[name].excess, default=None)
+    excess = 0.0 if worst is None else found_all[worst].excess
     return EqualityRecord(
         **common,
-        equal=equal,
-        max_absolute=_finite(max(absolute)),
-        max_relative=_finite(max(relative)),
-        cosine=smallest(cosines),
+        equal=excess <= 1.0,
+        max_absolute=_finite(max((one.absolute for one in found_all.values()), default=0.0)),
+        max_relative=_finite(max((one.relative for one in found_all.values()), default=0.0)),
+        cosine=smallest([one.cosine for one in found_all.values()]),
         worst_output=worst,
-        reason=None if equal else f"output {worst} differs by up to {excess:.3g} times the tolerance",
+        reason=None if excess <= 1.0 else f"output {worst} differs by up to {excess:.3g} times the tolerance",
     )
 
 
-class _Compared:
+class _Compared(NamedTuple):
     """Figures of one output. `excess`: the largest difference as a multiple of the tolerance."""
 
-    def __init__(self, absolute: float, relative: float, cosine: float | None, excess: float) -> None:
-        self.absolute, self.relative, self.cosine, self.excess = absolute, relative, cosine, excess
+    absolute: float
+    relative: float
+    cosine: float | None
+    excess: float
 
 
 def _compared(wanted: npt.NDArray[np.float64], got: npt.NDArray[np.float64], tolerance: Tolerance) -> _Compared:

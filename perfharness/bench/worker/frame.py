@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +38,15 @@ from perfharness.telemetry.nvml import open_nvml
 NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
 """How the memory limit is enforced, as written to the results."""
+
+STATUSES: Mapping[type[Exception], CaseStatus] = {
+    BackendUnavailableError: "unavailable",
+    MemoryLimitError: "memory-limit",
+    OutOfMemoryError: "out-of-memory",
+    MemoryError: "out-of-memory",
+    PerfHarnessError: "failed",
+}
+"""Of a case that ended with an exception: the first that it is."""
 
 Spec = TypeVar("Spec", bound=CaseSpec)
 
@@ -93,9 +102,14 @@ def watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryW
     """Start a watchdog on the memory to which the limit applies."""
     if spec.memory_limit_bytes is not None:
         record.keep_part("memory", limit_held_by=WATCHDOG)
-    watchdog = MemoryWatchdog(
-        spec.memory_limit_bytes, _limited_memory(spec, view), lambda used: _exit_over_limit(record, spec, used)
-    )
+
+    def used() -> int | None:
+        return host_bytes() if spec.case.device == "cpu" else None if view is None else view.used_bytes()
+
+    def exceeded(size: int) -> None:
+        record.exit_process("memory-limit", limit_sentence(size, spec.memory_limit_bytes or 0))
+
+    watchdog = MemoryWatchdog(spec.memory_limit_bytes, used, exceeded)
     watchdog.start()
     return watchdog
 
@@ -170,30 +184,11 @@ def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session],
         record.add_reasons(device_peak_bytes=why)
 
 
-def _limited_memory(spec: CaseSpec, view: GpuView | None) -> Callable[[], int | None]:
-    """Reads the memory to which the limit applies."""
-    if spec.case.device == "cpu":
-        return host_bytes
-    return view.used_bytes if view is not None else lambda: None
-
-
-def _exit_over_limit(record: CaseRecord, spec: CaseSpec, used: int) -> None:
-    assert spec.memory_limit_bytes is not None
-    record.exit_process("memory-limit", limit_sentence(used, spec.memory_limit_bytes))
-
-
 def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
     """Status and reason of a case that ended with an exception."""
     message = str(error) or type(error).__name__
-    if isinstance(error, BackendUnavailableError):
-        return "unavailable", message
-    if isinstance(error, MemoryLimitError):
-        return "memory-limit", message
-    if isinstance(error, OutOfMemoryError | MemoryError):
-        return "out-of-memory", message
-    if isinstance(error, PerfHarnessError):
-        return "failed", message
-    return "failed", f"{type(error).__name__} while in {record.phase}: {message}"
+    status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
+    return status or "failed", message if status else f"{type(error).__name__} while in {record.phase}: {message}"
 
 
 def _keep_files(folder: Path) -> None:

@@ -43,13 +43,6 @@ class GpuView:
         self.memory_source = ""
         """Source of the figure of `used_bytes`."""
 
-    @property
-    def problem(self) -> str | None:
-        """Why NVML cannot be queried, or None."""
-        if not self._nvml.opened.ok:
-            return self._nvml.opened.reason
-        return "NVML knows no such GPU" if self._device is None else None
-
     def used_bytes(self) -> int | None:
         """Memory of this process on the GPU, its CUDA context included; None where it is unknown.
 
@@ -127,8 +120,7 @@ class MemoryWatchdog:
 
     def start(self) -> None:
         """Start polling."""
-        if self._limit is not None and self._thread is None:
-            self._done.clear()
+        if self._limit is not None:
             self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
             self._thread.start()
 
@@ -142,17 +134,17 @@ class MemoryWatchdog:
 
     def check(self) -> None:
         """Check once. Raises `MemoryLimitError`."""
-        if self._limit is None:
-            return
-        used = self._used()
-        if used is not None and used > self._limit:
-            raise MemoryLimitError(limit_sentence(used, self._limit))
+        if (over := self._over_limit()) is not None:
+            raise MemoryLimitError(limit_sentence(over, self._limit or 0))
+
+    def _over_limit(self) -> int | None:
+        used = None if self._limit is None else self._used()
+        return used if used is not None and self._limit is not None and used > self._limit else None
 
     def _watch(self) -> None:
         while not self._done.wait(self._period_s):
-            used = self._used()
-            if used is not None and self._limit is not None and used > self._limit:
-                self._exceeded(used)
+            if (over := self._over_limit()) is not None:
+                self._exceeded(over)
                 return
 
 

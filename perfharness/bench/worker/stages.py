@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,11 @@ SCRIPT = "import sys\n\nfrom perfharness.bench.worker.pipeline import main\n\nma
 """Is written to the case's folder: a script inside the package would have the package's files on its path."""
 
 
-@dataclass(frozen=True)
-class Stages:
-    """Mean milliseconds of one batch, by stage; a stage inside another is named `outer/inner`.
-
-    `batch` is the whole, `outside of stages` the part that no stage covers, `between batches` from the end of one
-    batch to the start of the next.
-    """
-
-    stages_ms: dict[str, float] = field(default_factory=dict)
-    gpu_busy_ms: dict[str, float] = field(default_factory=dict)
-    reason: str | None = None
+Fields = dict[str, Any]
+"""Of `CaseResult`: `stages_ms`, `stages_gpu_busy_ms`, and in `reasons` why there are none."""
 
 
-def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
+def measure_stages(spec: CaseSpec, folder: Path) -> Fields:
     """Launch the pipeline and read its stage times."""
     stages_folder = folder / FOLDER
     stages_folder.mkdir(exist_ok=True)
@@ -78,28 +68,29 @@ def measure_stages(spec: CaseSpec, folder: Path) -> Stages:
 _OURS = (environment.START_BARRIER, environment.PROCESS_INDEX, environment.OUTPUT_DIR)
 
 
-def read_stages(result: Mapping[str, Any], whole: Mapping[str, Any]) -> Stages:
-    """The stages of a `benchmark.json`, and the time between batches from `benchmark_mean.json`."""
+def read_stages(result: Mapping[str, Any], whole: Mapping[str, Any]) -> Fields:
+    """The stages of a `benchmark.json`, and the time between batches from `benchmark_mean.json`.
+
+    Mean milliseconds of one batch, by stage; a stage inside another is named `outer/inner`. `batch` is the whole,
+    `outside of stages` the part that no stage covers, `between batches` from the end of one to the start of the next.
+    """
     batches = list(_batches(result.get("stats_minus_warmup", {})))
-    if not batches:
-        return Stages(reason="the pipeline has no batches; annotate them with PerfRecorder")
-    if len(batches) > 1:
-        return Stages(
-            reason="the pipeline has several loops of batches, and which of them is the engine's is not known"
-        )
+    if len(batches) != 1:
+        none = "the pipeline has no batches; annotate them with PerfRecorder"
+        several = "the pipeline has several loops of batches, and which of them is the engine's is not known"
+        return {"reasons": {"stages_ms": several if batches else none}}
     batch = batches[0]
     times, busy = dict(_walk(batch, TIME)), dict(_walk(batch, BUSY))
     if (total := _mean(batch, TIME)) is None:
-        return Stages(reason="no batch is left without the warm-up")
+        return {"reasons": {"stages_ms": "no batch is left without the warm-up"}}
     inside = sum(value for path, value in times.items() if "/" not in path)
     found = {BATCH: total, **times, OUTSIDE: max(0.0, total - inside)}
     rate, items = whole.get("throughput") or {}, _mean(batch, "total_items")
     if rate.get("items") and rate.get("window_ms") and items:
         found[BETWEEN] = max(0.0, rate["window_ms"] * items / rate["items"] - total)
-    whole_busy = _mean(batch, BUSY)
-    if whole_busy is not None:
+    if (whole_busy := _mean(batch, BUSY)) is not None:
         busy[BATCH] = whole_busy
-    return Stages({name: round(value, 6) for name, value in found.items()}, busy)
+    return {"stages_ms": {name: round(value, 6) for name, value in found.items()}, "stages_gpu_busy_ms": busy}
 
 
 def _batches(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -62,8 +62,8 @@ def measure_streams(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> Non
     def prepare(number: int, session: Session) -> None:
         record.start_phase(f"stream {number}")
         shapes = input_shapes(session.inputs, spec)
-        own = spec.model_copy(update={"seed": spec.seed + number})
         session.allocate(shapes)
+        own = spec.model_copy(update={"seed": spec.seed + number})
         session.write_inputs(input_arrays(session.inputs, shapes, own))
 
     def ready() -> None:

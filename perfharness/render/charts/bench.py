@@ -25,8 +25,7 @@ from perfharness.analysis.bench_names import CaseNames, in_groups
 from perfharness.bench.suite.merge import cases_by_machine
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
-from perfharness.model.bench_search import CellSweep, SweepFile
-from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, CellSweep, SweepFile
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,
