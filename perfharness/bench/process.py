@@ -208,11 +208,9 @@ class _SpecWriter(Observer):
     _waiting: list[tuple[RunningProcess, CaseSpec, Path]] = field(default_factory=list, init=False)
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """All processes have started and wait."""
         self._waiting = list(zip(processes, self.specs, self.folders, strict=True))
 
     def poll(self, phases: Sequence[Phase]) -> None:
-        """Write the specs of processes that are ready."""
         del phases
         for one in [one for one in self._waiting if one[0].status.ready]:
             self._waiting.remove(one)

@@ -127,7 +127,6 @@ class SweepRun(MeasuringRun):
         return CellSweep(**{name: getattr(cell.case, name) for name in CELL}, batch_sizes=sizes, case_ids=ids, **found)
 
     def _known(self, planned: PlannedCase) -> CaseResult | None:
-        """A known result, an earlier run's too."""
         before = self.on_disk.get(planned.case_id)
         if before is not None and planned.case_id not in self.results and not self.rerun_reason(planned, before):
             self.results[planned.case_id] = before

@@ -171,7 +171,6 @@ class _Search:
                 return
 
     def bisect(self, low: int) -> None:
-        """Bisect between a size that meets the target and the next that does not."""
         high = self.next_not_met(low)
         while high is not None and high - low > 1 and not self.is_over:
             middle = (low + high) // 2
@@ -190,7 +189,6 @@ class _Search:
                 yield size
 
     def answer(self) -> LatencyTarget:
-        """What the points say."""
         best, points = self.best, list(self.points.values())
         undecided = sorted(
             point.batch_size for point in points if point.meets == "cannot-tell" and point.batch_size > (best or 0)
@@ -213,7 +211,6 @@ class _Search:
         return found.model_copy(update={"reason": self._sentence(found)})
 
     def _end(self, best: int | None) -> SearchEnd | None:
-        """Why the search ended."""
         if self.interrupted_at is not None:
             return "interrupted"
         if best == self.largest:

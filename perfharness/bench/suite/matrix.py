@@ -179,7 +179,6 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
 
 
 def _files_digest(source: ModelSource, inputs: Path | None) -> str:
-    """Digest of the files of model and inputs."""
     given = [inputs] if inputs is not None and inputs.is_file() else []
     return "".join(sha256_of(path) for path in (*model_files(source), *given))
 

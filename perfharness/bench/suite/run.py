@@ -189,7 +189,6 @@ class SuiteRun(MeasuringRun):
         return self.process(spec, folder)
 
     def _write(self) -> BenchSuiteResult:
-        """Write all results."""
         cases = [
             self.results.get(planned.case_id) or CaseResult(case=planned.case, status="not-run", reason=INTERRUPTED)
             for planned in self._planned

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from perfharness.analysis.bench_figures import cell_of, is_named
 from perfharness.bench.accuracy.settings import AccuracyPass
@@ -28,9 +28,10 @@ from perfharness.model.bench import AccuracyRecord, CaseResult, EqualityRecord
 
 GROUND_TRUTH = "ground truth"
 ONE_ROUND = LatencySettings(warmup=0, iterations=1)
+Record = TypeVar("Record", EqualityRecord, AccuracyRecord)
 
 
-class _CellStep:
+class _CellStep(Generic[Record]):
     """A pass that every cell runs once, in its own process, at one batch size.
 
     Args:
@@ -58,12 +59,16 @@ class _CellStep:
         asked = table.batch_size if table is not None else None
         self._cells = with_ids([_changed(one, batch_size=asked or one.case.batch_size) for one in cells.values()])
         self._results: dict[Cell, CaseResult] = {}
+        self._records: dict[Cell, Record] = {}
+
+    def record(self, one: PlannedCase) -> Record | None:
+        """Record of the case's cell; None where the step is off."""
+        return self._records.get(one.cell)
 
     def _is_reference(self, one: PlannedCase) -> bool:
         return is_named(one.case, self._reference)
 
     def _reference_of(self, one: PlannedCase) -> PlannedCase | None:
-        """The reference of the same model."""
         same_model = (cell for cell in self._cells if cell.case.model == one.case.model)
         return next(filter(self._is_reference, same_model), None)
 
@@ -91,17 +96,12 @@ def _changed(one: PlannedCase, batch_size: int, **spec: Any) -> PlannedCase:
     return replace(one, spec=one.spec.model_copy(update={"case": case, **spec}))
 
 
-class EqualityStep(_CellStep):
+class EqualityStep(_CellStep[EqualityRecord]):
     """Outputs of all cells, compared with the reference, which is the baseline unless `[equality]` names one."""
 
     def __init__(self, suite: Suite, planned: Sequence[PlannedCase], out: Path, baseline: str) -> None:
         table = suite.equality
         super().__init__(suite, planned, out, table, EQUALITY, (table.reference if table else None) or baseline)
-        self._records: dict[Cell, EqualityRecord] = {}
-
-    def record(self, one: PlannedCase) -> EqualityRecord | None:
-        """Record of the case's cell; None where the step is off."""
-        return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
         """Get missing outputs and compare. Does nothing without `[equality]`, or after an interrupt."""
@@ -137,17 +137,12 @@ class EqualityStep(_CellStep):
         return read_outputs(self._out / EQUALITY / one.case_id, OUTPUTS_NAME)
 
 
-class AccuracyStep(_CellStep):
+class AccuracyStep(_CellStep[AccuracyRecord]):
     """Accuracy of each cell against ground truth and the outputs of the baseline: `[accuracy]`'s, or the suite's."""
 
     def __init__(self, suite: Suite, planned: Sequence[PlannedCase], out: Path, baseline: str) -> None:
         table = suite.accuracy
         super().__init__(suite, planned, out, table, ACCURACY, (table.baseline if table else None) or baseline)
-        self._records: dict[Cell, AccuracyRecord] = {}
-
-    def record(self, one: PlannedCase) -> AccuracyRecord | None:
-        """Record of the case's cell; None where the step is off."""
-        return self._records.get(one.cell)
 
     def run(self, run: Run) -> None:
         """Run missing cells, the baseline's first. Does nothing without `[accuracy]`."""
@@ -160,7 +155,6 @@ class AccuracyStep(_CellStep):
             self._records[one.cell] = self._record_of(one, baseline)
 
     def _asked(self, one: PlannedCase, baseline: PlannedCase | None) -> PlannedCase:
-        """The case with this pass only."""
         folder = None if baseline is None else self._out / ACCURACY / baseline.case_id / OUTPUTS_FOLDER
         given = AccuracyPass(
             settings=accuracy_settings(self._suite),

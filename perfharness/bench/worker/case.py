@@ -147,7 +147,6 @@ def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
 
 
 def _latency_notes(timed: Timed, stats: LatencyStats, record: CaseRecord) -> Iterator[str]:
-    """Caveats on the latency."""
     if timed.ended is not None:
         yield timed.ended
     if stats.mean.reason is not None:

@@ -185,7 +185,6 @@ def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session],
 
 
 def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
-    """Status and reason of a case that ended with an exception."""
     message = str(error) or type(error).__name__
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
     return status or "failed", message if status else f"{type(error).__name__} while in {record.phase}: {message}"

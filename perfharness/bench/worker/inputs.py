@@ -101,7 +101,6 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Values repeated to fill the batch."""
     if array.shape == shape:
         return np.array(array, dtype=kind, order="C")
     if array.shape == shape[1:]:

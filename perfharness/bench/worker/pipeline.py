@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness import PerfRecorder
-from perfharness.backends import Session, backend, model_source
+from perfharness.backends import backend, model_source
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.worker.frame import options_of
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
@@ -39,21 +39,15 @@ def main(spec_file: str, batches: str) -> None:
                 with perf.range("write_inputs"):
                     session.write_inputs(prepared)
                 with perf.range("engine"):
-                    _engine(perf, session)
+                    for step in ("copy_in", "execute", "copy_out", "synchronize"):
+                        with perf.range(step):
+                            getattr(session, step)()
                 with perf.range("postprocess"):
-                    _postprocessed(session.read_outputs())
+                    _ = {
+                        name: value.argmax(-1) if value.ndim else value
+                        for name, value in session.read_outputs().items()
+                    }
     perf.finalize()
-
-
-def _engine(perf: PerfRecorder, session: Session) -> None:
-    with perf.range("copy_in"):
-        session.copy_in()
-    with perf.range("execute"):
-        session.execute()
-    with perf.range("copy_out"):
-        session.copy_out()
-    with perf.range("synchronize"):
-        session.synchronize()
 
 
 def _raw(one: TensorSpec, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -69,7 +63,3 @@ def _prepared(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]
         return np.array(value)
     scaled = (value.astype(np.float32) - MEAN) / DEVIATION
     return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
-
-
-def _postprocessed(outputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    return {name: np.argmax(value, axis=-1) if value.ndim else value for name, value in outputs.items()}

@@ -171,7 +171,6 @@ def _repeat(streams: Sequence[Stream], tolerance: Tolerance) -> bool:
 
 
 def _named(number: int, count: int, work: Callable[[], T]) -> T:
-    """The value of `work`; errors name the stream."""
     try:
         return work()
     except PerfHarnessError as error:

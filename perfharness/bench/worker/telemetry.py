@@ -92,11 +92,7 @@ def summarize(
     Energy is that of the whole GPU, its idle power included, over all items of the window. The ends of the rounds
     show whether the power sensor may have been in phase with them.
     """
-    resident = log.get(process_subject(SUBJECT), "rss_bytes")
-    host = None
-    if resident is not None and resident.is_read.any():
-        inside = resident.select(resident.is_read).between(*window)
-        host = int(inside.value.max()) if len(inside) else None
+    host = _peak(log, "rss_bytes", window)
     if not gpu_uuids:
         return replace(without_gpu("the case has no GPU", rate=_rate(items, window)), host_peak_bytes=host)
     uuid, reasons = gpu_uuids[0], {}
@@ -118,18 +114,26 @@ def summarize(
     hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling(), "", None, window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
-    memory = log.get(process_subject(SUBJECT), "process_memory_bytes")
-    taken = None if memory is None else memory.select(memory.is_read)
     return TelemetryFigures(
         telemetry_items_per_second=_rate(items, window),
         utilization_percent=used.mean,
         power_mean_w=energy.mean_power_w,
         energy_per_item_j=per_item,
         clock_drop_percent=hold.drop_percent,
-        device_peak_bytes=None if taken is None or not len(taken) else int(taken.value.max()),
+        device_peak_bytes=_peak(log, "process_memory_bytes"),
         host_peak_bytes=host,
         reasons=reasons,
     )
+
+
+def _peak(log: SampleLog, name: str, window: Window | None = None) -> int | None:
+    """The most that was read of the process."""
+    series = log.get(process_subject(SUBJECT), name)
+    if series is None:
+        return None
+    read = series.select(series.is_read)
+    inside = read if window is None else read.between(*window)
+    return int(inside.value.max()) if len(inside) else None
 
 
 def _rate(items: int, window: Window) -> float:
