@@ -21,18 +21,16 @@ from perfharness.cli.bench_options import (
     check_charts,
     check_retry,
     check_utf8,
-    command_line,
     exit_code,
     resume_command,
-    say,
     say_drawn,
     suite_options,
     with_suite_options,
 )
 from perfharness.cli.help import FullSummaries, GroupedCommand, HelpAll
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK, command_line
 from perfharness.errors import UsageError
-from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.model.bench_suite import TargetFigure

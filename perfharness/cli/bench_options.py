@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, split_commas
 from perfharness.cli.settings import Verb, with_parameters
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.render.charts.drawing import Picture
@@ -219,11 +218,6 @@ def check_charts(asked: bool | None) -> None:
         require_charts("--charts")
 
 
-def command_line() -> list[str]:
-    """As in the results."""
-    return ["perfharness", *sys.argv[1:]]
-
-
 def resume_command() -> str:
     """The command line that goes on with this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
@@ -248,8 +242,3 @@ def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: P
         return
     if written:
         say(console, f"charts: {', '.join(path.name for path in written)}")
-
-
-def say(console: Console, text: str) -> None:
-    """A line as it is, however long."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

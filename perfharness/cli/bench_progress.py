@@ -13,7 +13,7 @@ from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.render.terminal.bench_format import first_line, status_line
-from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.console import Console, say
 
 SHOWN_AGAIN = 5
 
@@ -30,7 +30,7 @@ class _Lines(BenchObserver):
             self.say("ending this case; what is done is kept")
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self._console, line)
 
 
 class SweepProgress(_Lines):

@@ -14,15 +14,13 @@ from perfharness.cli.bench_options import (
     RESULTS,
     OutputDir,
     check_utf8,
-    command_line,
     exit_code,
-    say,
     say_drawn,
 )
 from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, command_line
 from perfharness.errors import UsageError
-from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison

@@ -19,6 +19,7 @@ from perfharness.cli.options import (
     EXIT_CHECK_FAILED,
     EXIT_FAILED,
     EXIT_OK,
+    command_line,
     exit_code,
 )
 from perfharness.cli.output import OUTPUT, Format, FormatOption, Output
@@ -227,11 +228,6 @@ class Shown:
 
             for path in draw_run(result.folder):
                 self.output.message(f"drawn: {path}")
-
-
-def command_line() -> list[str]:
-    """What the user typed, for the manifest."""
-    return ["perfharness", *sys.argv[1:]]
 
 
 def show_launch(plan: LaunchPlan, shown: Shown) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
@@ -113,3 +114,8 @@ def exit_code(findings: Iterable[Finding]) -> int:
 def split_commas(text: str | None) -> tuple[str, ...]:
     """`a,b` -> ("a", "b"); blanks and empty parts are left out."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def command_line() -> list[str]:
+    """What the user typed, for the results."""
+    return ["perfharness", *sys.argv[1:]]

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.process import CaseEnd
-from perfharness.bench.spec import CaseSpec
+from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import error_text, load_suite
 from perfharness.bench.suite.machine import plan_suite
 from perfharness.bench.suite.matrix import PlannedCase, default_baseline, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
-from perfharness.bench.suite.store import CASES, SUITE, measuring, update_result
+from perfharness.bench.suite.store import CASES, SUITE, measuring, write_json
 from perfharness.bench.suite.suite import ConstraintsTable, Suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult, CaseStatus
@@ -161,7 +161,7 @@ class SuiteRun(MeasuringRun):
             changed = {name: one for name, one in found.items() if one != getattr(result, name)}
             if changed:
                 self.results[planned.case_id] = result.model_copy(update=changed)
-                update_result(self.out / CASES / planned.case_id, self.results[planned.case_id])
+                write_json(self.out / CASES / planned.case_id / RESULT_NAME, self.results[planned.case_id])
 
     def _run_case(self, planned: PlannedCase) -> CaseResult | None:
         """The case's result; None after an interrupt."""

@@ -155,20 +155,13 @@ def running_folder(folder: Path) -> Path:
 def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
     """Move a finished case to its final name, replacing an earlier attempt."""
     _write_iterations(running)
-    update_result(running, result)
+    write_json(running / RESULT_NAME, result)
+    old = folder.with_name(f".{folder.name}.old.running")
+    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
-        old = folder.with_name(f".{folder.name}.old.running")
-        shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
-        running.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        running.rename(folder)
-
-
-def update_result(folder: Path, result: CaseResult) -> None:
-    """Replace the result of a finished case."""
-    write_json(folder / RESULT_NAME, result)
+    running.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def results_on_disk(out: Path, kind: str = CASES) -> dict[str, CaseResult]:
