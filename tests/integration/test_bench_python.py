@@ -78,12 +78,7 @@ def test_passes_of_a_sweep(options: dict[str, object]) -> None:
     assert (several.measure.passes, several.measure.streams, several.batch_sizes) == (("latency", "streams"), 2, (3,))
 
 
-def test_a_start_up(tmp_path: Path, options: dict[str, object]) -> None:
-    rows: list[str] = []
-    found = run_startup(load_suite(None, options), tmp_path / "out", 1, done=lambda row: rows.append(row.folder))
-    assert [row.cache for row in found.rows] == ["unknown", "cold", "warm"]
-    assert (tmp_path / "out" / "cold_start.json").exists()
-    assert rows[0] == "first"
-    for sizes, out in (([1], "out"), ([1, 2], "other")):
-        with pytest.raises(UsageError):
-            run_startup(load_suite(None, {**options, "batch_sizes": sizes}), tmp_path / out, 1)
+def test_a_start_up_is_that_of_one_case_in_an_empty_folder(tmp_path: Path, options: dict[str, object]) -> None:
+    for sizes, out, says in (([1], tmp_path, "is not empty"), ([1, 2], tmp_path / "out", "there are 2")):
+        with pytest.raises(UsageError, match=says):
+            run_startup(load_suite(None, {**options, "batch_sizes": sizes}), out, 1)

@@ -14,8 +14,7 @@ from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
 from perfharness.bench.suite import case_run
 from perfharness.bench.suite.case_run import BenchObserver, is_passing
 from perfharness.bench.suite.check import make_suite
-from perfharness.bench.suite.machine import Plan
-from perfharness.bench.suite.matrix import plan_cases
+from perfharness.bench.suite.matrix import Plan, plan_cases
 from perfharness.bench.suite.run import SuiteRun
 from perfharness.bench.suite.store import SUITE
 from perfharness.bench.suite.suite import read_suite

@@ -37,7 +37,7 @@ from perfharness.bench.engines.model import (
 )
 from perfharness.bench.process import result_of, run_process
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME, LatencySettings, TelemetrySettings
-from perfharness.bench.suite.machine import machine_of
+from perfharness.bench.suite.matrix import machine_of
 from perfharness.bench.suite.store import measuring
 from perfharness.errors import UsageError
 from perfharness.files import replacing

@@ -13,8 +13,7 @@ from typing import Any
 from perfharness.bench.search.sweep import SweepInterruptedError, largest_batch, sweep
 from perfharness.bench.suite.case_run import BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import load_suite
-from perfharness.bench.suite.machine import plan_suite
-from perfharness.bench.suite.matrix import PlannedCase, at_batch
+from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_suite
 from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
 from perfharness.bench.suite.table import CELL

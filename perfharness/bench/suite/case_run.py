@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from perfharness.bench.process import CaseEnd, has_reported, result_of, run_process
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.machine import Plan
-from perfharness.bench.suite.matrix import PlannedCase
+from perfharness.bench.suite.matrix import Plan, PlannedCase
 from perfharness.bench.suite.store import CASES, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite.suite import Suite
 from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
@@ -26,7 +24,6 @@ PASSING = ("timeout", "not-run", "unavailable")
 """Statuses that may be temporary: something may have been installed, freed or repaired since."""
 
 Fields = Mapping[str, object]
-NOTHING: Fields = MappingProxyType({})
 
 
 class BenchObserver:
@@ -78,7 +75,7 @@ class MeasuringRun:
     def __post_init__(self) -> None:
         self.on_disk = results_on_disk(self.out)
 
-    def measure(self, planned: PlannedCase, comparisons: Fields = NOTHING) -> CaseResult | None:
+    def measure(self, planned: PlannedCase, comparisons: Fields | None = None) -> CaseResult | None:
         """Run the case and store its result; None where the user interrupted it.
 
         Args:
@@ -98,7 +95,7 @@ class MeasuringRun:
         return self._stored(planned, result, end, comparisons)
 
     def refuse(
-        self, planned: PlannedCase, status: CaseStatus, reason: str, comparisons: Fields = NOTHING
+        self, planned: PlannedCase, status: CaseStatus, reason: str, comparisons: Fields | None = None
     ) -> CaseResult:
         """Store and return the result of a case that cannot run."""
         running_folder(self.out / CASES / planned.case_id).mkdir()
@@ -148,7 +145,7 @@ class MeasuringRun:
             "remarks": list(self.remarks),
         }
 
-    def _stored(self, planned: PlannedCase, result: CaseResult, end: CaseEnd, comparisons: Fields) -> CaseResult:
+    def _stored(self, planned: PlannedCase, result: CaseResult, end: CaseEnd, comparisons: Fields | None) -> CaseResult:
         folder = self.out / CASES / planned.case_id
         running = folder.with_name(f".{folder.name}.running")
         before = self.on_disk.get(planned.case_id)
@@ -162,7 +159,7 @@ class MeasuringRun:
         result = result.model_copy(
             update={
                 "case": planned.case,
-                **comparisons,
+                **(comparisons or {}),
                 "spec_sha256": planned.sha256,
                 "started_unix_ns": end.started_unix_ns,
                 "duration_s": end.duration_s,

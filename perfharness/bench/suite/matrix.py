@@ -1,16 +1,21 @@
-"""Cases of a suite on a machine: models x backends x modes x precisions x batch sizes; and their order in a run."""
+"""Cases of a suite on a machine: models x backends x modes x precisions x batch sizes; their order; the machine."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 import random
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from perfharness.analysis.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
@@ -25,9 +30,12 @@ from perfharness.bench.suite.suite import (
     source_of,
     variant_of,
 )
-from perfharness.errors import BackendError
-from perfharness.model.bench import NO_CASE, BenchCase, Precision
+from perfharness.errors import BackendError, UsageError
+from perfharness.model.bench import NO_CASE, BenchCase, MachineRecord, Precision
 from perfharness.model.manifest import GpuRecord
+from perfharness.model.version import VERSION
+from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus, find_gpus
+from perfharness_launcher.plan.machine import cpu_model
 
 NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
     "file_cache": True,
@@ -72,6 +80,53 @@ class PlannedCase:
     def case_id(self) -> str:
         """Its name in the suite and on disk."""
         return self.spec.case.case_id
+
+
+def gpu_of(suite: Suite, facts: GpuFacts) -> GpuRecord | None:
+    """The GPU of the suite's CUDA cases; None where there is none, or all run on the CPU. Raises `UsageError`."""
+    if suite.run.gpu is not None and not facts.gpus:
+        raise UsageError(f"--gpu {suite.run.gpu}: {facts.problem}")
+    if not facts.gpus or (suite.device == "cpu" and all(one.device != "cuda" for one in suite.backend)):
+        return None
+    names = (suite.run.gpu,) if suite.run.gpu is not None else ()
+    return choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
+
+
+class Plan(NamedTuple):
+    """The cases of a suite on this machine, and the GPU that is used."""
+
+    cases: list[PlannedCase]
+    gpu: GpuRecord | None
+    machine: MachineRecord
+
+
+def plan_suite(suite: Suite) -> Plan:
+    """Plan a suite for this machine. Raises `UsageError`."""
+    facts = find_gpus()
+    gpu = gpu_of(suite, facts)
+    return Plan(plan_cases(suite, gpu), gpu, machine_of(facts, gpu.uuid if gpu is not None else None))
+
+
+def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
+    """Description of the machine; `uuid` is that of the GPU in use."""
+    return MachineRecord(
+        hostname=socket.gethostname(),
+        machine_id=_machine_id(),
+        cpu=cpu_model(),
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        driver=facts.driver,
+        python=platform.python_version(),
+        perfharness=VERSION,
+    )
+
+
+def _machine_id() -> str | None:
+    """Digest of the operating system's machine id: the id itself should not leave the machine (machine-id(5))."""
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        with suppress(OSError, UnicodeDecodeError):
+            if text := path.read_text(encoding="ascii").strip():
+                return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    return None
 
 
 def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:

@@ -15,8 +15,7 @@ from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import error_text, load_suite
-from perfharness.bench.suite.machine import plan_suite
-from perfharness.bench.suite.matrix import PlannedCase, default_baseline, shuffled
+from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_suite, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
 from perfharness.bench.suite.store import CASES, SUITE, measuring, write_json
 from perfharness.bench.suite.suite import ConstraintsTable, Suite

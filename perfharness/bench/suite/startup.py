@@ -12,7 +12,7 @@ from pathlib import Path
 from perfharness.backends import model_source
 from perfharness.bench.process import result_of, run_process
 from perfharness.bench.spec import FILES_NAME, CaseSpec
-from perfharness.bench.suite.machine import plan_suite
+from perfharness.bench.suite.matrix import plan_suite
 from perfharness.bench.suite.store import measuring
 from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
