@@ -40,19 +40,6 @@ def counts(perf: PerfRecorder) -> tuple[int, int, int, int]:
 # ---- the events ----
 
 
-def test_cvcuda_example_writes_ranges_payloads_and_items(perf: PerfRecorder, log: RangeLog) -> None:
-    perf.push_range("pipeline")
-    for i in range(2):
-        perf.push_range("batch", batch_idx=i)
-        perf.push_range("stage_1")
-        perf.pop_range()
-        perf.pop_range(total_items=4)
-    perf.pop_range()
-    perf.finalize()
-    assert drawn(log) == ("!recorder pipeline(batch=0(stage_1() !items=4) batch=1(stage_1() !items=4))")
-    assert counts(perf) == (5, 2, 8, 0)
-
-
 def test_what_an_event_carries(perf: PerfRecorder, log: RangeLog) -> None:
     """Its domain, its category after the recorder's name, a payload, and a time that grows."""
     perf.push_range("batch", domain="mine", category="io", batch_idx=7)
@@ -262,14 +249,6 @@ def test_batches_counts_items(perf: PerfRecorder, log: RangeLog, items: Any, dra
     assert drawn(log) == f"!recorder batch=0(stage() !items={first}) batch=1(stage() !items={second})"
 
 
-def test_batches_without_items_and_from_an_index(perf: PerfRecorder, log: RangeLog) -> None:
-    for _ in perf.batches(range(1), start=5, message="chunk"):
-        pass
-    for _ in perf.batches([]):
-        pytest.fail("there is none")
-    assert drawn(log) == "!recorder chunk=5()"
-
-
 def test_break_and_exception_close_the_batch(perf: PerfRecorder, log: RangeLog) -> None:
     perf.push_range("pipeline")
     for i, _ in perf.batches("abc", items=1):
@@ -292,9 +271,11 @@ def test_time_of_the_loader_is_not_the_batchs(perf: PerfRecorder, log: RangeLog)
                 loaded = i
             yield loaded
 
-    for _ in perf.batches(loader(), items=1):
+    for _ in perf.batches(loader(), start=5, message="chunk"):
         pass
-    assert drawn(log) == "!recorder load() batch=0(!items=1) load() batch=1(!items=1)"
+    for _ in perf.batches([]):
+        pytest.fail("there is none")
+    assert drawn(log) == "!recorder load() chunk=5() load() chunk=6()"
 
 
 def test_bad_items_of_batches(perf: PerfRecorder, log: RangeLog) -> None:
@@ -410,6 +391,7 @@ def test_what_a_thread_left_open_is_named(perf: PerfRecorder) -> None:
 def test_keywords_and_order_of_cvcuda(log: RangeLog) -> None:
     arguments = {"batch_size": 4}
     perf = PerfRecorder("sample", default_args=arguments)
+    perf.push_range("pipeline")
     perf.push_range("batch", "blue", None, None, 3)
     perf.push_range(message="stage", color="green", domain=None, category="c", batch_idx=None)
     perf.pop_range(None, None, False)
@@ -418,7 +400,10 @@ def test_keywords_and_order_of_cvcuda(log: RangeLog) -> None:
     perf.pop_range(total_items=0)  # how CV-CUDA's samples end the last batch, in which the decoder found no frame
     perf.push_range("batch", batch_idx=5)
     perf.pop_range()
-    assert drawn(log) == "!recorder batch=3(stage() !items=2) batch=4(!items=0) batch=5()"
+    perf.pop_range()
+    perf.finalize()
+    assert drawn(log) == "!recorder pipeline(batch=3(stage() !items=2) batch=4(!items=0) batch=5())"
+    assert counts(perf) == (5, 3, 2, 0)
     assert perf._core.name == "sample"
 
 

@@ -84,6 +84,7 @@ def test_kinds_interleave_and_every_field_comes_back(version: int) -> None:
 
 
 def test_columns_go_on_from_buffer_to_buffer() -> None:
+    assert decode(fake_cupti(130001), []) == {}
     first, one = buffer_of(record(130001, cupti.KIND_MEMSET, start=1, end=2, value=255))
     second, two = buffer_of(record(130001, cupti.KIND_MEMSET, start=3, end=4, memory_kind=2))
     found = decode(fake_cupti(130001), [one, (0, 0), two])[cupti.KIND_MEMSET]
@@ -112,48 +113,23 @@ def test_lengths_other_than_known_are_not_decoded() -> None:
     del kept
 
 
-def test_no_buffers_no_columns() -> None:
-    assert decode(fake_cupti(130001), []) == {}
+def test_versions_whose_layouts_are_known() -> None:
+    versions = [17, 18, 28, 29, 130000, 130500, 130600, 140000]
+    assert [version for version in versions if is_known(version)] == [18, 28, 130000, 130500]
 
 
-@pytest.mark.parametrize(
-    ("version", "known"),
-    [
-        (17, False),
-        (18, True),
-        (28, True),
-        (29, False),
-        (130000, True),
-        (130500, True),
-        (130600, False),
-        (140000, False),
-    ],
-)
-def test_versions_whose_layouts_are_known(version: int, known: bool) -> None:
-    assert is_known(version) is known
+STARTING = [
+    "cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
+    "cudaGraphLaunch_ptsz_v10000", "cudaMemcpyAsync_v3020", "cuMemsetD32Async", "cudaMemPrefetchAsync_v12020",
+]  # fmt: skip
+OTHERS = [
+    "cudaLaunchHostFunc_v10000", "cudaGraphMemcpyNodeSetParams_v10000", "cudaGraphAddMemsetNode_v10000",
+    "cudaGetDevice_v3020", "cudaStreamIsCapturing_v10000", "cudaEventRecord_v3020",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        ("cudaLaunchKernel_v7000", True),
-        ("cudaLaunchKernelExC_v11060", True),
-        ("cuLaunchKernelEx", True),
-        ("cuLaunchCooperativeKernel", True),
-        ("cudaGraphLaunch_ptsz_v10000", True),
-        ("cudaMemcpyAsync_v3020", True),
-        ("cuMemsetD32Async", True),
-        ("cudaMemPrefetchAsync_v12020", True),
-        ("cudaLaunchHostFunc_v10000", False),
-        ("cudaGraphMemcpyNodeSetParams_v10000", False),
-        ("cudaGraphAddMemsetNode_v10000", False),
-        ("cudaGetDevice_v3020", False),
-        ("cudaStreamIsCapturing_v10000", False),
-        ("cudaEventRecord_v3020", False),
-    ],
-)
-def test_functions_that_start_gpu_work(function: str, expected: bool) -> None:
-    assert starts_gpu_work(function) is expected
+def test_functions_that_start_gpu_work() -> None:
+    assert [function for function in STARTING + OTHERS if starts_gpu_work(function)] == STARTING
 
 
 def test_libraries_are_found_where_wheels_and_toolkits_put_them(
