@@ -21,6 +21,7 @@ from perfharness_launcher.nsys.probe import (
     NSYS_VARIABLE,
     NVTX_PINNED,
     TRIAL_RANGES,
+    dotted,
     find_nsys,
     too_old_for_driver,
     try_nsys,
@@ -144,7 +145,7 @@ def _details(install: NsysInstall) -> Check:
     importer = f"importer {install.importer}" if install.importer else "importer not visible from here"
     if install.importer and not install.finds_importer:
         importer += " (nsys does not look there, so the launcher calls it)"
-    cupti = f", CUPTI up to {'.'.join(map(str, install.cupti))}" if install.cupti else ""
+    cupti = f", CUPTI up to {dotted(install.cupti)}" if install.cupti else ""
     return Check("nsys", Health.GOOD, f"  {importer}{cupti}, {len(install.profile_options)} options of `profile`")
 
 
@@ -157,8 +158,7 @@ def check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
     if not gpus.gpus:
         yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}): CPU times only")
         return
-    cuda = ".".join(map(str, gpus.cuda_driver or ()))
-    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {cuda}; NVML answers")
+    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {dotted(gpus.cuda_driver or ())}; NVML answers")
     for gpu in gpus.gpus:
         yield Check("gpu", Health.GOOD, f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''}: {gpu.name}, {gpu.uuid}")
     if visible := environ.get("CUDA_VISIBLE_DEVICES"):

@@ -247,13 +247,18 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
+def dotted(version: Sequence[int]) -> str:
+    """`(12, 4)` -> 12.4."""
+    return ".".join(map(str, version))
+
+
 def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
     """Why this nsys would lose GPU work on this driver, or None."""
     if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
         return None
     return (
-        f"nsys {nsys.version_text} knows CUDA up to {_dotted(nsys.cupti)} but the driver runs CUDA"
-        f" {_dotted(cuda_driver)}: it would lose kernels without a word"
+        f"nsys {nsys.version_text} knows CUDA up to {dotted(nsys.cupti)} but the driver runs CUDA"
+        f" {dotted(cuda_driver)}: it would lose kernels without a word"
     )
 
 
@@ -298,7 +303,3 @@ def try_nsys(nsys: NsysInstall, python: str) -> Trial:
             return Trial(None, str(error))
         count = len(ranges.start_ns)
         return Trial(count, "" if count == TRIAL_RANGES else f"{count} of {TRIAL_RANGES} ranges were recorded")
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))

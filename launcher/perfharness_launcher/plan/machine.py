@@ -17,7 +17,7 @@ from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import Pair, find_nsys, pair, try_nsys
+from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
@@ -187,7 +187,7 @@ def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRec
         perfharness=VERSION,
         nvtx=interpreter.nvtx,
         driver=gpus.driver,
-        cuda_driver=".".join(map(str, gpus.cuda_driver)) if gpus.cuda_driver else None,
+        cuda_driver=dotted(gpus.cuda_driver) if gpus.cuda_driver else None,
         gpus=list(gpus.gpus),
     )
 

@@ -10,7 +10,15 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import INSTALL_NSYS, NSYS_RECORDS, NVTX_PINNED, Pair, pair, too_old_for_driver
+from perfharness_launcher.nsys.probe import (
+    INSTALL_NSYS,
+    NSYS_RECORDS,
+    NVTX_PINNED,
+    Pair,
+    dotted,
+    pair,
+    too_old_for_driver,
+)
 from perfharness_launcher.plan.machine import MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 
@@ -139,7 +147,7 @@ def _pair_finding(install: NsysInstall, options: LaunchOptions, facts: MachineFa
         "nvtx-too-new-for-nsys",
         Severity.WARNING if judged is Pair.BAD else Severity.NOTE,
         f"nsys {install.version_text} {'records' if judged is Pair.BAD else 'may record'} no range of nvtx {nvtx}",
-        f"pip install nvtx=={NVTX_PINNED}, or nsys {'.'.join(map(str, NSYS_RECORDS))} or newer, or --tracer embedded",
+        f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded",
     )
 
 
@@ -151,9 +159,5 @@ def _driver_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None
         "nsys-too-old-for-driver",
         Severity.WARNING,
         reason,
-        f"a newer Nsight Systems (CUDA {_dotted(facts.cuda_driver or ())}), or --tracer embedded",
+        f"a newer Nsight Systems (CUDA {dotted(facts.cuda_driver or ())}), or --tracer embedded",
     )
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))

@@ -160,7 +160,7 @@ def _forward_signals(pid: int) -> None:
     """A tracer that ends its application means the measured process, not this one."""
 
     def forward(number: int, _frame: Any) -> None:
-        _signal_group(pid, number)
+        signal_group(pid, number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
@@ -185,7 +185,7 @@ def _wait(pid: int, control: int, wakeup: int) -> tuple[int, Any, bool]:
             watched = [wakeup]
             timeout = 0.0
         if control not in watched and wakeup not in readable:
-            _signal_group(pid, escalation[0])
+            signal_group(pid, escalation[0])
             escalation = escalation[1:] or escalation
             timeout = ORPHAN_GRACE_S
 
@@ -257,7 +257,8 @@ def _descendants() -> list[int]:
     return sorted(found)
 
 
-def _signal_group(pid: int, number: int) -> None:
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to a process group, if it still is there."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
 

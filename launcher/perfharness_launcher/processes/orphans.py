@@ -16,10 +16,11 @@ from collections.abc import Iterator
 
 import psutil
 
+from perfharness_launcher.processes.child import PR_SET_CHILD_SUBREAPER
+
 RUN_ID_VARIABLE = "PERFHARNESS_RUN_ID"
 """Marks every process of a run, so that none is left running."""
 
-PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
 Identity = tuple[int, float]

@@ -186,7 +186,7 @@ class RunningProcess:
         if self.status.pid is None:
             self.status.not_started = why
         else:
-            _signal_group(self.status.pid, signal.SIGKILL)
+            child.signal_group(self.status.pid, signal.SIGKILL)
             self.status.lost = True
 
     def restart(self) -> None:
@@ -233,12 +233,12 @@ class RunningProcess:
     def signal_measured(self, number: signal.Signals) -> None:
         """Send a signal to the measured process and its own children."""
         if self.is_measured and self.status.pid is not None:
-            _signal_group(self.status.pid, number)
+            child.signal_group(self.status.pid, number)
 
     def kill_tracer(self) -> None:
         """End the tracer's own process group, at the very last."""
         if self.popen.poll() is None:
-            _signal_group(self.popen.pid, signal.SIGKILL)
+            child.signal_group(self.popen.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Release its resources, once all of it has ended."""
@@ -349,8 +349,3 @@ def _umask() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
