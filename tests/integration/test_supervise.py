@@ -181,15 +181,26 @@ def test_daemons_without_an_environment_are_found_and_ended(tmp_path: Path) -> N
     assert processes_naming("sleep 7301") == []
 
 
+def helper_of(folder: Path, program: str) -> list[str]:
+    """The command line of a helper, whose CONTROL is made."""
+    os.mkfifo(folder / "control")
+    files = [str(folder / name) for name in ("control", "status", "out", "err")]
+    return [sys.executable, "-I", "-S", child.__file__, *files, "22", "", sys.executable, "-c", program]
+
+
+def test_a_launcher_that_died_before_it_was_heard_is_not_waited_for(tmp_path: Path) -> None:
+    done = subprocess.run(helper_of(tmp_path, "print('measured')"), timeout=PATIENCE_S, check=False)
+    assert done.returncode == child.EXIT_NOT_STARTED
+    states = [json.loads(line)["state"] for line in (tmp_path / "status").read_text().splitlines()]
+    assert states == ["ready", "not_started"]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def helper(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A helper whose process has left a daemon behind and sleeps, and the end of CONTROL that a launcher holds."""
-    control, status = tmp_path / "control", tmp_path / "status"
-    os.mkfifo(control)
-    descriptor = os.open(control, os.O_RDWR)
-    files = [str(path) for path in (control, status, tmp_path / "out", tmp_path / "err")]
-    command = [sys.executable, "-I", "-S", child.__file__, *files, "22", ""]
-    command += [sys.executable, "-c", DAEMON.format(seconds=7302, last=600)]
+    command = helper_of(tmp_path, DAEMON.format(seconds=7302, last=600))
+    descriptor = os.open(tmp_path / "control", os.O_RDWR)
     with subprocess.Popen(command) as process:
         os.write(descriptor, child.GO)
         wait_for(lambda: (tmp_path / "out").exists() and "up" in (tmp_path / "out").read_text())

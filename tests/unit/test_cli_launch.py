@@ -103,6 +103,7 @@ def test_what_follows_the_script_is_the_scripts_own(script: str, capsys: pytest.
         (["-o", "pipeline.py/out", "pipeline.py"], "is a file, not a folder"),
         (["--timeout", "0", "pipeline.py"], "--timeout 0: must be more than 0 seconds"),
         (["--batch-pattern", "[", "pipeline.py"], "is no regular expression"),
+        (["--np-sweep", "1,2", "-np", "4", "pipeline.py"], "so -np cannot"),
         (["--np-sweep", "1,2", "--cold-start", "2", "pipeline.py"], "--np-sweep cannot go with it"),
     ],
 )
