@@ -111,29 +111,23 @@ def test_an_overflow_in_half_precision_is_the_first_difference(tmp_path: Path) -
     assert row.reason == "none of 8 values is finite on both sides"
 
 
-def pair() -> tuple[GraphTensor, GraphTensor]:
-    tensor = GraphTensor("t", 0, "Conv", None, None)
-    return tensor, tensor
-
-
 @pytest.mark.parametrize(
-    ("ours", "theirs", "beyond", "says"),
+    ("ours", "theirs", "error", "beyond", "says"),
     [
-        (np.ones(2), np.ones(3), True, r"the output is \(3,\), the baseline's \(2,\)"),
-        (np.ones(2), np.ones(2, np.int8), False, "float64 in one model and int8 in the other"),
-        (np.zeros(2), np.ones(2), True, "all values of the first model are 0"),
-        (np.ones(2), "no type", False, "no type"),
+        (np.ones(2), np.ones(3), None, True, r"the output is \(3,\), the baseline's \(2,\)"),
+        (np.ones(2), np.ones(2, np.int8), None, False, "float64 in one model and int8 in the other"),
+        (np.zeros(2), np.ones(2), None, True, "all values of the first model are 0"),
+        (np.ones(2), "no type", None, False, "no type"),
+        (np.zeros(2), np.zeros(2), 0, False, ""),
     ],
 )
-def test_tensors_that_have_no_error(ours: Any, theirs: Any, beyond: bool, says: str) -> None:
-    row = compare_tensor(pair(), ours, theirs, 0.1)
-    assert (row.relative_error, row.beyond) == (None, beyond)
-    assert row.reason is not None
-    assert re.search(says, row.reason)
-
-
-def test_zeros_are_alike() -> None:
-    assert compare_tensor(pair(), np.zeros(2), np.zeros(2), 0).relative_error == 0
+def test_tensors_that_have_no_error_or_are_zero(
+    ours: Any, theirs: Any, error: float | None, beyond: bool, says: str
+) -> None:
+    tensor = GraphTensor("t", 0, "Conv", None, None)
+    row = compare_tensor((tensor, tensor), ours, theirs, 0.1)
+    assert (row.relative_error, row.beyond) == (error, beyond)
+    assert re.search(says, row.reason or "")
 
 
 def test_weights_in_another_file_are_found(tmp_path: Path) -> None:
@@ -147,12 +141,14 @@ def test_weights_in_another_file_are_found(tmp_path: Path) -> None:
 
 
 def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
-    one = chain(tmp_path / "a.onnx", [2])
-    net = random_net(tmp_path / "net.onnx")
-    with pytest.raises(UsageError, match=r"leaves height open; say --shape image=1,3,\?,\?"):
-        layer_inputs(net, {})
-    with pytest.raises(UsageError, match="has no input 'x'; it has: image"):
-        layer_inputs(net, {"x": (1,)})
+    one, net = chain(tmp_path / "a.onnx", [2]), random_net(tmp_path / "net.onnx")
+    for shapes, says in (
+        ({}, r"leaves height open; say --shape image=1,3,\?,\?"),
+        ({"image": (1, 3, "h", 4)}, r"leaves h open; say --shape image=1,3,\?,4"),
+        ({"x": (1,)}, "has no input 'x'; it has: image"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            layer_inputs(net, shapes)
     with pytest.raises(UsageError, match=r"and cannot be \(2, 5\)"):
         compare_layers(one, one, {"t_in": np.ones((2, 5))})
     (tmp_path / "text.onnx").write_text("text")
@@ -174,3 +170,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--shape t_in" in capsys.readouterr().err
     for shape in ("t_in=1x4", "t_in=1,4"):
         assert run(["compare-layers", str(one), str(one), "--shape", shape]) == 0
+    np.save(tmp_path / "in.npy", np.ones((1, 4), np.float32))
+    assert run(["compare-layers", str(one), str(one), "--input", str(tmp_path / "in.npy"), "--all"]) == 0
+    for wrong in (["none.onnx"], [str(two), "--tolerance", "-1"], [str(two), "--input", "none.npy"]):
+        assert run(["compare-layers", str(one), *wrong]) == 2

@@ -84,7 +84,15 @@ class Picture:
 
     def save(self, path: Path) -> Path:
         """Write a `.png`, `.svg`, `.pdf` or `.html`, atomically. Raises `ResultError`."""
-        return _save(self.chart, self.rows, path)
+        specification = {"$schema": SCHEMA, **self.chart, "datasets": self.rows, "config": CONFIG}
+        text = orjson.dumps(_printable(specification)).decode()
+        try:
+            content = _convert(text, path.suffix)
+        except ValueError as error:
+            raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
+        with replacing(path, follow=False) as temporary:
+            temporary.write_bytes(content)
+        return path
 
 
 def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
@@ -97,22 +105,10 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
     """
     if not pictures:
         return []
-    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
     whole = column([picture.chart for picture in pictures], spacing=40)
     rows = {name: rows for picture in pictures for name, rows in picture.rows.items()}
-    return [*written, _save(whole, rows, folder / f"{page}.html")]
-
-
-def _save(chart: Specification, rows: Mapping[str, Sequence[Row]], path: Path) -> Path:
-    specification = {"$schema": SCHEMA, **chart, "datasets": rows, "config": CONFIG}
-    text = orjson.dumps(_printable(specification)).decode()
-    try:
-        content = _convert(text, path.suffix)
-    except ValueError as error:
-        raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
-    with replacing(path, follow=False) as temporary:
-        temporary.write_bytes(content)
-    return path
+    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
+    return [*written, Picture(page, whole, rows).save(folder / f"{page}.html")]
 
 
 def _printable(part: Any) -> Any:
@@ -128,17 +124,14 @@ def _convert(text: str, ending: str) -> bytes:
     """Vega-Lite, as JSON, to a file of that ending. Raises `ValueError`."""
     import vl_convert
 
-    content: bytes | str
     if ending == ".png":
-        content = vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[])
-    elif ending == ".pdf":
-        content = vl_convert.vegalite_to_pdf(text, allowed_base_urls=[])
-    elif ending == ".svg":
-        content = vl_convert.vegalite_to_svg(text, allowed_base_urls=[])
-    else:
-        page = vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True)
-        content = page.replace(LESS, "\\u003c")  # a name in the data must not end the script element
-    return content.encode() if isinstance(content, str) else content
+        return bytes(vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[]))
+    if ending == ".pdf":
+        return bytes(vl_convert.vegalite_to_pdf(text, allowed_base_urls=[]))
+    if ending == ".svg":
+        return str(vl_convert.vegalite_to_svg(text, allowed_base_urls=[])).encode()
+    page = str(vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True))
+    return page.replace(LESS, "\\u003c").encode()  # a name in the data must not end the script element
 
 
 class Sheet:
