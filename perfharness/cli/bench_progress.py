@@ -12,7 +12,7 @@ from perfharness.analysis.bench_names import CaseNames
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.render.terminal.bench_format import first_line, status_line
+from perfharness.render.terminal.bench import first_line, status_line
 from perfharness.render.terminal.console import Console, say
 
 SHOWN_AGAIN = 5

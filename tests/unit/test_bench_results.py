@@ -51,11 +51,13 @@ from perfharness.render.charts.bench import (
     sweep_pictures,
 )
 from perfharness.render.charts.drawing import Picture, draw
-from perfharness.render.terminal.bench import print_merged, print_suite, recommendation_lines
-from perfharness.render.terminal.bench_format import (
+from perfharness.render.terminal.bench import (
     LISTED_WIDTH,
     bytes_text,
     listed,
+    print_merged,
+    print_suite,
+    recommendation_lines,
     side_by_side,
     speedup_text,
 )

@@ -40,7 +40,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.render.terminal.bench_format import first_line, short_cell, side_by_side, status_line
+from perfharness.render.terminal.bench import first_line, short_cell, side_by_side, status_line
 from perfharness.render.terminal.sweep import case_of, end_text, is_of
 
 BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"

@@ -32,17 +32,10 @@ from perfharness.model.bench_suite import (
     MergedRow,
     Recommendation,
 )
-from perfharness.render.terminal.bench_format import (
-    bytes_text,
-    first_line,
-    listed,
-    short_cell,
-    shown,
-    side_by_side,
-    speedup_text,
-    status_line,
-)
 from perfharness.render.terminal.console import Column, print_table, say, styled
+
+LISTED_WIDTH = 110
+"""Line width of a list of cells."""
 
 WRONG = "!"
 """Prefix of a speed with wrong outputs."""
@@ -72,13 +65,14 @@ def print_suite(console: Console, suite: BenchSuiteResult) -> None:
     }
     rows = []
     for result in suite.cases:
+        accuracy = accuracy_of(result, metric)
         cells = {
             "model": result.case.model,
             "backend/mode": names.backend(result.case),
             "precision": result.case.precision,
             "batch": str(result.case.batch_size),
             **_figures(result, suite),
-            "cosine": shown(accuracy_of(result, metric), ".6g"),
+            "cosine": NOT_MEASURED if accuracy is None else f"{accuracy:.6g}",
             "state": _state(result),
         }
         style = "" if result.status == "ok" else "dim"
@@ -290,3 +284,61 @@ def _parts(cell: MergedCell) -> tuple[str, str, str]:
         mark + in_significant_digits(result.items_per_second),
         mark + speedup_text(cell.speedup),
     )
+
+
+# ---- text that charts and progress lines share ----
+
+
+def status_line(result: CaseResult) -> str | None:
+    """`failed: it crashed`; None for a case that was measured."""
+    if result.status == "ok":
+        return None
+    return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+
+
+def side_by_side(merged: BenchMergedResult) -> str:
+    """`2 runs on 1 machine`."""
+    machines = len({run.machine_number for run in merged.runs})
+    return f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}"
+
+
+def listed(cells: Sequence[str], indent: str = "  ") -> Iterator[str]:
+    """Lines that name cells, none broken in the middle of a name."""
+    line = ""
+    for cell in cells:
+        longer = f"{line}; {cell}" if line else f"{indent}{cell}"
+        if line and len(longer) > LISTED_WIDTH:
+            yield f"{line};"
+            longer = f"{indent}{cell}"
+        line = longer
+    if line:
+        yield line
+
+
+def short_cell(name: str) -> str:
+    """`module:Class/mode/precision` without the module."""
+    return name.rpartition(":")[2]
+
+
+def first_line(text: str) -> str:
+    """First line of a message that may continue with the end of a log."""
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def speedup_text(estimate: Estimate | None) -> str:
+    """`1.23x`, with `~` appended where the interval holds 1."""
+    if estimate is None:
+        return NOT_MEASURED
+    if estimate.interval is not None and estimate.interval[0] <= 1 <= estimate.interval[1]:
+        return f"{estimate.value:.2f}x ~"
+    return f"{estimate.value:.2f}x"
+
+
+def bytes_text(size: int | None) -> str:
+    """`1.5 GB`."""
+    if size is None:
+        return NOT_MEASURED
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"

@@ -9,8 +9,7 @@ from perfharness.analysis.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile
-from perfharness.render.terminal.bench import concurrent_lines, unsteady_lines
-from perfharness.render.terminal.bench_format import bytes_text
+from perfharness.render.terminal.bench import bytes_text, concurrent_lines, unsteady_lines
 from perfharness.render.terminal.console import Column, print_table, say
 
 
