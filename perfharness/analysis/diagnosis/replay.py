@@ -65,9 +65,7 @@ class Window:
         old_end: dict[int, int] = {}
         gpu_of: dict[int, int] = {}
         steps: list[_Step] = []
-        columns = (
-            self.call_start, self.call_end, self.is_wait, self.own_start, self.own_end, self.stream, self.gpu
-        )  # fmt: skip
+        columns = self.call_start, self.call_end, self.is_wait, self.own_start, self.own_end, self.stream, self.gpu
         for call_start, call_end, is_wait, own_start, own_end, stream, gpu in zip(
             *(column.tolist() for column in columns), strict=True
         ):
@@ -110,33 +108,30 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
     if (start[1:] < end[:-1]).any():
         return "the loop's batches overlap on their thread"
     calls, lines = workload.calls, workload.launch_lines
-    one = thread[:1]
-    first_launch, last_launch = lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
-    first_call, last_call = calls.lines.slices(np.repeat(one, len(end)), np.repeat(start[:1], len(end)), end)
-    launch_count = last_launch - first_launch
-    events = launch_count + calls.waits_before[last_call] - calls.waits_before[first_call]
+    columns = np.repeat(thread[:1], len(end)), np.repeat(start[:1], len(end)), end
+    first_launch, last_launch = lines.slices(*columns)
+    first_call, last_call = calls.lines.slices(*columns)
+    events = last_launch - first_launch + calls.waits_before[last_call] - calls.waits_before[first_call]
     count = int(np.searchsorted(events, MAX_EVENTS, side="right"))
     if not count:
         return f"one batch has {int(events[0])} launches and waits, more than the {MAX_EVENTS} that are played"
     at = count - 1
     launch = lines.order[first_launch[at] : last_launch[at]]
-    call = np.arange(first_call[at], last_call[at])
-    return _window(workload, int(one[0]), int(start[0]), int(end[at]), count, launch, call[calls.is_blocking[call]])
-
-
-def _window(workload: Workload, thread: int, start: int, end: int, batches: int, launch: Int64, wait: Int64) -> Window:
-    api, operations, calls = workload.trace.api, workload.trace.operations, workload.calls
+    wait = np.arange(first_call[at], last_call[at])
+    wait = wait[calls.is_blocking[wait]]
+    api, operations = workload.trace.api, workload.trace.operations
     operation, call = workload.launches.operation[launch], workload.launches.call[launch]
     nothing = np.full(len(wait), -1, dtype=np.int64)
     call_start = np.r_[api.start_ns[call], calls.start_ns[wait]]
+    own_start = np.r_[operations.start_ns[operation], nothing]
     is_wait = np.r_[np.zeros(len(launch), dtype=np.bool_), np.ones(len(wait), dtype=np.bool_)]
-    order = np.lexsort((np.r_[operations.start_ns[operation], nothing], is_wait, call_start))
+    order = np.lexsort((own_start, is_wait, call_start))
     return Window(
-        thread, start, end, batches,
+        int(thread[0]), int(start[0]), int(end[at]), count,
         call_start=call_start[order],
         call_end=np.r_[api.end_ns[call], calls.end_ns[wait]][order],
         is_wait=is_wait[order],
-        own_start=np.r_[operations.start_ns[operation], nothing][order],
+        own_start=own_start[order],
         own_end=np.r_[operations.end_ns[operation], nothing][order],
         stream=np.r_[workload.gpus.stream_of[operation], calls.scope[wait]][order],
         gpu=np.r_[workload.gpus.of[operation], calls.scope_gpu[wait]][order],
@@ -166,12 +161,15 @@ def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCos
 def _play(window: Window, removed: BusyLine) -> int:
     """Length of the loop when the host spends no time, and starts nothing, inside of `removed`."""
     origin = np.asarray([window.start_ns])
-    host_at = window.call_start - window.start_ns - (removed.until(window.call_start) - removed.until(origin))
+
+    def host_time(moments: Int64) -> Int64:
+        """Of each moment since the loop began, without what is removed."""
+        return np.asarray(moments - window.start_ns - (removed.until(moments) - removed.until(origin)))
+
+    host_at = host_time(window.call_start)
     after = window.call_end - window.call_start - removed.within(window.call_start, window.call_end)
     is_removed = removed.within(window.call_start, window.call_start + 1) > 0
-    end = np.asarray([window.end_ns])
-    host_end = int((end - window.start_ns - (removed.until(end) - removed.until(origin)))[0])
-    stop = max(host_end, 0)
+    stop = max(int(host_time(np.asarray([window.end_ns]))[0]), 0)
     delay = 0  # how much later (or, below 0, earlier) than in the trace's own host time a moment is
     gpu_end = 0
     new_end: dict[int, int] = {}

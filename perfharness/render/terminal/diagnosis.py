@@ -120,13 +120,23 @@ def _pooled_sentence(stage: PooledStage) -> str:
 
 NUMBERS = ("CPU", "GPU", "copies", "waiting", "costs")
 GPU_HEADINGS = frozenset({"GPU", "copies", "waiting"})
+DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
+"""In what order columns are left out where the terminal is narrow: the smallest last."""
 
 
 def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
     rows: list[Row] = []
     for name, stage in zip(row_names([stage.path for stage in stages]), stages, strict=True):
-        verdict = stage.verdict.verdict.value
-        rows.append([name, styled(verdict, VERDICT_STYLE.get(verdict, DEFAULT_STYLE)), *_cells(stage)])
+        verdict, gpu, saving = stage.verdict.verdict.value, stage.gpu, stage.cost.saving_share
+        times = (
+            stage.cpu_ms,
+            gpu.busy_ms if gpu else None,
+            sum(copy.time_ms for copy in gpu.copies) if gpu else None,
+            stage.host.blocking_ms if stage.host else None,
+        )
+        shown = styled(verdict, VERDICT_STYLE.get(verdict, DEFAULT_STYLE))
+        costs = NOT_MEASURED if saving is None else f"{100 * saving:.0f} %"
+        rows.append([name, shown, *(_number(time) for time in times), costs])
     _print_known(console, ("stage", "verdict"), NUMBERS, rows)
 
 
@@ -143,23 +153,10 @@ def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str]
     print_table(console, [columns[place] for place in known], [[row[place] for place in known] for row in rows])
 
 
-DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
-
-
 def _verdict(stage: StageDiagnosis) -> str:
     """The verdict, with the limit of the GPU's work where it is known."""
-    limit = stage.verdict.limit
-    is_known = limit is not None and limit is not GpuLimit.CANNOT_TELL
-    return f"{stage.verdict.verdict.value} ({limit.value})" if is_known and limit else stage.verdict.verdict.value
-
-
-def _cells(stage: StageDiagnosis) -> Iterator[str]:
-    gpu, host, cost = stage.gpu, stage.host, stage.cost
-    yield _number(stage.cpu_ms)
-    yield _number(gpu.busy_ms if gpu else None)
-    yield _number(sum(copy.time_ms for copy in gpu.copies) if gpu else None)
-    yield _number(host.blocking_ms if host else None)
-    yield NOT_MEASURED if cost.saving_share is None else f"{100 * cost.saving_share:.0f} %"
+    verdict, limit = stage.verdict.verdict.value, stage.verdict.limit
+    return verdict if limit is None or limit is GpuLimit.CANNOT_TELL else f"{verdict} ({limit.value})"
 
 
 def _number(value: float | None) -> str:
@@ -219,9 +216,10 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
             f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f} ({_number(copy.time_ms)} ms), {size}, {rate}"
         )
     for during in stage.gpu_during:
+        gpu_name = "GPU" if during.gpu is None else f"GPU {during.gpu}"
         meanwhile = ", ".join(f"{name} {_number(ms)}" for name, ms in during.host_meanwhile_ms.items())
         yield (
-            f"{_gpu_name(during.gpu)} while the host was in it: busy {_number(during.busy_ms)} ms, "
+            f"{gpu_name} while the host was in it: busy {_number(during.busy_ms)} ms, "
             f"idle {_number(during.idle_ms)} ms in {during.gaps:.1f} gaps "
             f"(the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
         )
@@ -254,30 +252,21 @@ def _megabytes(size: float | None) -> str:
     return "? MB" if size is None else f"{size / 1e6:.3f} MB"
 
 
-def _gpu_name(place: int | None) -> str:
-    return "GPU" if place is None else f"GPU {place}"
-
-
 def _shape(values: tuple[int, int, int] | None) -> str:
     return "?" if values is None else "x".join(str(value) for value in values)
-
-
-def _calls(count: float | None) -> str:
-    return f" ({count:.1f} calls)" if count else ""
 
 
 def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
     host = stage.host
     assert host is not None
-    parts = (f"{name} {_number(ms)}{_calls(host.calls.get(name))}" for name, ms in host.activity_ms.items())
+    counts = {name: f" ({count:.1f} calls)" for name, count in host.calls.items() if count}
+    parts = (f"{name} {_number(ms)}{counts.get(name, '')}" for name, ms in host.activity_ms.items())
     if any(ms for name, ms in host.activity_ms.items() if name != HostActivity.OUTSIDE.value):
         yield f"host, ms in CUDA calls by kind and outside of them: {', '.join(parts)}"
         yield f"blocking: {host.blocking_calls:.1f} calls, {_number(host.blocking_ms)} ms"
     blocked = {kind: ms for kind, ms in host.blocked_ms.items() if ms is not None}
     if blocked:
-        yield (
-            "outside of CUDA, blocked in: " + ", ".join(f"{kind} {_number(ms)}" for kind, ms in blocked.items()) + " ms"
-        )
+        yield f"outside of CUDA, blocked in: {', '.join(f'{kind} {_number(ms)}' for kind, ms in blocked.items())} ms"
     if host.launch_latency_us is not None and host.queueing_us is not None:
         yield f"launch latency {host.launch_latency_us:.1f} us (median), queueing {host.queueing_us:.1f} us (mean)"
     for wait in host.longest_waits:
