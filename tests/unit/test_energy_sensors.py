@@ -43,6 +43,13 @@ def power_of(load: Load, sensor: Sensor, seconds: float) -> Steps:
     return steps
 
 
+def known(energy: Energy) -> tuple[float, float]:
+    """Joules and their error."""
+    assert energy.joules is not None
+    assert energy.error_j is not None
+    return energy.joules, energy.error_j
+
+
 def step_load(*levels: tuple[float, float]) -> Load:
     """(seconds, watts) one after the other."""
     edges = T0 + np.round(np.cumsum([0.0, *(seconds for seconds, _ in levels)]) * S).astype(np.int64)
@@ -57,17 +64,7 @@ def test_a_counter_by_hand() -> None:
     found = shown_within(steps, T0 + 2 * S, T0 + 5 * S)
     assert found.joules == pytest.approx(300, abs=0.1)
     assert found.mean_power_w == pytest.approx(100, abs=0.05)
-    assert found.error_j is not None
-    assert found.error_j < 3
-
-
-def test_updates_are_placed_better_than_they_are_read() -> None:
-    # Readings 47 ms apart of a counter that moves every 100: single edges are known to 47 ms, all together to 2.
-    sensor = Sensor(phase_ns=63 * MS)
-    steps = counter_of(step_load((20, 100)), sensor, 20, poll_ms=47)
-    off = (steps.edge_ns - T0 - 63 * MS + 50 * MS) % (100 * MS) - 50 * MS
-    assert np.abs(off - np.median(off)).max() < 3 * MS
-    assert steps.edge_error_ns < 3 * MS
+    assert known(found)[1] < 3
 
 
 @pytest.mark.parametrize("poll_ms", [20, 47, 70, 77])
@@ -88,17 +85,17 @@ def test_updates_are_placed_as_well_as_is_said_however_rarely_they_are_read(poll
     assert steps.drift_ns < {20.0: 20, 70.0: 10}.get(poll_ms, 3) * MS
 
 
-def test_shorter_than_the_sensor_can_tell_is_null() -> None:
-    steps = counter_of(step_load((10, 100)), Sensor(), 10)
-    found = shown_within(steps, T0 + 2 * S, T0 + 3 * S)
-    assert found.joules is None
-    assert "1000 ms is shorter than 20 updates of the sensor (100 ms each)" in (found.reason or "")
-
-
-def test_outside_of_the_log_is_null() -> None:
-    steps = counter_of(step_load((10, 100)), Sensor(), 10)
-    assert shown_within(steps, T0 - 5 * S, T0 + 5 * S).joules is None
-    assert shown_within(steps, T0 + 5 * S, T0 + 15 * S).reason == "the sensor was not read over the whole time"
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "reason"),
+    [
+        (2, 3, "1000 ms is shorter than 20 updates of the sensor (100 ms each)"),
+        (-5, 5, "the sensor was not read over the whole time"),
+        (5, 15, "the sensor was not read over the whole time"),
+    ],
+)
+def test_what_the_sensor_cannot_tell_is_null(start_s: int, end_s: int, reason: str) -> None:
+    found = shown_within(counter_of(step_load((10, 100)), Sensor(), 10), T0 + start_s * S, T0 + end_s * S)
+    assert (found.joules, found.reason) == (None, reason)
 
 
 def test_a_gap_in_the_log_is_null() -> None:
@@ -141,10 +138,8 @@ def test_a_block_of_load_lies_in_both_intervals(
     truth = float(load.energy_j(*window))
     counter = shown_within(counter_of(load, sensor, 10 + on_s, poll_ms), *window)
     power = shown_within(power_of(load, sensor, 10 + on_s), *window)
-    for found in (counter, power):
-        assert found.joules is not None
-        assert found.error_j is not None
-        assert abs(found.joules - truth) <= found.error_j * (2 if noise else 1)
+    for joules, error_j in (known(counter), known(power)):
+        assert abs(joules - truth) <= error_j * (2 if noise else 1)
     assert disagreement(counter, power) == 0
 
 
@@ -153,10 +148,8 @@ def misses(load: Load, sensor: Sensor, seconds: float, poll_ms: float) -> list[f
     steps = counter_of(load, sensor, 5 * seconds + 2, poll_ms)
     found = []
     for start in (T0 + S + round(number * seconds * S) for number in range(5)):
-        energy = shown_within(steps, start, start + round(seconds * S))
-        assert energy.joules is not None
-        assert energy.error_j is not None
-        found.append(abs(energy.joules - float(load.energy_j(start, start + round(seconds * S)))) / energy.error_j)
+        joules, error_j = known(shown_within(steps, start, start + round(seconds * S)))
+        found.append(abs(joules - float(load.energy_j(start, start + round(seconds * S)))) / error_j)
     return found
 
 
@@ -192,15 +185,10 @@ def test_a_sensor_that_sees_a_quarter_says_how_little_it_knows() -> None:
     # 37 ms at 600 W, 63 ms at 100 W, over and over, a little longer than the sensor's period: truth 285 W.
     edges = T0 + np.round(np.arange(0, 800) * 0.5 * 103.7 * MS).astype(np.int64)
     load = Load(edges, np.where(np.arange(len(edges) - 1) % 2 == 0, 600.0, 100.0))
-    steps = counter_of(load, Sensor(duty=0.25), 30)
-    found = shown_within(steps, T0 + 5 * S, T0 + 25 * S)
-    whole = shown_within(counter_of(load, Sensor(), 30), T0 + 5 * S, T0 + 25 * S)
-    truth = float(load.energy_j(T0 + 5 * S, T0 + 25 * S))
-    assert found.joules is not None
-    assert found.error_j is not None
-    assert abs(found.joules - truth) < found.error_j
-    assert whole.error_j is not None
-    assert found.error_j > 2 * whole.error_j
+    part, whole = (counter_of(load, Sensor(duty=duty), 30) for duty in (0.25, 1.0))
+    joules, error_j = known(shown_within(part, T0 + 5 * S, T0 + 25 * S))
+    assert abs(joules - float(load.energy_j(T0 + 5 * S, T0 + 25 * S))) < error_j
+    assert error_j > 2 * known(shown_within(whole, T0 + 5 * S, T0 + 25 * S))[1]
 
 
 def test_disagreement_is_what_lies_beyond_both_errors() -> None:
