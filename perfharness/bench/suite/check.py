@@ -194,6 +194,9 @@ def _accuracy_problems(suite: Suite) -> Iterator[str]:
     try:
         if suite.accuracy is not None:
             accuracy_settings(suite).samples()
+    except UsageError as error:
+        yield f"[accuracy] {error}"
+    try:
         if metric is None or metric_direction(suite) is not None:
             return
     except UsageError as error:
