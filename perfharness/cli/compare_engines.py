@@ -218,11 +218,11 @@ def compare_engines_verb(
 def _lacks_accuracy(comparison: EngineComparison) -> bool:
     """Whether an engine was compared with no ground truth at all, although there is some."""
     settings = comparison.settings
-    for one in comparison.engines:
-        asked = [(settings.truth, one.image_accuracy), (settings.metric_truth, one.accuracy)]
-        if any(truth is not None and (record is None or not record.samples) for truth, record in asked):
-            return True
-    return False
+    return any(
+        truth is not None and (record is None or not record.samples)
+        for one in comparison.engines
+        for truth, record in ((settings.truth, one.image_accuracy), (settings.metric_truth, one.accuracy))
+    )
 
 
 def parse_size(text: str) -> tuple[int, int]:
