@@ -27,6 +27,9 @@ FLUSH_FORCED = 1
 
 ERROR_MULTIPLE_SUBSCRIBERS = 39
 
+_LARGEST_GAP = 16
+"""So many numbers in a row may have no function."""
+
 _LAUNCHING_PARTS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
 _LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
 
@@ -125,25 +128,17 @@ class Cupti:
         """Enable the records of a kind."""
         self.call("cuptiActivityEnable", ctypes.c_int(kind))
 
-    def callback_name(self, domain: int, cbid: int) -> str | None:
-        """Name of a CUDA API function, e.g. `cudaLaunchKernel_v7000`; None where there is none with that number."""
-        name = ctypes.c_char_p()
-        code = self.library.cuptiGetCallbackName(ctypes.c_int(domain), ctypes.c_uint32(cbid), ctypes.byref(name))
-        return name.value.decode() if code == 0 and name.value else None
-
     def functions(self, domain: int) -> dict[int, str]:
-        """All API functions of a domain: cbid -> name."""
+        """All API functions of a domain: cbid -> name, e.g. `cudaLaunchKernel_v7000`."""
         names: dict[int, str] = {}
-        missing = 0
-        cbid = 0
-        while missing < 16:
+        cbid = last = 0
+        while cbid < last + _LARGEST_GAP:
             cbid += 1
-            name = self.callback_name(domain, cbid)
-            if name is None or name == "INVALID":
-                missing += 1
-            else:
-                missing = 0
-                names[cbid] = name
+            name = ctypes.c_char_p()
+            code = self.library.cuptiGetCallbackName(ctypes.c_int(domain), ctypes.c_uint32(cbid), ctypes.byref(name))
+            if code == 0 and name.value and name.value != b"INVALID":
+                names[cbid] = name.value.decode()
+                last = cbid
         return names
 
     def dropped_records(self) -> int:
