@@ -29,26 +29,12 @@ class Range:
 
 
 def ranges(children: st.SearchStrategy[list[Range]]) -> st.SearchStrategy[list[Range]]:
-    plain = st.builds(
-        Range,
-        name=st.sampled_from("ab"),
-        index=st.none(),
-        items=st.none(),
-        deleted=st.booleans(),
-        domain=st.sampled_from([None, "other"]),
-        form=st.just("call"),
-        children=children,
-    )
-    batch = st.builds(
-        Range,
-        name=st.sampled_from("ab"),
-        index=st.integers(-3, 1 << 40),
-        items=st.none() | st.integers(0, 9) | st.integers(1 << 40, 1 << 41),
-        deleted=st.booleans(),
-        domain=st.none(),
-        form=st.sampled_from(["call", "with"]),
-        children=children,
-    )
+    shared: dict[str, Any] = {"name": st.sampled_from("ab"), "deleted": st.booleans(), "children": children}
+    none, domains = st.none(), st.sampled_from([None, "other"])
+    plain = st.builds(Range, index=none, items=none, domain=domains, form=st.just("call"), **shared)
+    items = st.none() | st.integers(0, 9) | st.integers(1 << 40, 1 << 41)
+    forms = st.sampled_from(["call", "with"])
+    batch = st.builds(Range, index=st.integers(-3, 1 << 40), items=items, domain=none, form=forms, **shared)
     return st.lists(plain | batch, max_size=4)
 
 
