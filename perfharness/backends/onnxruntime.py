@@ -138,7 +138,8 @@ class OnnxRuntimeSession(BufferSession):
 
     def copy_out(self) -> None:
         """GPU to host; outputs that ONNX Runtime allocated are there already."""
-        super().copy_out()
+        if self._on_gpu:
+            super().copy_out()
         if self._left_to_library:
             self.synchronize()
             # The binding holds outputs in the order in which they were bound: these were bound last.

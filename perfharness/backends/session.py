@@ -260,7 +260,7 @@ class Session:
         )
 
 
-class FunctionSession(Session):
+class FunctionSession(Session, ABC):
     """A session over a framework in which a model is a function of arrays, compiled for one set of shapes.
 
     `copy_in` passes the host's arrays to the framework in each round, as a service does with each batch; on the CPU the

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import pickle
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ KINDS = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32"
 ACTIVATION_BYTES = 1000
 
 
+@dataclass
 class World:
     """State shared by all objects of one fake TensorRT, and the faults that a test plants.
 
@@ -34,14 +36,13 @@ class World:
         builds: networks that were built.
     """
 
-    def __init__(self, cuda: FakeCuda) -> None:
-        self.cuda = cuda
-        self.fails: dict[str, str] = {}
-        self.started: list[str] = []
-        self.builds = 0
-        self.contexts = 0
-        self.profiled_runs = 0
-        self.plain_runs = 0
+    cuda: FakeCuda
+    fails: dict[str, str] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+    builds: int = 0
+    contexts: int = 0
+    profiled_runs: int = 0
+    plain_runs: int = 0
 
     def refused(self, call: str, logger: Any) -> bool:
         if call not in self.fails:
@@ -78,26 +79,27 @@ class _Object:
     _logger: Any = None
 
 
+@dataclass
 class IHostMemory(_Object):
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    _data: bytes
 
     def __bytes__(self) -> bytes:  # the real one is a buffer
         return self._data
 
 
+@dataclass
 class ITensor(_Object):
-    def __init__(self, name: str, shape: tuple[int, ...], kind: str) -> None:
-        self._description = name, shape, kind
+    _name: str
+    _shape: tuple[int, ...]
+    _kind: str
+    name = property(lambda self: self._name)
+    shape = property(lambda self: self._shape)
+    dtype = property(lambda self: self._module.DataType[self._kind])
 
-    name = property(lambda self: self._description[0])
-    shape = property(lambda self: self._description[1])
-    dtype = property(lambda self: self._module.DataType[self._description[2]])
 
-
+@dataclass
 class ParserError(_Object):
-    def __init__(self, description: str) -> None:
-        self._description = description
+    _description: str
 
     def desc(self) -> str:
         return self._description
@@ -109,11 +111,10 @@ class ParserError(_Object):
         return "Frobnicate"
 
 
+@dataclass
 class INetworkDefinition(_Object):
-    def __init__(self, flags: int) -> None:
-        self._flags, self._model = flags, None
-
-    _model: Any
+    _flags: int
+    _model: Any = None
     num_inputs = property(lambda self: len(self._model.graph.input))
     num_outputs = property(lambda self: len(self._model.graph.output))
 
@@ -124,10 +125,11 @@ class INetworkDefinition(_Object):
         return self._made("ITensor", *_described(self._model.graph.output[index]))
 
 
+@dataclass
 class OnnxParser(_Object):
-    def __init__(self, network: Any, logger: Any) -> None:
-        self._network, self._errors = network, list[str]()
-
+    _network: Any
+    _logger: Any
+    _errors: list[str] = field(default_factory=list)
     num_errors = property(lambda self: len(self._errors))
 
     def parse(self, model: bytes, path: str | None = None) -> bool:
@@ -145,9 +147,9 @@ class OnnxParser(_Object):
         return self._made("ParserError", self._errors[index])
 
 
+@dataclass
 class IOptimizationProfile(_Object):
-    def __init__(self) -> None:
-        self._shapes: dict[str, Any] = {}
+    _shapes: dict[str, Any] = field(default_factory=dict)
 
     def set_shape(self, input: str, min: Any, opt: Any, max: Any) -> None:  # noqa: A002
         if not len(min) == len(opt) == len(max):
@@ -155,9 +157,9 @@ class IOptimizationProfile(_Object):
         self._shapes[input] = (tuple(min), tuple(opt), tuple(max))
 
 
+@dataclass
 class ITimingCache(_Object):
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    _data: bytes
 
     def serialize(self) -> Any:
         return self._made("IHostMemory", self._data + b"+")
@@ -300,9 +302,9 @@ class ICudaEngine(_Object):
         return self._made("IExecutionContext", self, strategy)
 
 
+@dataclass
 class IRuntimeCache(_Object):
-    def __init__(self) -> None:
-        self._data = b""
+    _data: bytes = b""
 
     def deserialize(self, blob: bytes) -> bool:
         self._data = blob
@@ -312,9 +314,9 @@ class IRuntimeCache(_Object):
         return self._made("IHostMemory", self._data + b"compiled;")
 
 
+@dataclass
 class IRuntimeConfig(_Object):
-    def __init__(self) -> None:
-        self._cache: Any = None
+    _cache: Any = None
 
     def create_runtime_cache(self) -> Any:
         return self._made("IRuntimeCache")
@@ -324,9 +326,9 @@ class IRuntimeConfig(_Object):
         return True
 
 
+@dataclass
 class EngineInspector(_Object):
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    _engine: Any
 
     def get_engine_information(self, format: Any) -> str:  # noqa: A002
         assert format.name == "JSON"
