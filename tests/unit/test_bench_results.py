@@ -66,6 +66,7 @@ from perfharness.render.terminal.sweep import print_sweep
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
+pytest.importorskip("altair")
 ROOT = Path(__file__).parents[2]
 
 
@@ -247,12 +248,8 @@ def test_results_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_schemas_are_those_of_the_models() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "update_schemas", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(ROOT / "scripts" / "update_schemas"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     schema = json.loads((ROOT / "docs" / "schema" / "bench.schema.json").read_text())
     jsonschema.validate(json.loads(whole_suite().model_dump_json()), schema)
@@ -266,7 +263,6 @@ def test_schemas_are_those_of_the_models() -> None:
 
 
 def suite_charts(suite: BenchSuiteResult) -> dict[str, Picture]:
-    pytest.importorskip("altair")
     return {picture.name: picture for picture in bench_pictures(suite)}
 
 
@@ -376,7 +372,6 @@ def test_a_curve_is_broken_where_a_batch_size_was_not_measured() -> None:
 
 
 def test_no_two_of_a_hundred_curves_look_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
     cases = [made_up(f"b{n}", precision=p, mode="a" * 40) for n in range(50) for p in ("fp32", "fp16")]
     suite = suite_of(*cases)
     curves = curves_of(suite, CaseNames.of((one.case for one in cases), with_model=False))
@@ -398,17 +393,14 @@ def swept() -> SweepFile:
         made_up("torch", 8, status="out-of-memory", reason="no room"),
         *(made_up("fast", size, rate=300.0 * size) for size in sizes[:2]),
     ]
-    cell = {"model": "net", "mode": "plain", "precision": "fp32", "device": "cuda"}
-    reason = "a batch of 8 is out-of-memory: no room"
-    stopped = "interrupted before a batch of 4 was measured; --resume goes on"
-    cells = [
-        CellSweep.model_validate({"backend": "torch", "batch_sizes": [1, 2, 4, 8], "ended_by": "out-of-memory",
-                                  "ended_at_batch": 8, "reason": reason, **cell}),
-        CellSweep.model_validate({"backend": "fast", "batch_sizes": [1, 2], "ended_by": "interrupted",
-                                  "ended_at_batch": 4, "reason": stopped, **cell}),
-        CellSweep.model_validate({"backend": "late", "batch_sizes": [], "ended_by": "interrupted",
-                                  "ended_at_batch": 1, "reason": "not begun", **cell}),
-    ]  # fmt: skip
+    ends: list[tuple[str, list[int], str, int, str]] = [
+        ("torch", [1, 2, 4, 8], "out-of-memory", 8, "a batch of 8 is out-of-memory: no room"),
+        ("fast", [1, 2], "interrupted", 4, "interrupted before a batch of 4 was measured; --resume goes on"),
+        ("late", [], "interrupted", 1, "not begun"),
+    ]
+    names = ("backend", "batch_sizes", "ended_by", "ended_at_batch", "reason", "model", "mode", "precision", "device")
+    of_all = ("net", "plain", "fp32", "cuda")
+    cells = [CellSweep.model_validate(dict(zip(names, (*end, *of_all), strict=True))) for end in ends]
     machine = MachineRecord(hostname="rack1", gpus=["NVIDIA H200"])
     return SweepFile(machine=machine, cells=cells, cases=cases, complete=False, memory_limit_bytes=6 * 10**9)
 
@@ -440,7 +432,6 @@ def test_a_sweep_as_rows(tmp_path: Path) -> None:
 
 
 def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
     made = sweep_pictures(swept())
     written = draw(made, tmp_path, SWEEP_PAGE)
     assert [path.name for path in written] == [
@@ -460,10 +451,9 @@ def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path) -> None:
 
 
 def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
-    pytest.importorskip("altair")
     target = LatencyTarget(target_ms=15, figure="mean", batch_size=2, reason="a batch of 2 meets it")
-    first = swept().cells[0].model_copy(update={"ended_by": None, "ended_at_batch": None, "target": target})
-    first = first.model_copy(update={"reason": target.reason})
+    ended = {"ended_by": None, "ended_at_batch": None, "target": target, "reason": target.reason}
+    first = swept().cells[0].model_copy(update=ended)
     found = swept().model_copy(update={"cells": [first], "target_ms": 15.0, "figure": "mean"})
     latency = {picture.name: picture for picture in sweep_pictures(found)}["sweep_latency"]
     assert "target: mean at most 15 ms" in texts(latency)
@@ -568,7 +558,6 @@ def test_a_chart_of_p50_has_its_bars() -> None:
 
 @pytest.mark.parametrize("name", ["$\\frac{$", "../up", "\x0c\x1b'\"<"])
 def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("altair")
     cases = [
         made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)
         for backend, top1 in (("torch", 0.7), (f"m:{name}", 0.6))
