@@ -107,12 +107,9 @@ class Cupti:
         """Call a function that returns a CUptiResult; `CuptiError` unless that is success."""
         code = getattr(self.library, function)(*arguments)
         if code != 0:
-            raise CuptiError(function, code, self._result_text(code))
-
-    def _result_text(self, code: int) -> str:
-        text = ctypes.c_char_p()
-        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
-        return text.value.decode() if text.value else "unknown"
+            text = ctypes.c_char_p()
+            self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+            raise CuptiError(function, code, text.value.decode() if text.value else "unknown")
 
     def has(self, function: str) -> bool:
         """Whether this version has the function."""
