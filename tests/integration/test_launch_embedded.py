@@ -84,7 +84,6 @@ perf.finalize()
     ("script", "options", "code"),
     [
         (BATCHES, ["-w", "5000"], 3),
-        (BATCHES, ["--batch-pattern", "nomatch"], 3),
         ("print(1)", [], 3),
         (NO_BATCH, [], 0),
     ],

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.live import LogMirror
 from perfharness.cli.streams import LastingStream
 from tests.integration.launches import PATIENCE_S, command, environment, manifest, wait_for
 
@@ -104,14 +103,6 @@ def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_every_line(script
         assert launcher.wait(PATIENCE_S) == 0
     mirrored = [line.partition(" | ")[2] for line in printed if line.startswith("proc_0_gpu_0 | ")]
     assert mirrored == ["up", *(f"line {number} {'x' * 100}" for number in range(LINES)), "the end"]
-
-
-def test_a_mirror_follows_its_file_to_another_folder(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("one\ntw")
-    mirror = LogMirror(tmp_path / "log", "p")
-    mirror.open()
-    (tmp_path / "log").rename(tmp_path / "moved")
-    assert (mirror.new_lines(), mirror.new_lines(), mirror.rest(), mirror.rest()) == (["p | one"], [], "p | tw", "")
 
 
 def test_a_stream_without_a_reader_swallows_what_is_written() -> None:

@@ -74,13 +74,6 @@ def test_dashes_underscores_and_short_names(
     assert "/x/proc_1_gpu_0" in printed
 
 
-def test_what_follows_the_script_is_the_scripts_own(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    own = ["-np", "7", "--num_processes", "8", "-h", "--dry-run", "--", "-x", "--a_b=c_d"]
-    printed = dry_run(capsys, script, *own)
-    assert "1 process of" in printed
-    assert printed.rstrip().endswith(" ".join([script, *own]))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -195,16 +195,6 @@ def test_an_interrupt_while_they_start_starts_no_further_one(tmp_path: Path) -> 
     assert [entry.split(" of")[0] for entry in told] == ["a start", "a stop"]
 
 
-def test_stopping_twice_stops_once(tmp_path: Path) -> None:
-    told: Told = []
-    companions = Companions([Fake("a", told)])
-    companions.start(CompanionContext(tmp_path, "run"))
-    companions.stop()
-    companions.stop()
-    assert told.count("a stop") == 1
-    assert len(companions.findings) == 1
-
-
 def test_a_disk_that_is_almost_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == []
     monkeypatch.setattr("perfharness_launcher.launch.shutil.disk_usage", lambda _: SimpleNamespace(free=5000))

@@ -110,11 +110,3 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, content: bytes, capsys: pyte
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert "bad.sqlite" in err
-
-
-def test_an_output_that_cannot_be_written(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for output_format in ("json", "parquet"):
-        assert run(["ranges", str(trace), "--format", output_format, "-o", str(tmp_path / "no" / "x")]) == 1
-        err = capsys.readouterr().err
-        assert "cannot be written" in err
-        assert "fault of perfharness" not in err

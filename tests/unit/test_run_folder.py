@@ -155,15 +155,6 @@ def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> No
     assert summary.findings == []
 
 
-def test_another_warmup(tmp_path: Path) -> None:
-    manifest = whole_run(tmp_path)
-    (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
-    assert run(["analyze", str(tmp_path), "-w", "2"]) == 0
-    assert load(tmp_path / "benchmark_mean.json")["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == 2
-    assert run(["analyze", str(tmp_path)]) == 0
-    assert load(tmp_path / "benchmark_mean.json")["meta"]["warmup_batches"] == 1
-
-
 def test_a_failed_process_stays_out_of_the_mean(tmp_path: Path) -> None:
     whole_run(tmp_path)
     summary = analyze_run(tmp_path, manifest_of(process(0), process(1, ended="failed", exit_code=3)))

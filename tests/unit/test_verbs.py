@@ -171,17 +171,6 @@ def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(
     capsys.readouterr()
 
 
-def test_a_range_outside_of_batches_is_measured(tmp_path: Path, capsys: Captured) -> None:
-    trace = Recorded(gpu=False)
-    trace.stage("work", 0, 40)
-    for place in range(4):
-        trace.stage("part", 10 * place, 10 * place + 5)
-    assert run(["analyze", str(trace.write(tmp_path / "t.sqlite"))]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["work", "1", "40.000", "40.000"] in rows
-    assert ["part", "4", "20.000", "5.000"] in rows
-
-
 # ---- what is printed ----
 
 
