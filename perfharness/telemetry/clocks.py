@@ -178,10 +178,6 @@ class Restored:
         }[self.outcome]
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass
 class _Owned:
     clocks: GpuClocks
@@ -204,7 +200,7 @@ class ClockOwner:
     nvml: Nvml
     folder: Path
     stop_on_refusal: bool = False
-    interrupted: Callable[[], bool] = _never
+    interrupted: Callable[[], bool] = lambda: False
     steps: list[ClockStep] = field(default_factory=list)
     _owned: list[_Owned] = field(default_factory=list)
     _locks: ExitStack = field(default_factory=ExitStack)

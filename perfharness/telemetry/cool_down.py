@@ -36,21 +36,13 @@ class CoolDown:
         return asdict(self)
 
 
-def _never() -> bool:
-    return False
-
-
-def _silent(_line: str) -> None:
-    pass
-
-
 def cool_down(
     gpus: Sequence[Device],
     target_c: float,
     *,
     limit_s: float,
-    interrupted: Callable[[], bool] = _never,
-    say: Callable[[str], None] = _silent,
+    interrupted: Callable[[], bool] = lambda: False,
+    say: Callable[[str], object] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[CoolDown]:

@@ -177,16 +177,17 @@ def test_an_error_at_every_step_of_taking_and_restoring(folder: Path) -> None:
                     [refused] = [step for step in steps if step.answer in ("refused", "absent")]
                     assert refused.reason
                 assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, code)
+        for fault in (*({"error": code} for code in CODES), {"raises": True}):
             for number, name in enumerate(restoring.names, 1):
                 machine.replay.steps = Steps()
                 owner.maximize([GPU])
-                machine.replay.steps = Steps([Fault(step=number, error=code)])
+                machine.replay.steps = Steps([Fault(step=number, **fault)])
                 [failed] = [item for item in owner.restore() if item.outcome == "failed"]
                 assert failed.reason
                 assert changed_gpus([folder])
                 machine.replay.steps = Steps()
                 assert [item.setting for item in restore(nvml, [folder])] == [failed.setting]
-                assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, code)
+                assert (machine.settings(), changed_gpus([folder])) == (BEFORE, []), (name, fault)
 
 
 def test_what_others_set_before_or_meanwhile_is_not_ours_to_undo(folder: Path) -> None:
