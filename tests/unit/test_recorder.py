@@ -358,11 +358,11 @@ def test_counts_of_ended_threads_are_kept_and_their_stacks_are_not(perf: PerfRec
     refused = []
 
     def work() -> None:
-        with perf.batch(0, total_items=2):
-            pass
         with pytest.raises(RecorderError, match="without a range that is open") as caught:
             perf.pop_range()  # on the main thread there is one
         refused.append(caught.value)
+        with perf.batch(0, total_items=2):
+            pass
 
     with perf.range("main"):
         for _ in range(20):

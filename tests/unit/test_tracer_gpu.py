@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -182,24 +184,29 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
             for name, number, at, flags, tid in events
         ],
     )
+    data = {"id": 1, "flags": nvtx_table.FLAG_COLOR_ARGB, "color": 0xFF0000, "category": 5, "payload": -3}
+    data["payload_kind"] = nvtx_table.PAYLOAD_INT64
+    session = Session(str(tmp_path), write_trace)
+    session.origin_ns = 0
     with TraceFile(tmp_path / "t.sqlite") as file:
-        table = nvtx_table.marker_rows(file, {cupti.KIND_MARKER: columns}, lambda name: 0)
-        text = {file.string_id(name): name for name in names}
+        records = {cupti.KIND_MARKER: columns, cupti.KIND_MARKER_DATA: columns_of(cupti.KIND_MARKER_DATA, [data])}
+        nvtx_table.write_markers(file, session, records)
+        file.write_strings()
     push_pop, start_end = schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE
-    found = {
-        text[table["text"][row]]: (int(table["event_type"][row]), int(table["start"][row]), int(table["end"][row]))
-        for row in range(len(table["start"]))
-    }
-    assert found == {
-        "a": (push_pop, 1, 6),
-        "b": (push_pop, 2, 4),
-        "c": (start_end, 7, 8),
-        "d": (start_end, 10, 12),
-        "e": (push_pop, 11, 13),
-        "m": (schema.NVTX_MARK_EVENT, 14, -1),
-        "o": (push_pop, 15, -1),
-    }
-    assert table["end_thread"][list(found).index("c")] == 2
+    with closing(sqlite3.connect(tmp_path / "t.sqlite")) as connection:
+        found = connection.execute(
+            "SELECT value, eventType, start, end, endGlobalTid & 0xFFFFFF, color, category, int64Value "
+            f"FROM {schema.TABLE_NVTX} JOIN {schema.TABLE_STRINGS} ON id = textId ORDER BY start"
+        ).fetchall()
+    assert found == [
+        ("a", push_pop, 1, 6, None, 0xFF0000, 5, -3),
+        ("b", push_pop, 2, 4, None, None, None, None),
+        ("c", start_end, 7, 8, 2, None, None, None),
+        ("d", start_end, 10, 12, None, None, None, None),
+        ("e", push_pop, 11, 13, None, None, None, None),
+        ("m", schema.NVTX_MARK_EVENT, 14, None, None, None, None, None),
+        ("o", push_pop, 15, None, None, None, None, None),
+    ]
 
 
 needs_code = pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
