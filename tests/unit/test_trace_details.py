@@ -1,4 +1,4 @@
-"""What is read only when asked for, on traces made by hand and on real ones."""
+"""Details of GPU operations, on traces made by hand and on real ones."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ from perfharness.model.trace import (
     MemoryKind,
     OperationDetails,
     SynchronizationKind,
-    Trace,
 )
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace import source as source_module
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "traces"
-
-
-def details_of(trace: Trace) -> OperationDetails:
-    return trace.details
 
 
 def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
@@ -46,7 +41,7 @@ def test_every_operation_has_what_its_kind_has(tmp_path: Path) -> None:
     builder.row(schema.TABLE_MEMSET, **common, start=50, end=60, correlationId=3, bytes=512, memKind=2)
     builder.row(schema.TABLE_GRAPH, **common, start=70, end=80, correlationId=4, graphExecId=9)
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    found = details_of(trace)
+    found = trace.details
     kernel, copy, memset, graph = (
         int(np.flatnonzero(trace.operations.kind == kind)[0]) for kind in (
             GpuOperationKind.KERNEL, GpuOperationKind.MEMCPY, GpuOperationKind.MEMSET, GpuOperationKind.GRAPH
@@ -68,10 +63,10 @@ def test_a_trace_without_details_or_operations_says_unknown(tmp_path: Path) -> N
     builder = TraceBuilder()
     builder.kernel((0, 5), (10, 20))
     trace = open_trace(builder.write(tmp_path / "bare.sqlite"))
-    found = details_of(trace)
+    found = trace.details
     assert (found.name.tolist(), found.registers.tolist(), found.shared_bytes.tolist()) == ([-1], [-1], [-1])
     empty = open_trace(TraceBuilder().write(tmp_path / "empty.sqlite"))
-    assert len(details_of(empty)) == 0
+    assert len(empty.details) == 0
     assert len(empty.synchronizations) == 0
 
 
@@ -81,16 +76,19 @@ def test_windows_are_put_together_in_order(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(source_module, "WINDOW_ROWS", 7)
     pieces = open_trace(GOLDEN / f"{name}.sqlite")
     for column in fields(OperationDetails):
-        assert np.array_equal(getattr(details_of(pieces), column.name), getattr(details_of(whole), column.name))
+        assert np.array_equal(getattr(pieces.details, column.name), getattr(whole.details, column.name))
+    without = open_trace(GOLDEN / f"{name}.sqlite", with_details=False)
     for column in fields(GpuOperations):
-        assert np.array_equal(getattr(pieces.operations, column.name), getattr(whole.operations, column.name))
+        for trace in (pieces, without):
+            assert np.array_equal(getattr(trace.operations, column.name), getattr(whole.operations, column.name))
+    assert all((getattr(without.details, column.name) == -1).all() for column in fields(OperationDetails))
 
 
 @pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "graphs_node", "long", "old_partial"])
 def test_real_traces_agree_with_sqlite(name: str) -> None:
     path = GOLDEN / f"{name}.sqlite"
     trace = open_trace(path)
-    found = details_of(trace)
+    found = trace.details
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         rows = database.execute(
             "SELECT start, correlationId, value, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread "
