@@ -91,7 +91,7 @@ def make_operations(
         return np.concatenate([part for part in parts if len(part)] or parts)
 
     def detail(name: str) -> Integers:
-        return narrow(joined(name), np.int8, np.int32)
+        return narrow(joined(name), np.int8, np.int16, np.int32)
 
     operations = GpuOperations(
         start_ns=joined("start"),

@@ -14,6 +14,7 @@ from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Integers, OperationDetails, Trace
+from perfharness.trace.columns import narrow
 
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
@@ -44,8 +45,8 @@ class CallTable:
     end_ns: Int64
     kind: Integers
     parent: Integers
-    own_ns: Int64
-    own_idle_ns: Int64
+    own_ns: Integers
+    own_idle_ns: Integers
     is_blocking: Bool
     starts_work: Bool
     to_host: Bool
@@ -61,9 +62,9 @@ class CallTable:
         return replace(self, own_idle_ns=_less_inner(idle, self.parent))
 
     @cached_property
-    def waits_before(self) -> Int64:
+    def waits_before(self) -> Integers:
         """How many blocking calls there are before each call; the last value is that of all."""
-        return np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64)
+        return narrow(np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64))
 
     @cached_property
     def waited_before_ns(self) -> Int64:
@@ -124,11 +125,11 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     return parent
 
 
-def _less_inner(values: Int64, parent: Integers) -> Int64:
+def _less_inner(values: Int64, parent: Integers) -> Integers:
     own = values.copy()
     inside = parent >= 0
     np.subtract.at(own, parent[inside], values[inside])
-    return np.asarray(np.maximum(own, 0), dtype=np.int64)
+    return narrow(np.maximum(own, 0))
 
 
 def _scopes(

@@ -20,7 +20,17 @@ from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, expand, overlaps
 from perfharness.model.diagnosis import Path
-from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, OperationDetails, OsWaitKind, Trace
+from perfharness.model.trace import (
+    Bool,
+    GpuOperationKind,
+    GpuOperations,
+    Int64,
+    Integers,
+    OperationDetails,
+    OsWaitKind,
+    Trace,
+)
+from perfharness.trace.columns import narrow
 
 NS_PER_MS = 1e6
 
@@ -55,15 +65,15 @@ class Workload:
     paths: Int64
     launches: Launches
     launch_lines: ThreadOrder
-    latency_ns: Int64
-    queued_ns: Int64
+    latency_ns: Integers
+    queued_ns: Integers
     calls: CallTable
     busy: BusyLine
     compute: BusyLine
     busy_of: list[BusyLine]
     gpus: Gpus
     kernels: KernelGroups
-    overlapped_ns: Int64
+    overlapped_ns: Integers
     host_waits: HostWaits | None
     others: OtherProcesses
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
@@ -103,7 +113,8 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
-        latency_ns=latency, queued_ns=np.clip(np.maximum(previous, call_start) - call_start, 0, latency),
+        latency_ns=narrow(latency),
+        queued_ns=narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency)),
         calls=calls, busy=busy,
         compute=busy if is_compute.all() else BusyLine(
             operations.start_ns[is_compute], operations.end_ns[is_compute]
@@ -118,7 +129,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     )  # fmt: skip
 
 
-def _overlapped(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Int64:
+def _overlapped(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Integers:
     """How long each operation ran while two kernels, memsets or graphs, itself perhaps one of them, were on its GPU."""
     overlapped = np.zeros(len(operations), dtype=np.int64)
     for position in range(len(gpus)):
@@ -126,7 +137,7 @@ def _overlapped(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Int6
         line = BusyLine(*overlaps(operations.start_ns[mine], operations.end_ns[mine]))
         if line.length:
             overlapped[mine] = line.within(operations.start_ns[mine], operations.end_ns[mine])
-    return overlapped
+    return narrow(overlapped)
 
 
 def on_gpus(workload: Workload, positions: tuple[int, ...]) -> Workload:
