@@ -25,12 +25,12 @@ def int64_array(column: pa.ChunkedArray) -> Int64:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def narrow(values: Int64, *types: type[np.signedinteger[Any]]) -> Integers:
+def narrow(values: Integers, *types: type[np.signedinteger[Any]]) -> Integers:
     """Integers in the first of these types that holds them all, by default 32 bits; else as they are."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     for narrower in types or (np.int32,):
         if np.iinfo(narrower).min <= low and high <= np.iinfo(narrower).max:
-            return values.astype(narrower)
+            return values.astype(narrower, copy=False)
     return values
 
 

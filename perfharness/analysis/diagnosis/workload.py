@@ -108,24 +108,23 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         ranges = pool.submit(lambda: analysis.stage_times)  # and what it is made of; all else here needs none of it
         calls, kernels = call_table(trace, launches, busy, gpus), group_kernels(trace, gpus)
         previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
+        queued = narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency))
+        launch_lines = ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start))
+        overlapped, host_waits = _overlapped(operations, is_compute, gpus), find_host_waits(trace, calls)
+        compute = busy
+        if not is_compute.all():
+            compute = BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute])
+        busy_of = [busy] * len(gpus)
+        if len(gpus) > 1:
+            own = [gpus.of == position for position in range(len(gpus))]
+            busy_of = [BusyLine(operations.start_ns[mine], operations.end_ns[mine]) for mine in own]
         ranges.result()
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
-        launch_lines=ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start)),
-        latency_ns=narrow(latency),
-        queued_ns=narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency)),
-        calls=calls, busy=busy,
-        compute=busy if is_compute.all() else BusyLine(
-            operations.start_ns[is_compute], operations.end_ns[is_compute]
-        ),
-        busy_of=[
-            BusyLine(operations.start_ns[gpus.of == position], operations.end_ns[gpus.of == position])
-            for position in range(len(gpus))
-        ] if len(gpus) > 1 else [busy] * len(gpus),
-        gpus=gpus, kernels=kernels,
-        overlapped_ns=_overlapped(operations, is_compute, gpus),
-        host_waits=find_host_waits(trace, calls), others=others,
+        launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
+        compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
+        host_waits=host_waits, others=others,
     )  # fmt: skip
 
 
