@@ -42,7 +42,7 @@ def test_two_benches_on_one_folder_and_a_killed_helper(tmp_path: Path) -> None:
         wait_for(lambda: any(out.glob("cases/.*slow*.running/status.json")))
         second = start(*suite(tmp_path), "--resume")
         said = second.communicate(timeout=PATIENCE_S)[1]
-        assert (second.returncode, len(said.strip().splitlines())) == (1, 1)
+        assert (second.returncode, len(said.strip().splitlines())) == (1, 1), said
         assert any(out.glob("cases/.*slow*.running/status.json"))
         (helper,) = [one for one in psutil.Process(first.pid).children() if "child.py" in " ".join(one.cmdline())]
         helper.kill()
