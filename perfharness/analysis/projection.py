@@ -52,7 +52,7 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
     call = call[started]
-    order = np.lexsort((api.start_ns[call], api.thread[call]))
+    order = np.lexsort((call, api.start_ns[call], api.thread[call]))  # operations of one call stay together
     call = call[order]
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
