@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.trace import ApiCalls, Bool, Integers
+from perfharness.trace.names import by_name
 
 ACTIVITIES = (
     HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
@@ -59,16 +59,9 @@ class CudaCalls:
     def of(self, pattern: str) -> Bool:
         """Which calls' names begin so."""
         begins = re.compile(pattern)
-        return np.asarray(self._by_name(lambda name: begins.match(name) is not None), dtype=np.bool_)
+        found = by_name(self.names, self.api.name, lambda name: begins.match(name) is not None)
+        return np.asarray(found, dtype=np.bool_)
 
     def activity(self) -> Integers:
         """The index in `ACTIVITIES` of the activity of each call."""
-        return self._by_name(lambda name: ACTIVITIES.index(activity_of(name)))
-
-    def _by_name(self, value: Callable[[str], int]) -> Integers:
-        """The value of a function for the name of each call; it is called once for each name that occurs."""
-        used = np.flatnonzero(np.bincount(self.api.name + 1, minlength=len(self.names) + 1))
-        values = np.zeros(len(self.names) + 1, dtype=np.int8)
-        for code in used.tolist():
-            values[code] = value(self.names[code - 1] if code else "")
-        return values[self.api.name + 1]
+        return by_name(self.names, self.api.name, lambda name: ACTIVITIES.index(activity_of(name)))

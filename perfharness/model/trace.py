@@ -222,8 +222,8 @@ class OsCalls:
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    kind: Int64
-    name: Int64
+    kind: Integers
+    name: Integers
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -20,7 +20,7 @@ from perfharness.model.trace import (
     Synchronizations,
 )
 from perfharness.trace.columns import check_events, narrow
-from perfharness.trace.names import NameTable
+from perfharness.trace.names import NameTable, by_name
 from perfharness.trace.source import MISSING
 
 UNKNOWN = -1
@@ -159,11 +159,7 @@ def make_os_calls(rows: dict[str, Int64], names: NameTable) -> OsCalls:
     """The waiting calls of all threads."""
     name = names.codes_of_ids(rows["nameId"])
     compiled = [(kind, re.compile(pattern)) for kind, pattern in OS_CALLS]
-    kind_of = np.full(len(names.values) + 1, -1, dtype=np.int64)
-    for code in np.unique(name[name >= 0]).tolist():
-        text = names.values[code]
-        kind_of[code] = next((kind for kind, pattern in compiled if pattern.match(text)), -1)
-    kind = kind_of[name]
+    kind = by_name(names.values, name, lambda text: next((kind for kind, found in compiled if found.match(text)), -1))
     whole = (rows["start"] != MISSING) & (rows["end"] >= rows["start"]) & (rows["globalTid"] != MISSING)
     keep = whole & (kind >= 0)
     return OsCalls(rows["start"][keep], rows["end"][keep], rows["globalTid"][keep], kind[keep], name[keep])

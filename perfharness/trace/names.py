@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -53,6 +53,21 @@ class NameTable:
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > highest):
             ids = np.where((ids >= 0) & (ids <= highest), ids, highest + 1)
         return by_id.take(ids, mode="clip")  # all are in range: this mode is the one without a copy
+
+
+def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) -> Integers:
+    """The value, 8 bits, of a function for the name of each code; it is called once for each name that occurs.
+
+    Args:
+        names: `names[code]` is the string.
+        codes: -1: no name, of which the value is that of an empty string.
+        value: of a name.
+    """
+    used = np.flatnonzero(np.bincount(np.add(codes, 1, dtype=np.intp))) - 1  # codes may have 8 bits, and 127 be one
+    values = np.zeros(len(names) + 1, dtype=np.int8)  # the last place is that of -1
+    for code in used.tolist():
+        values[code] = value(names[code] if code >= 0 else "")
+    return values[codes]
 
 
 def lookup(keys: Sequence[Integers], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:

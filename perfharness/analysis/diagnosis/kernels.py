@@ -13,6 +13,7 @@ from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.grouping import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
 from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
+from perfharness.trace.names import by_name
 
 Float64 = npt.NDArray[np.float64]
 
@@ -54,7 +55,7 @@ class KernelGroups:
 
     of: Integers
     example: Int64
-    kind: Int64
+    kind: Integers
     residency: Residency
 
     def __len__(self) -> int:
@@ -112,18 +113,13 @@ def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
         registers=details.registers[example], shared_bytes=details.shared_bytes[example],
     )  # fmt: skip
     name = np.where(details.full_name[example] >= 0, details.full_name[example], details.name[example])
-    return KernelGroups(of, example, _kinds(trace.names, name), residency)
+    kinds = by_name(trace.names, name, lambda text: KINDS_OF_KERNELS.index(kind_of_name(text)))
+    return KernelGroups(of, example, kinds, residency)
 
 
 def _volume(shape: Integers) -> Float64:
     """Blocks of a grid, or threads of a block; NaN where one of the three is not known."""
     return np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
-
-
-def _kinds(names: list[str], codes: Int64) -> Int64:
-    used, which = np.unique(codes, return_inverse=True)
-    kinds = [kind_of_name(names[code]) if code >= 0 else KernelKind.UNKNOWN for code in used.tolist()]
-    return np.asarray([KINDS_OF_KERNELS.index(kind) for kind in kinds], dtype=np.int64)[which.ravel()]
 
 
 def find_residency(
