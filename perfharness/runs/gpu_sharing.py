@@ -11,6 +11,7 @@ import numpy as np
 
 from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.analysis.diagnosis.gpus import find_gpus
+from perfharness.analysis.diagnosis.workload import busy_line
 from perfharness.analysis.timeline import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -100,7 +101,7 @@ def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
         if not same:
             return f"{who}: it used several, and its trace does not identify them"
         mine = gpus.of == same[0]
-    line = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
+    line = busy_line(operations, mine)
     return _GpuUse(line.start, line.end, meta.session_start_unix_ns)
 
 

@@ -113,11 +113,10 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         overlapped, host_waits = _overlapped(operations, is_compute, gpus), find_host_waits(trace, calls)
         compute = busy
         if not is_compute.all():
-            compute = BusyLine(operations.start_ns[is_compute], operations.end_ns[is_compute])
+            compute = busy_line(operations, is_compute)
         busy_of = [busy] * len(gpus)
         if len(gpus) > 1:
-            own = [gpus.of == position for position in range(len(gpus))]
-            busy_of = [BusyLine(operations.start_ns[mine], operations.end_ns[mine]) for mine in own]
+            busy_of = [busy_line(operations, gpus.of == position) for position in range(len(gpus))]
         ranges.result()
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
@@ -126,6 +125,11 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
         host_waits=host_waits, others=others,
     )  # fmt: skip
+
+
+def busy_line(operations: GpuOperations, rows: Bool | Int64) -> BusyLine:
+    """When GPUs were at work on some of the operations."""
+    return BusyLine(operations.start_ns[rows], operations.end_ns[rows])
 
 
 def _overlapped(operations: GpuOperations, is_compute: Bool, gpus: Gpus) -> Integers:
@@ -147,11 +151,11 @@ def on_gpus(workload: Workload, positions: tuple[int, ...]) -> Workload:
         operations = workload.trace.operations
         mine = np.isin(workload.gpus.of, positions)
         compute = mine & (operations.kind != GpuOperationKind.MEMCPY)
-        busy = BusyLine(operations.start_ns[mine], operations.end_ns[mine])
+        busy = busy_line(operations, mine)
         workload.narrowed[positions] = replace(
             workload,
             busy=busy,
-            compute=BusyLine(operations.start_ns[compute], operations.end_ns[compute]),
+            compute=busy_line(operations, compute),
             calls=workload.calls.with_busy(busy),
         )
     return workload.narrowed[positions]
@@ -232,7 +236,7 @@ class StageEvents:
         """When the GPU (None: any) was at work on what the stage started."""
         operations, own = self.workload.trace.operations, self.operation
         own = own if gpu is None else own[self.workload.gpus.of[own] == gpu]
-        return BusyLine(operations.start_ns[own], operations.end_ns[own])
+        return busy_line(operations, own)
 
     @cached_property
     def own(self) -> BusyLine:
