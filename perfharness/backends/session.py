@@ -305,9 +305,11 @@ class FunctionSession(Session, ABC):
 
     def copy_in(self) -> None:
         """Pass the host's arrays to the framework."""
+        self._on_device = []  # freed first: XLA records its CUDA graphs anew when arrays lie at other addresses
         self._on_device = self._put(self._host.values())
 
     def _execute(self) -> None:
+        self._values = []
         self._values, self._fetched = self._call(self._on_device), False
 
     def copy_out(self) -> None:
