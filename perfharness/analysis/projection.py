@@ -15,6 +15,7 @@ from perfharness.analysis.forest import Forest
 from perfharness.analysis.grouping import distinct
 from perfharness.analysis.intervals import running_maximum_before
 from perfharness.model.trace import PROCESS_MASK, ApiCalls, Bool, GpuOperations, Int64, Integers, Trace
+from perfharness.trace.columns import narrow
 
 NEVER = np.iinfo(np.int64)
 
@@ -26,8 +27,8 @@ class Launches:
     `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` marks the first operation of each call.
     """
 
-    operation: Int64
-    call: Int64
+    operation: Integers
+    call: Integers
     is_first: Bool
 
     def __len__(self) -> int:
@@ -51,12 +52,12 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     """
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
-    call = call[started]
+    call = narrow(call[started])
     order = np.lexsort((call, api.start_ns[call], api.thread[call]))  # operations of one call stay together
     call = call[order]
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
-    return Launches(started[order], call, is_first)
+    return Launches(narrow(started[order]), call, is_first)
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:

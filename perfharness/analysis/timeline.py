@@ -6,6 +6,7 @@ import numpy as np
 
 from perfharness.analysis.grouping import group_rows
 from perfharness.model.trace import Int64, Integers
+from perfharness.trace.columns import narrow
 
 
 class BusyLine:
@@ -40,11 +41,12 @@ class BusyLine:
         start, end = start[stretch], end[stretch]
         if not len(self.start):
             return np.asarray(end - start, dtype=np.int64)
-        begins, stops = np.r_[np.iinfo(np.int64).min, self.end], np.r_[self.start, np.iinfo(np.int64).max]
+        begins, stops = self._end_before, np.r_[self.start, np.iinfo(np.int64).max]
         first = np.searchsorted(stops, start, side="right")
         last = np.searchsorted(begins, end, side="left")
         member, question = expand(first, np.maximum(last, first))
-        lengths = np.minimum(stops[member], end[question]) - np.maximum(begins[member], start[question])
+        lengths = np.minimum(stops[member], end[question])
+        lengths -= np.maximum(begins[member], start[question])
         return np.asarray(lengths[lengths > 0], dtype=np.int64)
 
 
@@ -119,7 +121,8 @@ class ThreadOrder:
     def __init__(self, thread: Int64, time: Int64, tie: Int64) -> None:
         groups = group_rows(thread)
         self._threads = np.sort(thread[groups.first])
-        self.order = order_within(np.searchsorted(self._threads, thread[groups.first])[groups.code], time, -tie)
+        number = np.searchsorted(self._threads, thread[groups.first])[groups.code]
+        self.order = narrow(order_within(number, time, -tie))
         self._origin = int(time.min()) if len(time) else 0
         self._span = (int(time.max()) if len(time) else 0) - self._origin + 2
         self._line = time[self.order] - (self._origin - 1)

@@ -39,7 +39,7 @@ class CallTable:
     """
 
     lines: ThreadOrder
-    index: Int64
+    index: Integers
     thread: Int64
     start_ns: Int64
     end_ns: Int64
@@ -65,11 +65,6 @@ class CallTable:
     def waits_before(self) -> Integers:
         """How many blocking calls there are before each call; the last value is that of all."""
         return narrow(np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64))
-
-    @cached_property
-    def waited_before_ns(self) -> Int64:
-        """How long the blocking calls before each call took; the last value is that of all."""
-        return np.asarray(np.r_[0, np.cumsum(np.where(self.is_blocking, self.own_ns, 0))], dtype=np.int64)
 
 
 def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:

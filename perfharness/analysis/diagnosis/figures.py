@@ -108,10 +108,10 @@ def _launch_path(events: StageEvents) -> float:
     call, group = events.call[is_launch], events.call_of[is_launch]
     if not len(call):
         return 0.0
-    waited = calls.waited_before_ns
+    waits = calls.waits_before
     following = np.r_[calls.start_ns[call[1:]], 0] - calls.start_ns[call]
     close = np.r_[group[1:] == group[:-1], False] & (following <= LAUNCH_PATH_NS)
-    close &= np.r_[waited[call[1:]] == waited[call[:-1]], False]
+    close &= np.r_[waits[call[1:]] == waits[call[:-1]], False]
     return float(np.where(close, following, calls.own_ns[call]).sum())
 
 
