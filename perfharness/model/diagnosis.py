@@ -223,6 +223,96 @@ class HostWork:
 
 
 @dataclass(frozen=True)
+class FunctionTime:
+    """A function of the stage's threads. `line` is the one that most of its own time was spent at.
+
+    Times are host time of the measured pass, shared out as the explaining pass's samples are; `error_ms` is half the
+    95 % interval of `self_ms` from the number of samples.
+    """
+
+    function: str
+    file: str
+    line: int
+    is_native: bool
+    self_ms: float
+    cumulative_ms: float
+    error_ms: float
+
+
+@dataclass(frozen=True)
+class HostProfile:
+    """Where the stage's host time went, by sampled stacks (the explaining pass).
+
+    `state_ms` by the lower-case name of `HostState`; None where the system does not show it.
+    """
+
+    samples: int
+    on_cpu_ms: float | None
+    state_ms: dict[str, float | None]
+    top_functions: list[FunctionTime]
+    collections: float | None
+    """Runs of the garbage collector a batch."""
+    collection_ms: float | None
+    gil_holders: list[FunctionTime]
+    """What other threads did while this stage's threads waited for the interpreter lock; `cumulative_ms` is 0."""
+    missing: list[str]
+
+
+@dataclass(frozen=True)
+class GpuCounters:
+    """Counters of one GPU over exactly the time in which the stage's operations ran; shares of the peak, 0 to 1.
+
+    None: the card or the tracer does not have it, or the stage's time on the GPU is too short for the readings;
+    `missing` has the reason.
+    """
+
+    gpu: int
+    source: Literal["gpm", "nsys"]
+    seconds: float
+    """Of readings that lie in the stage's time on the GPU."""
+    sm_active: float | None
+    occupancy: float | None
+    tensor: float | None
+    fp32: float | None
+    fp16: float | None
+    fp64: float | None
+    dram: float | None
+    pcie_bytes_per_s: float | None
+    nvlink_bytes_per_s: float | None
+    missing: list[str]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why, in a form that a person can act on: what it is, where in the code, what to try, what that would save.
+
+    `code` is one of those listed in docs/guides/causes.md. `share` is of the stage's host time or span. `where` is the
+    line that does it, None with the reason in `where_reason`. `saves_ms` a batch, None where nothing bounds it.
+    """
+
+    code: str
+    what: str
+    share: float
+    where: FunctionTime | None
+    where_reason: str | None
+    try_this: str
+    saves_ms: float | None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How the explaining pass relates to the measured one, for a stage.
+
+    `slowdown`: its host time by that of the measured pass. `trusted`: whether its proportions may be laid onto the
+    measured pass; else `reason`.
+    """
+
+    slowdown: float | None
+    trusted: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class StageVerdict:
     """What limits the stage, the figures it rests on, one next step, and what was missing to be sure."""
 
@@ -260,6 +350,12 @@ class StageDiagnosis:
     host: HostWork | None
     verdict: StageVerdict
     cost: StageCost
+    causes: list[Cause] = field(default_factory=list)
+    """The most valuable first; the verdict is that of the first, where there is one."""
+    profile: HostProfile | None = None
+    counters: list[GpuCounters] = field(default_factory=list)
+    explained: Explained | None = None
+    """None without an explaining pass."""
 
 
 @dataclass(frozen=True)

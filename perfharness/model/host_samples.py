@@ -1,0 +1,112 @@
+"""What the explaining pass records of a process's threads: sampled Python stacks, and intervals that the host knows.
+
+Columns, as a trace has them; times are on the trace's clock. The probe inside the process writes them, `trace` reads
+them, the diagnosis lays them onto stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from perfharness.model.trace import Int64, Integers
+
+
+class HostState(IntEnum):
+    """What a thread did when it was sampled."""
+
+    RUNNING = 0
+    """On a CPU."""
+    RUNNABLE = 1
+    """Ready, and no CPU was free for it."""
+    GIL = 2
+    """Waits for the interpreter lock."""
+    LOCK = 3
+    """Waits for another thread: a lock, a condition, a queue, a join."""
+    SLEEP = 4
+    FILE = 5
+    """Reads, writes, opens, synchronises a file, or waits for a page of one."""
+    SOCKET = 6
+    """Network, and pipes to other processes."""
+    PROCESS = 7
+    """Waits for a child process to end."""
+    DRIVER = 8
+    """In a call of the GPU's driver."""
+    OTHER = 9
+    """Blocked in something else."""
+    UNKNOWN = 10
+    """The system does not show it."""
+
+
+class HostEventKind(IntEnum):
+    """What an interval is of."""
+
+    COLLECTION = 0
+    """Of the garbage collector; `detail` is the generation."""
+    GIL_HELD = 1
+    GIL_WAITED = 2
+    """Of the interpreter lock, where the tracer records it (nsys `python-gil`)."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A function, and the line that it was at. Of native code, `file` is the library and `line` is 0."""
+
+    function: str
+    file: str
+    line: int
+    is_native: bool = False
+
+
+@dataclass(frozen=True)
+class HostSamples:
+    """One row a sample of a thread, ordered by thread and time; the columns are aligned.
+
+    `length_ns` is the time that the sample stands for: since the last one of this thread. `on_cpu_ns` and
+    `runnable_ns`: of that, how long the thread ran, and how long it waited for a CPU; -1 where the system does not
+    report it. `stack` indexes `stacks`, each of them indices of `frames`, the innermost frame first. `stage` indexes
+    `stage_paths`, -1: no range of a recorder was open on the thread (read off the recorder's own stack).
+    """
+
+    time_ns: Int64
+    thread: Int64
+    """As in `Trace.ranges.thread`."""
+    length_ns: Integers
+    on_cpu_ns: Integers
+    runnable_ns: Integers
+    state: Integers
+    """`HostState`."""
+    stack: Integers
+    stage: Integers
+    frames: list[Frame]
+    stacks: list[tuple[int, ...]]
+    stage_paths: list[tuple[str, ...]]
+    interval_ns: int
+    """Asked for; `length_ns` has what came of it."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
+class HostEvents:
+    """Intervals on threads, ordered by start; the columns are aligned."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    kind: Integers
+    """`HostEventKind`."""
+    detail: Integers
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True)
+class HostProbe:
+    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence."""
+
+    samples: HostSamples
+    events: HostEvents
+    missing: tuple[str, ...] = ()
