@@ -133,7 +133,7 @@ def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, docum
         return
     say(output.results, str(written))
     if tree:
-        print_result(output.results, tree, (result.entries for result in results.values()))
+        print_result(output.results, tree, results)
 
 
 def show_traces(
@@ -143,5 +143,4 @@ def show_traces(
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
     else:
-        entries = (result.entries for result in analyzed.results.values())
-        print_result(output.results, analyzed.mean, entries, has_gpu=analyzed.has_gpu)
+        print_result(output.results, analyzed.mean, analyzed.results, has_gpu=analyzed.has_gpu)

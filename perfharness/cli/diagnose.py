@@ -24,6 +24,7 @@ from perfharness.cli.output import Format, FormatOption, Output, QuietOption, Ve
 from perfharness.errors import UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
+from perfharness.render.terminal.advice import print_advice
 from perfharness.render.terminal.console import say, styled
 from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_pooled
 from perfharness.runs.gpu_sharing import GpuSharing
@@ -100,11 +101,13 @@ def _print(run: _Run, stage: str | None, output: Output) -> None:
     if not several or stage is not None or output.verbose:
         for name, diagnosis in run.processes.items():
             say(output.results, styled(name, "bold"))
-            print_diagnosis(output.results, diagnosis, stage, details=output.verbose)
+            print_diagnosis(output.results, name, diagnosis, stage, details=output.verbose)
     if several:
         if run.name:
             say(output.results, styled(run.name, "bold"))
-        print_pooled(output.results, pool(run.processes), stage, sentences=stage is None)
+        print_pooled(output.results, pool(run.processes), stage)
+        if stage is None:
+            print_advice(output.results, run.processes, most=None)
 
 
 def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:

@@ -242,7 +242,7 @@ def show_launch(plan: LaunchPlan, shown: Shown) -> int:
     if output.is_json:
         output.json(summary.mean)
     else:
-        print_result(output.results, summary.mean, (each.entries for each in summary.results.values()))
+        print_result(output.results, summary.mean, summary.results)
     output.findings(result.findings)
     output.message(f"results: {result.folder}")
     if not result.all_processes_well or summary.not_written is not None:

@@ -165,7 +165,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def analyze_traces(
     traces: Sequence[Located], read_as: ReadAs = AS_LAUNCHED, output_dir: Path | None = None, *, with_data: bool = True
 ) -> AnalyzedTraces:
-    """Analyse bare traces together; where they are written, each is diagnosed too.
+    """Analyse bare traces together.
 
     Args:
         with_data: have every range in `mean`.
@@ -182,8 +182,7 @@ def analyze_traces(
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     options = read_as.options()
-    others = None if output_dir is None else ALONE  # what is not written is not diagnosed
-    analysed = [analyze_trace(path, options, others=others) for path in paths]
+    analysed = [analyze_trace(path, options, others=ALONE) for path in paths]
     results = {
         str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)
     }

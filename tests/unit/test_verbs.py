@@ -189,11 +189,11 @@ def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
     assert run(["analyze", path]) == 0
     head = next(line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
-    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item"]
+    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item", "limited", "by"]
     assert run(["diagnose", path]) == 0
     printed = capsys.readouterr().out
-    head = next(line for line in printed.splitlines() if "verdict" in line)
-    assert head.split() == ["stage", "verdict", "CPU", "costs"]
+    head = next(line for line in printed.splitlines() if "limited by" in line)
+    assert head.split() == ["stage", "limited", "by", "CPU", "costs"]
     assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
     assert "GPU" in capsys.readouterr().out
@@ -204,10 +204,10 @@ def test_a_diagnosis_is_short_and_begins_with_the_most_expensive(tmp_path: Path,
     assert run(["diagnose", path]) == 0
     short = capsys.readouterr().out
     assert len(short.splitlines()) <= 15
-    assert short.rindex("batch/costly") < short.rindex("batch/cheap")
-    assert "batch/nothing" not in short
+    numbered = [line.split()[1] for line in short.splitlines() if re.match(r" \d\. ", line)]
+    assert numbered == ["costly", "cheap"]
     assert run(["diagnose", path, "-v"]) == 0
-    assert "batch/nothing" in capsys.readouterr().out
+    assert "batch/nothing: cpu-bound" in capsys.readouterr().out
 
 
 def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Captured) -> None:
@@ -252,7 +252,7 @@ def test_no_name_steers_the_terminal(verb: str, options: list[str], tmp_path: Pa
     assert run([verb, str(builder.write(tmp_path / "t.sqlite")), *options]) == 0
     captured = capsys.readouterr()
     assert not re.search("[\x1b\x07\x9b\u202e]", captured.out + captured.err)
-    assert "[red]:smile:" in captured.out
+    assert ("\\[red\\]:smile:" if "md" in options else "[red]:smile:") in captured.out
 
 
 def test_a_folder_that_cannot_be_written_is_analysed_all_the_same(

@@ -6,6 +6,7 @@ that is printed otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -167,10 +168,10 @@ def _print_row(
 
 def _print_markdown(console: rich.console.Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
+        return "| " + " | ".join(cells) + " |"
 
     say(console, "")
-    say(console, line(safe_line(column.heading).replace("\\n", " ") for column in columns))
+    say(console, line(markdown_text(safe_line(column.heading).replace("\\n", " ")) for column in columns))
     say(console, line(":--" if column.is_text else "--:" for column in columns))
     for row in rows:
         say(console, line(_indented(cell.plain) for cell in row))
@@ -180,4 +181,13 @@ def _print_markdown(console: rich.console.Console, columns: Sequence[Column], ro
 def _indented(text: str) -> str:
     """Keep leading blanks, which show a stage's depth and which Markdown drops."""
     depth = len(text) - len(text.lstrip(" "))
-    return "&nbsp;" * depth + text.lstrip(" ")
+    return "&nbsp;" * depth + markdown_text(text.strip(" "))
+
+
+MARKDOWN = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)")
+"""What Markdown, or the HTML in it, gives a meaning; an underscore inside a word has none."""
+
+
+def markdown_text(text: str) -> str:
+    """The text for Markdown, in which it means nothing but itself."""
+    return MARKDOWN.sub(lambda found: f"\\{found[0]}", text)

@@ -9,22 +9,17 @@ from rich.console import Console
 
 from perfharness.model.diagnosis import (
     Diagnosis,
-    GpuLimit,
     GpuLimits,
     HostActivity,
     KernelGroup,
     StageDiagnosis,
     Verdict,
 )
-from perfharness.model.pooled_diagnosis import PooledDiagnosis, PooledStage
+from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import path_text
+from perfharness.render.terminal.advice import print_advice, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
 from perfharness.render.terminal.results import NOT_MEASURED, print_findings, row_names
-
-VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
-DEFAULT_STYLE = "yellow"
-SHOWN_SHARE = 0.01
-"""Of the whole: a stage that would save less has no sentence of its own, unless details are requested."""
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
@@ -32,10 +27,13 @@ def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnos
     return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
 
 
-def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None, *, details: bool = False) -> None:
-    """The table of stages, a sentence on each, the most expensive first, and the warm-up.
+def print_diagnosis(
+    console: Console, process: str, diagnosis: Diagnosis, name: str | None = None, *, details: bool = False
+) -> None:
+    """The table of stages, what to do about them, the most valuable first, and the warm-up.
 
     Args:
+        process: whose diagnosis it is.
         name: only this stage, with all figures.
         details: the evidence of every verdict, and missing figures.
     """
@@ -45,14 +43,13 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
         _print_table(console, stages)
     if name is not None or details:
         for stage in stages:
-            say(console, styled(path_text(stage.path), "bold"), f": {_verdict(stage)}")
-            for line in [*_reasons(stage), *(_figures(stage) if name is not None else [])]:
+            say(console, styled(path_text(stage.path), "bold"), ": ", verdict_text(verdict_name(stage)))
+            figures = _figures(stage, has_gpu=bool(diagnosis.gpus)) if name is not None else ()
+            for line in [*_reasons(stage), *figures]:
                 say(console, f"  {line}")
     else:
-        sentences = [
-            (stage.cost.saving_share, stage.cpu_ms, path_text(stage.path), _sentence(stage)) for stage in stages
-        ]
-        _print_sentences(console, sentences)
+        print_advice(console, {process: diagnosis}, most=None)
+        _print_undecided(console, stages)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
@@ -62,10 +59,20 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = N
     print_findings(console, diagnosis.findings)
 
 
-def print_pooled(
-    console: Console, pooled: PooledDiagnosis, name: str | None = None, *, sentences: bool = False
-) -> None:
-    """All processes in one table: means over all their batches, how far their verdicts agree, a sentence on each."""
+def _print_undecided(console: Console, stages: Sequence[StageDiagnosis]) -> None:
+    """Why stages have no verdict; equal reasons are one line."""
+    reasons: dict[str, list[str]] = {}
+    for stage in stages:
+        if stage.verdict.verdict is Verdict.CANNOT_TELL:
+            verdict = stage.verdict
+            reason = next(iter([*verdict.evidence, *verdict.missing]), "")
+            reasons.setdefault(f"{reason} {verdict.next_step}", []).append(path_text(stage.path))
+    for reason, paths in reasons.items():
+        say(console, verdict_text(Verdict.CANNOT_TELL.value), ": ", styled(", ".join(paths), "bold"), f": {reason}")
+
+
+def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = None) -> None:
+    """All processes in one table: means over all their batches, and how far their verdicts agree."""
     stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
     headings = ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs")
     rows = []
@@ -80,42 +87,6 @@ def print_pooled(
         ])  # fmt: skip
     say(console, styled(f"all {len(pooled.processes)} processes", "bold"), " (ms per batch, over all their batches)")
     _print_known(console, ("stage", "verdicts"), headings, rows)
-    if sentences:
-        costs = [
-            (max(stage.saving_share or (None,), key=lambda share: share or 0), stage.per_batch.cpu_ms,
-             path_text(stage.path), _pooled_sentence(stage))
-            for stage in stages
-        ]  # fmt: skip
-        _print_sentences(console, costs)
-
-
-def _print_sentences(console: Console, sentences: list[tuple[float | None, float | None, str, str]]) -> None:
-    """Print one line per stage, by cost, else by CPU time, largest first; equal sentences are one line."""
-    left = [one for one in sentences if one[0] is None or one[0] >= SHOWN_SHARE or len(sentences) == 1]
-    lines: dict[str, list[str]] = {}
-    for _, _, path, sentence in sorted(left, key=lambda one: (-(one[0] or 0), -(one[1] or 0))):
-        lines.setdefault(sentence, []).append(path)
-    for sentence, paths in lines.items():
-        say(console, styled(", ".join(paths), "bold"), f": {sentence}")
-    if len(left) < len(sentences):
-        say(
-            console,
-            f"{len(sentences) - len(left)} stages that cost less than {SHOWN_SHARE:.0%}: --verbose, or --stage NAME",
-        )
-
-
-def _sentence(stage: StageDiagnosis) -> str:
-    reason = next(iter([*stage.verdict.evidence, *stage.verdict.missing]), "")
-    return f"{_verdict(stage)}. {reason} {stage.verdict.next_step}"
-
-
-def _pooled_sentence(stage: PooledStage) -> str:
-    """Sentence of the most frequent verdict, from the first process that has it."""
-    verdict = max(stage.verdicts, key=lambda name: stage.verdicts[name])
-    process, judged = next((name, one) for name, one in stage.processes.items() if one.verdict.value == verdict)
-    count = len(stage.processes)
-    agreed = f"{stage.verdicts[verdict]} of {count} processes; {process}" if count > 1 else process
-    return f"{verdict} ({agreed}). {' '.join(judged.evidence[:1])} {judged.next_step}"
 
 
 NUMBERS = ("CPU", "GPU", "copies", "waiting", "costs")
@@ -127,23 +98,22 @@ DROPPED = {"copies": 5, "waiting": 4, "batches": 3, "agree": 2, "GPU": 1}
 def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
     rows: list[Row] = []
     for name, stage in zip(row_names([stage.path for stage in stages]), stages, strict=True):
-        verdict, gpu, saving = stage.verdict.verdict.value, stage.gpu, stage.cost.saving_share
+        gpu, saving = stage.gpu, stage.cost.saving_share
         times = (
             stage.cpu_ms,
             gpu.busy_ms if gpu else None,
             sum(copy.time_ms for copy in gpu.copies) if gpu else None,
             stage.host.blocking_ms if stage.host else None,
         )
-        shown = styled(verdict, VERDICT_STYLE.get(verdict, DEFAULT_STYLE))
         costs = NOT_MEASURED if saving is None else f"{100 * saving:.0f} %"
-        rows.append([name, shown, *(_number(time) for time in times), costs])
-    _print_known(console, ("stage", "verdict"), NUMBERS, rows)
+        rows.append([name, verdict_text(verdict_name(stage)), *(_number(time) for time in times), costs])
+    _print_known(console, ("stage", "limited by"), NUMBERS, rows)
 
 
 def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str], rows: Sequence[Row]) -> None:
     """Print a table without GPU columns where no GPU was used."""
     nothing = (NOT_MEASURED, _number(0.0))
-    columns = [*(Column(text, is_text=True) for text in texts)]
+    columns = [*(Column(text, is_text=True, is_whole=text == "limited by") for text in texts)]
     columns += [Column(heading, drop=DROPPED.get(heading, 0)) for heading in headings]
     known = [
         place
@@ -151,12 +121,6 @@ def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str]
         if column.heading not in GPU_HEADINGS or any(str(row[place]) not in nothing for row in rows)
     ]
     print_table(console, [columns[place] for place in known], [[row[place] for place in known] for row in rows])
-
-
-def _verdict(stage: StageDiagnosis) -> str:
-    """The verdict, with the limit of the GPU's work where it is known."""
-    verdict, limit = stage.verdict.verdict.value, stage.verdict.limit
-    return verdict if limit is None or limit is GpuLimit.CANNOT_TELL else f"{verdict} ({limit.value})"
 
 
 def _number(value: float | None) -> str:
@@ -170,7 +134,7 @@ def _reasons(stage: StageDiagnosis) -> Iterator[str]:
         yield f"missing: {missing}"
 
 
-def _figures(stage: StageDiagnosis) -> Iterator[str]:
+def _figures(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[str]:
     """All other figures of one stage, one per line."""
     items = f", {stage.items} items" if stage.items is not None else ""
     yield f"{stage.batches} batches{items}; CPU {_number(stage.cpu_ms_per_item)} ms an item"
@@ -181,7 +145,7 @@ def _figures(stage: StageDiagnosis) -> Iterator[str]:
             f"without it, a batch of the pipeline would take {_number(stage.cost.without_stage_ms)} ms "
             f"instead of {_number(stage.cost.pipeline_ms)}"
         )
-    if stage.gpu is not None and (stage.gpu.kernel_count or stage.gpu.busy_ms or stage.gpu_during):
+    if has_gpu and stage.gpu is not None:
         yield from _gpu_lines(stage)
     if stage.host is not None:
         yield from _host_lines(stage)

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
+from rich.text import Text
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, Tree, path_text
+from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
+from perfharness.render.terminal.advice import limited_by, print_advice
 from perfharness.render.terminal.console import Column, print_table, say, styled
 from perfharness.render.terminal.machine import print_machine
 
@@ -76,28 +78,35 @@ def row_names(paths: Sequence[Path]) -> list[str]:
 
 
 def print_result(
-    console: Console, tree: Tree, entries: Iterable[EntryTable] = (), *, has_gpu: bool | None = None
+    console: Console,
+    tree: Tree,
+    results: Mapping[str, ProcessResult],
+    *,
+    has_gpu: bool | None = None,
 ) -> None:
-    """The table of stages, or of ranges where no batch was measured, throughput where the tree has it, the machine.
+    """The table of stages, or of ranges where no batch was measured, throughput where the tree has it, the machine,
+    and what to do first.
 
     Args:
-        entries: all ranges of each process, for the table of ranges.
+        results: of each process, for what limits its stages, and the table of ranges.
         has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
     """
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
     if has_gpu is None:
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
+    diagnoses = {name: one.diagnosis for name, one in results.items() if one.diagnosis is not None}
     if rows:
-        _print_stages(console, rows[:MAX_ROWS], has_gpu=has_gpu)
+        _print_stages(console, rows[:MAX_ROWS], limited_by(diagnoses.values()), has_gpu=has_gpu)
         if len(rows) > MAX_ROWS:
             say(console, f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files")
     else:
-        _print_ranges(console, entries, has_gpu=has_gpu)
+        _print_ranges(console, (one.entries for one in results.values()), has_gpu=has_gpu)
     if tree.get("outside_batches"):
         _print_outside(console, tree["outside_batches"])
     if "throughput" in tree:
         say(console, _throughput_line(tree["throughput"]))
     print_machine(console, tree)
+    print_advice(console, diagnoses)
 
 
 def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
@@ -137,7 +146,7 @@ def listed_processes(processes: Iterable[str]) -> str:
     return f"{', '.join(distinct[:LISTED_PROCESSES])} and {more} more processes"
 
 
-def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> None:
+def _print_stages(console: Console, rows: list[StageRow], limits: Mapping[Path, Text], *, has_gpu: bool) -> None:
     figures = [[row.statistics[key][figure] for key, figure, _ in COLUMNS.values()] for row in rows]
     shown = [
         place
@@ -151,11 +160,13 @@ def _print_stages(console: Console, rows: list[StageRow], *, has_gpu: bool) -> N
     headings = list(COLUMNS.items())
     columns = [Column("stage", is_text=True), *(Column(headings[at][0], drop=headings[at][1][2]) for at in shown)]
     names = row_names([row.path for row in rows])
-    print_table(
-        console,
-        columns,
-        [[name, *(_cell(line[at]) for at in shown)] for name, line in zip(names, figures, strict=True)],
-    )
+    cells: list[list[str | Text]] = [
+        [name, *(_cell(line[at]) for at in shown)] for name, line in zip(names, figures, strict=True)
+    ]
+    if limits:
+        columns.append(Column("limited by", is_text=True, is_whole=True))
+        cells = [[*line, limits.get(row.path, NOT_MEASURED)] for line, row in zip(cells, rows, strict=True)]
+    print_table(console, columns, cells)
 
 
 def _print_outside(console: Console, stages: list[Tree]) -> None:

@@ -1,0 +1,151 @@
+"""What limits each stage, in a column, and what is most worth doing, in sentences."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfharness.analysis.diagnosis.advice import Advice, advise
+from perfharness.model.diagnosis import Diagnosis, FunctionTime, GpuLimit, Path, StageDiagnosis, Verdict
+from perfharness.model.result import path_text
+from perfharness.model.text import safe_line
+from perfharness.render.terminal.console import markdown_text, say, styled
+
+MOST_VALUABLE = 3
+"""Sentences of a launch; `diagnose` has them all."""
+SHOWN_SHARE = 0.01
+"""Of the batch: advice that is worth less is not printed."""
+
+VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
+DEFAULT_STYLE = "yellow"
+
+INSTALLED = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+"""What the path of an installed module begins with."""
+
+
+def verdict_name(stage: StageDiagnosis) -> str:
+    """The verdict, with the limit of the GPU's work where it is known."""
+    verdict, limit = stage.verdict.verdict.value, stage.verdict.limit
+    return verdict if limit is None or limit is GpuLimit.CANNOT_TELL else f"{verdict} ({limit.value})"
+
+
+def verdict_text(name: str) -> Text:
+    """A verdict's name, in its colour."""
+    return styled(name, VERDICT_STYLE.get(name.partition(" ")[0], DEFAULT_STYLE))
+
+
+def limited_by(diagnoses: Iterable[Diagnosis]) -> dict[Path, Text]:
+    """What limits each stage; where processes differ, what limits most of them, and how many."""
+    names: dict[Path, list[str]] = {}
+    for diagnosis in diagnoses:
+        for stage in diagnosis.stages:
+            names.setdefault(stage.path, []).append(verdict_name(stage))
+    return {path: _most_frequent(given) for path, given in names.items()}
+
+
+def _most_frequent(names: Sequence[str]) -> Text:
+    name, count = Counter(names).most_common(1)[0]
+    return verdict_text(name) if count == len(names) else verdict_text(name) + Text(f" {count}/{len(names)}")
+
+
+def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int | None = MOST_VALUABLE) -> None:
+    """The most valuable advice, a numbered sentence or two each: what it is, where, what to try, what that saves.
+
+    Args:
+        diagnoses: by process.
+        most: how many at most; None: all.
+    """
+    every = [one for one in advise(diagnoses) if one.worth_share is None or one.worth_share >= SHOWN_SHARE]
+    shown = every[:most]
+    if not shown:
+        return
+    left_out = f" ({len(shown)} of {len(every)}; all: perfharness diagnose)" if len(shown) < len(every) else ""
+    say(console, styled("What to do first", "bold"), left_out)
+    names = _stage_names(diagnoses.values())
+    for place, advice in enumerate(shown, 1):
+        _print_numbered(console, place, advice_text(advice, names[advice.path], len(diagnoses)))
+
+
+def _stage_names(diagnoses: Iterable[Diagnosis]) -> dict[Path, str]:
+    """A name for each stage that `--stage` takes: its own where no other has it, else its path."""
+    paths = list(dict.fromkeys(stage.path for diagnosis in diagnoses for stage in diagnosis.stages))
+    counts = Counter(path[-1] for path in paths)
+    return {path: path[-1] if counts[path[-1]] == 1 else path_text(path) for path in paths}
+
+
+def advice_text(advice: Advice, stage: str, processes: int = 1) -> Text:
+    """One piece of advice.
+
+    Args:
+        stage: its name.
+        processes: of the run; of several, it says whose figures these are.
+    """
+    cause = advice.cause
+    parts = [
+        Text.assemble(styled(safe_line(stage), "bold"), f" ({_times(advice)}), "),
+        verdict_text(safe_line(cause.code)),
+        Text(f": {_sentence(safe_line(cause.what))}"),
+    ]
+    if cause.where is not None:
+        parts.append(Text(f" Where: {place_text(cause.where)}."))
+    parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
+    if cause.saves_ms is not None:
+        share = "" if advice.saves_share is None else f", {advice.saves_share:.0%} of the batch"
+        parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(cause.saves_ms)}{share}.", "green")))
+    if processes > 1:
+        parts.append(Text(f" ({advice.processes} of {processes} processes; {safe_line(advice.process)})", "dim"))
+    return Text.assemble(*parts)
+
+
+def _times(advice: Advice) -> str:
+    """What the stage takes of the batch; of one that takes longer on the GPU, there too."""
+    own = milliseconds(advice.stage_ms)
+    if advice.gpu_ms is not None and advice.gpu_ms > advice.stage_ms:
+        own = f"{own}, on the GPU {milliseconds(advice.gpu_ms)},"
+    if advice.batch_ms is None or advice.batch_ms == advice.stage_ms:
+        return f"{own.rstrip(',')} a batch"
+    return f"{own} of {milliseconds(advice.batch_ms)} a batch"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def milliseconds(value: float) -> str:
+    """A time in a sentence, three digits or more."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f} ms"
+
+
+def place_text(where: FunctionTime) -> str:
+    """A function and where it stands: `resize (pipeline.py:42)`; of native code, its library."""
+    line = f":{where.line}" if where.line and not where.is_native else ""
+    return safe_line(f"{where.function} ({short_file(where.file)}{line})")
+
+
+def short_file(path: str) -> str:
+    """A file's path from the current folder, or from the folder of installed modules."""
+    installed = INSTALLED.match(path)
+    if installed:
+        return path[installed.end() :]
+    here = f"{FilePath.cwd()}{os.sep}"
+    return path[len(here) :] if path.startswith(here) else path
+
+
+def _print_numbered(console: Console, number: int, text: Text) -> None:
+    """An entry of a list: wrapped and indented on a terminal, one line elsewhere."""
+    if getattr(console, "markdown", False):
+        say(console, f"{number}. {markdown_text(text.plain)}")
+    elif console.is_terminal:
+        entry = Table.grid(padding=(0, 1))
+        entry.add_row(f" {number}.", text)
+        console.print(entry)
+    else:
+        say(console, f" {number}. ", text)

@@ -1,0 +1,174 @@
+"""What is worth doing first: each cause once, by what it saves, with its place in the code."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import rich.console
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.diagnosis.advice import advise
+from perfharness.model.diagnosis import Cause, GpuLimit, StageCost, StageVerdict, Verdict
+from perfharness.render.terminal.advice import limited_by, print_advice
+from perfharness.render.terminal.console import Console
+from perfharness.testing.diagnosis_builder import gpu_work
+from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
+
+
+def advised(*stages: object) -> list[tuple[str, str]]:
+    found = advise({"proc": diagnosis(*stages)})  # type: ignore[arg-type]
+    return [("/".join(one.path[len(BATCH) :]), one.cause.code) for one in found]
+
+
+def printed(*stages: object, most: int | None = 3, processes: int = 1, **options: object) -> str:
+    console = Console(file=io.StringIO(), **options)  # type: ignore[arg-type]
+    made = diagnosis(*stages)  # type: ignore[arg-type]
+    print_advice(console, {f"proc_{index}": made for index in range(processes)}, most)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_largest_saving_comes_first() -> None:
+    known = stage("a", cause("small", saves_ms=1.0), cause("large", saves_ms=5.0), cpu_ms=8.0)
+    assert advised(stage("", cpu_ms=20.0), known, stage("b", cause("middle", saves_ms=3.0))) == [
+        ("a", "large"), ("b", "middle"), ("a", "small"),
+    ]  # fmt: skip
+
+
+def test_where_nothing_bounds_the_saving_its_part_of_the_stage_ranks() -> None:
+    """40 % of 10 ms is more than 3 ms saved; 20 % is less."""
+    known = stage("a", cause("known", saves_ms=3.0))
+    assert advised(known, stage("b", cause("unknown", share=0.4)))[0] == ("b", "unknown")
+    assert advised(known, stage("b", cause("unknown", share=0.2)))[0] == ("a", "known")
+
+
+def test_what_hides_behind_the_gpu_is_worth_what_the_batch_would_save() -> None:
+    hidden = stage("a", cause("hidden"), cpu_ms=10.0, cost=StageCost(20.0, 19.5, 0.025))
+    found = advise({"proc": diagnosis(stage("", cpu_ms=20.0), hidden)})
+    assert [one.worth_ms for one in found] == [pytest.approx(0.5)]
+    assert found[0].worth_share == pytest.approx(0.025)
+    assert found[0].saves_share is None
+
+
+def test_nested_stages_with_one_cause_have_it_once_where_most_of_it_is() -> None:
+    batch, outer = stage("", cause(), cpu_ms=20.0), stage("decode", cause(), cpu_ms=18.0)
+    assert advised(batch, outer, stage("decode/resize", cause(), cpu_ms=15.0)) == [("decode/resize", "cpu-bound")]
+    two = [stage("decode/read", cause(), cpu_ms=8.0), stage("decode/resize", cause(), cpu_ms=8.0)]
+    assert advised(batch, outer, *two) == [("decode", "cpu-bound")]  # neither of them holds half of it
+    other = stage("decode/resize", cause("gpu-bound"), cpu_ms=15.0)
+    assert advised(outer, other) == [("decode", "cpu-bound"), ("decode/resize", "gpu-bound")]
+
+
+def test_causes_at_one_line_are_one_though_named_differently() -> None:
+    line = function()
+    outer = stage("decode", cause("synchronization-bound", where=line, saves_ms=4.0))
+    inner = stage("decode/resize", cause("implicit-synchronization", where=line, saves_ms=3.0))
+    assert advised(outer, inner) == [("decode/resize", "implicit-synchronization")]
+    elsewhere = replace(outer, causes=[replace(outer.causes[0], where=function(line=43))])
+    assert len(advised(elsewhere, inner)) == 2
+
+
+def test_a_verdict_without_causes_is_advice_too_but_not_one_that_says_nothing() -> None:
+    verdict = StageVerdict(Verdict.GPU_BOUND, ["the evidence"], "the step")
+    (one,) = advise({"proc": diagnosis(stage("a", verdict=verdict))})
+    assert (one.cause.code, one.cause.what, one.cause.try_this) == ("gpu-bound", "the evidence", "the step")
+    unknown = StageVerdict(Verdict.CANNOT_TELL, ["no single cause"], "look inside")
+    assert advise({"proc": diagnosis(stage("a", verdict=unknown), stage("b", cause(), cpu_ms=None))}) == []
+
+
+def test_the_process_that_it_costs_most_speaks_for_all() -> None:
+    made = {f"proc_{ms}": diagnosis(stage("a", cause(saves_ms=float(ms)))) for ms in (2, 6, 4)}
+    (one,) = advise({**made, "proc_other": diagnosis(stage("a", cause("gpu-bound", saves_ms=1.0)))})[:1]
+    assert (one.process, one.processes, one.worth_ms) == ("proc_6", 3, 6.0)
+
+
+NAMES = st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a/d", "e", "e/f"]), unique=True)
+CAUSES = st.builds(
+    cause,
+    st.sampled_from(["cpu-bound", "file-wait"]),
+    share=st.floats(0, 1),
+    saves_ms=st.none() | st.floats(0, 10),
+    where=st.none() | st.builds(function, line=st.integers(1, 2)),
+)
+
+
+@given(NAMES, st.data())
+def test_no_cause_is_lost_and_none_is_named_twice_along_a_path(names: list[str], data: st.DataObject) -> None:
+    stages = [stage(name, *data.draw(st.lists(CAUSES, max_size=2, unique_by=lambda one: one.code))) for name in names]
+    found = advise({"proc": diagnosis(*stages)})
+    given_codes = {one.code for each in stages for one in each.causes}
+    by_line = {one.cause.where.line for one in found if one.cause.where is not None}
+    for code in given_codes - {one.cause.code for one in found}:  # gone only where its line is named otherwise
+        gone = [one for each in stages for one in each.causes if one.code == code]
+        assert any(one.where is not None and one.where.line in by_line for one in gone)
+    for one in found:
+        inside = [other for other in found if other.path != one.path and other.path[: len(one.path)] == one.path]
+        assert one.cause.code not in {other.cause.code for other in inside}
+    assert [one.worth_ms for one in found] == sorted((one.worth_ms for one in found), reverse=True)
+
+
+SLOW = cause(where=function(), where_reason=None, saves_ms=6.0)
+
+
+def test_a_sentence_has_the_stage_the_cause_the_line_the_step_and_the_saving() -> None:
+    said = printed(stage("", cpu_ms=20.0), stage("decode", SLOW))
+    (line,) = said.splitlines()[1:]
+    parts = ["decode (10.0 ms of 20.0 ms a batch)", "cpu-bound: what", "resize (/work/app/pipeline.py:42)", "mend cpu"]
+    for part in [*parts, "6.00 ms, 30% of the batch"]:
+        assert part in line
+    assert "processes" not in line
+    assert "2 of 2 processes; proc_0" in printed(stage("decode", SLOW), processes=2)
+
+
+def test_only_the_most_valuable_are_printed_and_how_many_there_are() -> None:
+    stages = [stage("", cpu_ms=20.0), *(stage(name, cause(name, saves_ms=5.0)) for name in "abcd")]
+    assert [line.split()[0] for line in printed(*stages).splitlines()[1:]] == ["1.", "2.", "3."]
+    assert "3 of 4" in printed(*stages)
+    assert len(printed(*stages, most=None).splitlines()) == 5
+    assert printed(stage("", cpu_ms=20.0), stage("a", cause(saves_ms=0.1))) == ""  # half a percent of the batch
+
+
+def test_lines_end_at_the_width_of_a_terminal_and_nowhere_else() -> None:
+    wide = stage("decode", replace(SLOW, what="word " * 60))
+    assert len(printed(wide).splitlines()) == 2
+    terminal = rich.console.Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    print_advice(terminal, {"proc": diagnosis(wide)})
+    assert isinstance(terminal.file, io.StringIO)
+    lines = terminal.file.getvalue().splitlines()
+    assert len(lines) > 4
+    assert max(len(line) for line in lines) <= 80
+    assert all(line.startswith("    ") for line in lines[2:])  # below the text, not below its number
+
+
+@pytest.mark.parametrize("is_markdown", [False, True])
+def test_names_of_others_mean_nothing_but_themselves(is_markdown: bool) -> None:
+    evil = "\x1b[2J[bold]*x*</b>|`\n"
+    mean: Cause = cause(evil, what=evil, try_this=evil, where=function(evil, evil))
+    said = printed(stage(evil, mean), markdown=is_markdown)
+    assert "\x1b" not in said
+    assert len(said.splitlines()) == 2
+    assert ("\\[bold\\]\\*x\\*\\</b\\>\\|\\`" if is_markdown else "[bold]*x*</b>|`") in said
+
+
+def test_a_stage_is_limited_by_what_most_processes_say() -> None:
+    def of(verdict: Verdict, limit: GpuLimit | None = None) -> object:
+        return diagnosis(stage("a", verdict=StageVerdict(verdict, [], "", limit=limit)))
+
+    memory = of(Verdict.GPU_BOUND, GpuLimit.MEMORY)
+    path = (*BATCH, "a")
+    texts = [
+        limited_by(made)[path].plain  # type: ignore[arg-type]
+        for made in ([memory], [memory, of(Verdict.CPU_BOUND), memory], [of(Verdict.GPU_BOUND, GpuLimit.CANNOT_TELL)])
+    ]
+    assert texts == ["gpu-bound (memory)", "gpu-bound (memory) 2/3", "gpu-bound"]
+
+
+def test_a_stage_that_takes_longer_on_the_gpu_says_so() -> None:
+    batch = stage("", cpu_ms=20.0)
+    assert "(2.00 ms, on the GPU 9.00 ms, of 20.0 ms a batch)" in printed(
+        batch, stage("a", cause(saves_ms=5.0), cpu_ms=2.0, gpu=gpu_work(busy_ms=9.0))
+    )
+    assert "(10.0 ms of 20.0 ms a batch)" in printed(batch, stage("a", cause(saves_ms=5.0), gpu=gpu_work(busy_ms=9.0)))
