@@ -35,7 +35,17 @@ def process_subject(folder: str) -> str:
     return f"process:{folder}"
 
 
-SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent"})
+GPM_WINDOW = "gpm_window_ns"
+"""Length of the time before a reading that the counters of `GPM_SHARES` and `GPM_RATES` are means over."""
+
+GPM_SHARES = (
+    "gpm_sm_active_percent", "gpm_sm_occupancy_percent", "gpm_tensor_percent", "gpm_tensor_hmma_percent",
+    "gpm_tensor_imma_percent", "gpm_tensor_dmma_percent", "gpm_tensor_dfma_percent", "gpm_fp64_percent",
+    "gpm_fp32_percent", "gpm_fp16_percent", "gpm_integer_percent", "gpm_dram_percent",
+)  # fmt: skip
+GPM_RATES = ("gpm_pcie_rx_mib_per_s", "gpm_pcie_tx_mib_per_s", "gpm_nvlink_rx_mib_per_s", "gpm_nvlink_tx_mib_per_s")
+
+SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", *GPM_SHARES, *GPM_RATES})
 """Metrics whose value is the mean over the time since the reading before."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import GpuEnergySource, GpuLinkSource, GpuMemorySource, GpuPowerSamples, GpuSource
 from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource
 from perfharness.telemetry.source import Metric, SamplerContext, Source
@@ -12,6 +13,7 @@ SOURCES: tuple[type[Source], ...] = (
     GpuPowerSamples,
     GpuMemorySource,
     GpuLinkSource,
+    GpmSource,
     HostSource,
     ProcessSource,
     ThreadSource,

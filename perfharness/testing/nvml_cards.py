@@ -10,7 +10,14 @@ from typing import Any
 
 import pynvml
 
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, RecordedSamples, device
+from perfharness.testing.nvml_record import (
+    NvmlRecord,
+    Recorded,
+    RecordedField,
+    RecordedGpm,
+    RecordedSamples,
+    device,
+)
 
 GIB = 1 << 30
 TICK_NS = 100_000_000
@@ -20,6 +27,27 @@ IDLE_MW, LOAD_MW = 70_000, 520_000
 IDLE_SM_MHZ, LOAD_SM_MHZ, MAX_SM_MHZ, MAX_MEMORY_MHZ = 345, 1755, 1980, 2619
 DEFAULT_LIMIT_MW, MIN_LIMIT_MW, MAX_LIMIT_MW = 650_000, 200_000, 700_000
 ENERGY_BEFORE_MJ = 12_345_678
+
+
+LOAD_COUNTERS = {
+    pynvml.NVML_GPM_METRIC_SM_UTIL: 99.0,
+    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: 14.0,
+    pynvml.NVML_GPM_METRIC_INTEGER_UTIL: 3.0,
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: 91.0,
+    pynvml.NVML_GPM_METRIC_DFMA_TENSOR_UTIL: 0.0,
+    pynvml.NVML_GPM_METRIC_HMMA_TENSOR_UTIL: 91.0,
+    pynvml.NVML_GPM_METRIC_DMMA_TENSOR_UTIL: 0.0,
+    pynvml.NVML_GPM_METRIC_IMMA_TENSOR_UTIL: 0.0,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: 23.0,
+    pynvml.NVML_GPM_METRIC_FP64_UTIL: 0.0,
+    pynvml.NVML_GPM_METRIC_FP32_UTIL: 1.0,
+    pynvml.NVML_GPM_METRIC_FP16_UTIL: 0.0,
+    pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: 250.0,
+    pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: 500.0,
+    pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: 0.0,
+    pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: 0.0,
+}
+"""While the load runs, a bf16 matrix product (tensor, DRAM and occupancy as an H100 showed them); 0 else."""
 
 
 def gpu_uuid(index: int) -> str:
@@ -115,6 +143,9 @@ def _add_readings(record: NvmlRecord, gpu: dict[str, str]) -> None:
     ):
         record.set_call(f"nvmlDeviceGet{name}", [gpu, *arguments], *map(_recorded, values), at_ns=ticks)
     uuid = gpu["device"]
+    for metric, value in LOAD_COUNTERS.items():
+        answers = [Recorded(value=value if load else 0.0) for load in loaded]
+        record.gpm.append(RecordedGpm(device=uuid, metric=metric, at_ns=ticks, answers=answers))
     for field, values in (
         (pynvml.NVML_FI_DEV_POWER_INSTANT, power),
         (pynvml.NVML_FI_DEV_POWER_AVERAGE, [IDLE_MW, *power[:-1]]),
@@ -139,5 +170,10 @@ def _add_mig_instance(record: NvmlRecord, index: int, position: int) -> None:
     value(record, "nvmlDeviceGetName", instance, result="NVIDIA H100 80GB HBM3 MIG 1g.10gb")
     memory = {"struct": {"total": 10 * GIB, "free": 10 * GIB, "used": 0}}
     value(record, "nvmlDeviceGetMemoryInfo", instance, result=memory)
+    value(record, "nvmlDeviceGetGpuInstanceId", instance, result=position + 1)
+    record.gpm += [
+        RecordedGpm(device=mig_uuid(index, position), metric=metric, answers=[Recorded(value=load / 2)])
+        for metric, load in LOAD_COUNTERS.items()
+    ]
     value(record, "nvmlDeviceGetComputeRunningProcesses", instance, result=[])
     error(record, "nvmlDeviceGetPowerUsage", instance, code=pynvml.NVML_ERROR_NOT_SUPPORTED)

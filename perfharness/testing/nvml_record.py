@@ -76,6 +76,16 @@ class RecordedSamples(_Model):
     error: int | None = None
 
 
+class RecordedGpm(_Changing):
+    """One GPM metric of a device: `answers[i]` is what it was from `at_ns[i]` on, a number in NVML's unit.
+
+    A device without any has no GPM.
+    """
+
+    device: str
+    metric: int
+
+
 class NvmlRecord(_Model):
     """Everything recorded on one machine. Devices are identified by UUID."""
 
@@ -87,6 +97,7 @@ class NvmlRecord(_Model):
     calls: list[RecordedCall] = Field(default_factory=list)
     fields: list[RecordedField] = Field(default_factory=list)
     samples: list[RecordedSamples] = Field(default_factory=list)
+    gpm: list[RecordedGpm] = Field(default_factory=list)
 
     def write(self, path: Path) -> Path:
         """Write as JSON, compressed where the name ends in `.gz`."""

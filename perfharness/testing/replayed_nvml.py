@@ -21,7 +21,15 @@ import pynvml
 
 from perfharness.model.environment import NVML_MODULE
 from perfharness.telemetry.nvml import VALUE_MEMBERS
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, RecordedField, device, from_json, read_record
+from perfharness.testing.nvml_record import (
+    NvmlRecord,
+    Recorded,
+    RecordedField,
+    RecordedGpm,
+    device,
+    from_json,
+    read_record,
+)
 from perfharness.testing.nvml_settings import SETTERS, NvmlState, SharedState, change, initial_state, overridden
 from perfharness.testing.steps import Steps
 
@@ -86,12 +94,22 @@ class ReplayedNvml:
         begin = self._state.read()
         self._begin_ns, self._begin_unix_us = begin.begin_monotonic_ns, begin.begin_unix_ns // 1000
         self.steps = steps or Steps()
+        self._gpm: dict[str, list[RecordedGpm]] = {}
+        for item in record.gpm:
+            self._gpm.setdefault(item.device, []).append(item)
+        self._gpm_samples: dict[int, GpmSample] = {}
         self._opened = 0
         self._special: dict[str, Callable[..., Any]] = {
             "nvmlShutdown": self._shutdown,
             "nvmlDeviceGetFieldValues": self._field_values,
             "nvmlDeviceGetSamples": self._device_samples,
             "nvmlDeviceGetCpuAffinity": self._affinity,
+            "nvmlGpmQueryDeviceSupport": self._gpm_support,
+            "nvmlGpmSampleAlloc": self._gpm_alloc,
+            "nvmlGpmSampleFree": self._gpm_free,
+            "nvmlGpmSampleGet": self._gpm_sample,
+            "nvmlGpmMigSampleGet": self._gpm_mig_sample,
+            "nvmlGpmMetricsGet": self._gpm_metrics,
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -195,9 +213,76 @@ class ReplayedNvml:
             setattr(samples[-1].sampleValue, VALUE_MEMBERS[recorded.value_type], value)
         return recorded.value_type, samples
 
+    def _gpm_support(self, handle: Handle) -> Any:
+        return pynvml.c_nvmlGpmSupport_t(
+            version=pynvml.NVML_GPM_SUPPORT_VERSION, isSupportedDevice=int(handle.uuid in self._gpm)
+        )
+
+    def _gpm_alloc(self) -> Any:
+        sample = GpmSample((ctypes.c_uint64 * 1)())
+        self._gpm_samples[ctypes.addressof(sample.memory)] = sample
+        return ctypes.cast(sample.memory, pynvml.c_nvmlGpmSample_t)
+
+    def _gpm_free(self, sample: Any) -> None:
+        del self._gpm_samples[ctypes.cast(sample, ctypes.c_void_p).value or 0]
+
+    def _gpm_sample(self, handle: Handle, sample: Any) -> Any:
+        if handle.uuid not in self._gpm:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self._gpm_of(sample).taken = handle.uuid, self._now_ns()
+        return sample
+
+    def _gpm_mig_sample(self, gpu: Handle, instance: int, sample: Any) -> Any:
+        numbers = (call for call in self._record.calls if call.function == "nvmlDeviceGetGpuInstanceId")
+        uuids = [call.arguments[0]["device"] for call in numbers if call.answers[0].value == instance]
+        mine = [uuid for uuid in uuids if self._parent_of(uuid) == gpu.uuid]
+        return self._gpm_sample(Handle(mine[0] if mine else ""), sample)
+
+    def _parent_of(self, uuid: str) -> str | None:
+        found = (call for call in self._record.calls if call.function == "nvmlDeviceGetMigDeviceHandleByIndex")
+        return next((call.arguments[0]["device"] for call in found if call.answers[0].value == device(uuid)), None)
+
+    def _gpm_of(self, sample: Any) -> GpmSample:
+        return self._gpm_samples[ctypes.cast(sample, ctypes.c_void_p).value or 0]
+
+    def _gpm_metrics(self, request: Any) -> Any:
+        """Means over the time between two samples of one device, as the record has the values in between."""
+        taken = self._gpm_of(request.sample1).taken, self._gpm_of(request.sample2).taken
+        if taken[0] is None or taken[1] is None or taken[0][0] != taken[1][0] or taken[0][1] >= taken[1][1]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        recorded = {item.metric: item for item in self._gpm[taken[0][0]]}
+        for metric in request.metrics[: request.numMetrics]:
+            item = recorded.get(metric.metricId)
+            if item is None:
+                metric.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
+                continue
+            metric.nvmlReturn, metric.value = _mean_between(item, taken[0][1], taken[1][1])
+        return request
+
     def _affinity(self, handle: Handle, size: int) -> Any:
         """CPU sets fill as many 64-bit words as the caller provides."""
         return (ctypes.c_ulonglong * size)(*self._recorded("nvmlDeviceGetCpuAffinity", handle)[:size])
+
+
+@dataclass
+class GpmSample:
+    """What stands behind NVML's opaque sample: the device, and when it was taken."""
+
+    memory: Any
+    taken: tuple[str, int] | None = None
+
+
+def _mean_between(item: RecordedGpm, start_ns: int, end_ns: int) -> tuple[int, float]:
+    """NVML's error code, or 0 and the mean."""
+    total, edges = 0.0, [*item.at_ns[1:], end_ns]
+    for begin, end, answer in zip([start_ns, *item.at_ns[1:]], edges, item.answers, strict=True):
+        length = min(end, end_ns) - max(begin, start_ns)
+        if length <= 0:
+            continue
+        if answer.error is not None:
+            return answer.error, 0.0
+        total += float(answer.value) * length
+    return 0, total / (end_ns - start_ns)
 
 
 def _call_key(function: str, arguments: list[Any]) -> str:

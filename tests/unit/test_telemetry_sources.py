@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 from collections import Counter, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pynvml
 import pytest
 
-from perfharness.model.telemetry import HOST, clock_event_names
+from perfharness.model.telemetry import GPM_RATES, GPM_SHARES, GPM_WINDOW, HOST, clock_event_names
+from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import (
     GpuEnergySource,
     GpuLinkSource,
@@ -25,14 +26,15 @@ from perfharness.telemetry.gpu import (
     chosen_devices,
 )
 from perfharness.telemetry.host import HostSource
-from perfharness.telemetry.nvml import open_nvml
+from perfharness.telemetry.nvml import REFUSALS, open_nvml
 from perfharness.telemetry.process_tree import ProcessTree
 from perfharness.telemetry.protocol import FollowedProcess
 from perfharness.telemetry.source import Keys, SamplerContext, Source, Tape
 from perfharness.telemetry.sources import SOURCES, make_sources
 from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_record import NvmlRecord, device
+from perfharness.testing.nvml_record import NvmlRecord, Recorded, device
 from perfharness.testing.replayed_nvml import ReplayedNvml
+from perfharness.testing.steps import Fault, Steps
 
 MS = 1_000_000
 PERIOD_NS = 50 * MS
@@ -49,9 +51,12 @@ class Readings:
     def __init__(
         self, make: Make, record: NvmlRecord | None = None, count: int = 1, every_ms: int = 1000, *, gpu: str = GPU,
         later_ms: int = 0, follow: FollowedProcess | None = None, between: Callable[[], None] = lambda: None,
+        faults: Sequence[Fault] = (), before: Callable[[str], int | None] | None = None,
     ) -> None:  # fmt: skip
-        now_ns = 10**12
-        replay = ReplayedNvml(record or h100_machine(), clock_ns=lambda: now_ns, unix_ns=lambda: UTC_NS)
+        now_ns, steps = 10**12, Steps(list(faults))
+        if before is not None:
+            steps.before = before  # type: ignore[method-assign,assignment]
+        replay = ReplayedNvml(record or h100_machine(), clock_ns=lambda: now_ns, unix_ns=lambda: UTC_NS, steps=steps)
         keys = Keys()
         tape = Tape(keys, lambda: now_ns)
         with open_nvml(replay) as nvml:
@@ -285,3 +290,61 @@ def test_what_a_child_used_stays_counted_after_its_end() -> None:
         process.wait()
         for gone in (tree, ProcessTree(process.pid)):
             assert (gone.usage(), gone.context_switches(), gone.pids()) == (None, None, set())
+
+
+def test_counters_are_means_over_exactly_the_time_between_two_readings() -> None:
+    """The load begins after 2 s: of the window from 1.75 to 2.25 s it is there for one half."""
+    read = Readings(GpmSource, count=4, every_ms=500, later_ms=1250)
+    assert read[GPM_WINDOW] == [500 * MS] * 3
+    assert read["gpm_tensor_percent"] == [0.0, pytest.approx(45.5), 91.0]
+    assert read["gpm_dram_percent"] == [0.0, pytest.approx(11.5), 23.0]
+    assert read["gpm_pcie_rx_mib_per_s"] == [0.0, pytest.approx(250.0), 500.0]
+    assert {metric for _, metric in read.of} == {GPM_WINDOW, *GPM_SHARES, *GPM_RATES}
+    assert not read.failures
+
+
+def test_a_card_without_counters_is_one_null_a_metric() -> None:
+    record = h100_machine()
+    record.gpm.clear()
+    read = Readings(GpmSource, record, 3)
+    assert read["gpm_dram_percent"] == read[GPM_WINDOW] == [None]
+    assert sum(read.failures.values()) == len((GPM_WINDOW, *GPM_SHARES, *GPM_RATES))
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"]
+)
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_refused_counters_are_null_with_the_reason(function: str, code: int) -> None:
+    read = Readings(GpmSource, count=3, faults=[Fault(name=function, error=code)])
+    assert read["gpm_dram_percent"] == [None]
+    [reason] = {reason for _, metric, reason in read.failures if metric == "gpm_dram_percent"}
+    assert reason == REFUSALS[code][1]
+
+
+def test_one_refused_counter_leaves_the_others() -> None:
+    record = h100_machine()
+    [fp64] = [item for item in record.gpm if item.metric == pynvml.NVML_GPM_METRIC_FP64_UTIL]
+    fp64.answers, fp64.at_ns = [Recorded(error=pynvml.NVML_ERROR_NOT_SUPPORTED)], [0]
+    read = Readings(GpmSource, record, 4, later_ms=3000)
+    assert read["gpm_fp64_percent"] == [None]
+    assert read["gpm_tensor_percent"] == [91.0] * 3
+
+
+def test_after_a_failed_sample_a_new_window_begins() -> None:
+    """Readings at 3.0 to 3.4 s, the third fails: windows 3.0 to 3.1 and 3.3 to 3.4 s."""
+    calls = iter(range(10))
+
+    def third(name: str) -> int | None:
+        return pynvml.NVML_ERROR_TIMEOUT if name == "nvmlGpmSampleGet" and next(calls) == 2 else None
+
+    read = Readings(GpmSource, count=5, every_ms=100, later_ms=3000, before=third)
+    assert read[GPM_WINDOW] == [100 * MS, None, 100 * MS]
+    assert read["gpm_tensor_percent"] == [91.0, None, 91.0]
+
+
+def test_counters_of_a_mig_instance_are_its_own() -> None:
+    record = h100_machine(mig_instances={0: 2})
+    read = Readings(GpmSource, record, 3, later_ms=3000, gpu=mig_uuid(0, 1))
+    assert read.of[mig_uuid(0, 1), "gpm_tensor_percent"] == [45.5] * 2
+    assert read.of[GPU, "gpm_tensor_percent"] == [91.0] * 2

@@ -238,8 +238,12 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
         if failure.metric == GIVEN_UP:
             message = f"telemetry: {failure.subject}: {failure.reason}"
             yield Finding("telemetry-source-failed", Severity.WARNING, message)
-    if unread := "; ".join(f"{failure.metric} of {failure.subject} ({failure.reason})" for failure in done.unread):
-        yield Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {unread}")
+    unread: dict[tuple[str, str], list[str]] = {}
+    for failure in done.unread:
+        unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
+    if unread:
+        parts = (f"{', '.join(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
+        yield Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {'; '.join(parts)}")
     late = [
         f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"
         for record in done.meta.ticks

@@ -31,7 +31,16 @@ from perfharness.analysis.metrics.results import (
 )
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.telemetry import HOST, SINCE_LAST_READING, SampleLog, Series, SubjectRecord, process_subject
+from perfharness.model.telemetry import (
+    GPM_RATES,
+    GPM_SHARES,
+    HOST,
+    SINCE_LAST_READING,
+    SampleLog,
+    Series,
+    SubjectRecord,
+    process_subject,
+)
 
 Scaled = Mapping[str, tuple[str, float]]
 
@@ -44,7 +53,7 @@ GPU_FIGURES: Scaled = {
     **{f"power_{kind}_w": (f"power_{kind}_mw", 1e-3) for kind in ("instant", "average", "sample", "limit")},
     **_same(
         "gpu_utilization_percent", "memory_utilization_percent", "memory_used_bytes", "sm_clock_mhz",
-        "memory_clock_mhz", "temperature_c", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "pstate",
+        "memory_clock_mhz", "temperature_c", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "pstate", *GPM_SHARES, *GPM_RATES,
     ),
 }  # fmt: skip
 GPU_TOTALS: Scaled = {"nvlink_rx_bytes": ("nvlink_rx_kib", 1024.0), "nvlink_tx_bytes": ("nvlink_tx_kib", 1024.0)}
