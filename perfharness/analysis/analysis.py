@@ -11,6 +11,7 @@ from perfharness.analysis.stage_findings import stage_findings
 from perfharness.analysis.stage_times import StageTimes, stage_times
 from perfharness.analysis.stages import StageTable, find_stages
 from perfharness.model.findings import Finding
+from perfharness.model.host_samples import HostProbe
 from perfharness.model.trace import Trace
 
 
@@ -32,6 +33,8 @@ class Analysis:
 
     trace: Trace
     options: AnalysisOptions = field(default_factory=AnalysisOptions)
+    host_probe: HostProbe | None = None
+    """What was sampled of the process's threads, on the trace's clock; None: not an explaining pass."""
 
     @cached_property
     def launches(self) -> Launches:

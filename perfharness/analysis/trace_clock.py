@@ -7,6 +7,7 @@ from both sides, and the tightest bounds are less than a microsecond apart (figu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,24 @@ def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock 
         return None
     zero = np.zeros(1, dtype=np.int64)
     return TraceClock("session_start", zero, zero + start, SESSION_START_ERROR_NS)
+
+
+def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
+    """What turns moments of CLOCK_MONOTONIC into the trace's own; None where the trace has nothing to tell by."""
+    anchors = _anchors(trace)
+    if not anchors and trace.meta.monotonic_origin_ns is not None:
+        anchors = [_Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
+    if not anchors:
+        return None
+    offset_ns = np.asarray([anchor.offset_ns for anchor in anchors], dtype=np.int64)
+    at_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64) + offset_ns
+
+    def to_trace(monotonic_ns: Int64) -> Int64:
+        moved = np.interp(monotonic_ns, at_ns, offset_ns - offset_ns[0])
+        trace_ns: Int64 = monotonic_ns - offset_ns[0] - np.rint(moved).astype(np.int64)
+        return trace_ns
+
+    return to_trace
 
 
 def clock_findings(clock: TraceClock | None) -> list[Finding]:

@@ -78,6 +78,9 @@ class HostSamples:
     """`HostState`."""
     stack: Integers
     stage: Integers
+    gil_holder: Int64
+    """The thread that held the interpreter lock at that moment, as `thread`; 0: none did, or it is not known."""
+
     frames: list[Frame]
     stacks: list[tuple[int, ...]]
     stage_paths: list[tuple[str, ...]]

@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
+from perfharness.analysis.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.outside import outside_tree
 from perfharness.analysis.stage_findings import without_consequences
@@ -39,6 +40,7 @@ from perfharness.runs.meta import mean_meta, process_meta
 from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
+from perfharness.trace.host_samples import read_host_probe
 from perfharness.tracer.output import complete_trace, log_paths
 
 
@@ -324,7 +326,8 @@ def analyze_trace(
     """
     journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
-    analysis = Analysis(trace, options)
+    recorded = read_host_probe(path.parent) if path.name == TRACE_NAME and others is not None else None
+    analysis = Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
     sharing = others(trace) if callable(others) else others
     diagnosis = None if sharing is None else diagnose(analysis, sharing)  # first: it takes the most memory
     result = tabulate(analysis, throttling)

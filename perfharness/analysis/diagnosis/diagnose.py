@@ -142,7 +142,7 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
     if problem is not None:
         verdict = cannot_tell([problem], "Run `perfharness doctor` to see what GPU tracing needs here.")
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
-        return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item)
+        return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item, profile=events.profile)
     gpu = gpu_work(events)
     figures = stage_figures(events, _slow_start(workload, stage, loops), gpu.limits)
     return StageDiagnosis(
@@ -158,6 +158,7 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
         host=host_work(events),
         verdict=judge(figures),
         cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
+        profile=events.profile,
     )
 
 

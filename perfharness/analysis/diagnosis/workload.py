@@ -14,12 +14,14 @@ from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
+from perfharness.analysis.host_profile import Spans, host_profile
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stage_times import StageTimes
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, expand, overlaps
-from perfharness.model.diagnosis import Path
+from perfharness.model.diagnosis import HostProfile, Path
+from perfharness.model.host_samples import HostProbe
 from perfharness.model.trace import (
     Bool,
     GpuOperationKind,
@@ -76,6 +78,7 @@ class Workload:
     overlapped_ns: Integers
     host_waits: HostWaits | None
     others: OtherProcesses
+    host_probe: HostProbe | None = None
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
 
     @property
@@ -123,7 +126,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
-        host_waits=host_waits, others=others,
+        host_waits=host_waits, others=others, host_probe=analysis.host_probe,
     )  # fmt: skip
 
 
@@ -231,6 +234,18 @@ class StageEvents:
         gpus = self.workload.gpus
         used = np.flatnonzero(np.bincount(gpus.of[self.operation], minlength=len(gpus)))
         return tuple(used.tolist()) or tuple(range(len(gpus)))
+
+    @cached_property
+    def profile(self) -> HostProfile | None:
+        """What its threads did, by sampled stacks; None: they were not sampled."""
+        probe = self.workload.host_probe
+        return None if probe is None else host_profile(probe, self.spans)
+
+    @property
+    def spans(self) -> Spans:
+        """Its ranges."""
+        thread = self.workload.stages.thread[self.stage.rows]
+        return Spans(self.stage.path, thread, self.start_ns, self.end_ns, self.stage.batches)
 
     def own_line(self, gpu: int | None = None) -> BusyLine:
         """When the GPU (None: any) was at work on what the stage started."""

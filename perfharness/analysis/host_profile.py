@@ -1,0 +1,338 @@
+"""Where the host time of stages goes, by the samples of the explaining pass.
+
+A sample is of a stage where the recorder's own stack had it open on that thread; the clock only decides in which of its
+ranges, with `BOUNDARY_NS` to spare. Where no stack could be read (plain NVTX), the clock alone decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
+from perfharness.analysis.trace_clock import monotonic_tie
+from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
+from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
+from perfharness.model.trace import PID_SHIFT, Bool, Int64, Integers, Trace
+from perfharness.trace.host_samples import RecordedProbe
+
+BOUNDARY_NS = 100_000
+"""A sample's time and the ranges' may be this far apart: the sampler takes that long for a thread, at most."""
+
+TOP_FUNCTIONS = 20
+NS_PER_MS = 1e6
+Floats = npt.NDArray[np.float64]
+K = TypeVar("K")
+Z_95 = 1.959964
+
+LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__")
+"""Of files that are not the user's own; the standard library's are found by their folder (`is_library`)."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The ranges of a stage, aligned columns on the trace's clock. Sums are reported per batch."""
+
+    path: Path
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    batches: int
+
+
+def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
+    """The probe's records on the clock of a trace of the same process, with its thread ids."""
+    probe, samples, events = recorded.probe, recorded.probe.samples, recorded.probe.events
+    to_trace = monotonic_tie(trace)
+    if to_trace is None:
+        start = trace.meta.session_start_unix_ns
+        if start is None:
+            missing = "Python stacks: the trace has no clock that they could be laid onto"
+            nothing = np.zeros(0, dtype=np.int64)
+            return HostProbe(_samples_at(samples, nothing), _events_at(events, nothing), (*probe.missing, missing))
+        offset = recorded.unix_ns - recorded.monotonic_ns - start
+
+        def to_trace(monotonic_ns: Int64) -> Int64:
+            return monotonic_ns + offset
+
+    return replace(
+        probe,
+        samples=replace(
+            samples,
+            time_ns=to_trace(samples.time_ns),
+            thread=_as_in(trace, samples.thread),
+            gil_holder=np.where(samples.gil_holder > 0, _as_in(trace, samples.gil_holder), 0),
+        ),
+        events=replace(
+            events,
+            start_ns=to_trace(events.start_ns),
+            end_ns=to_trace(events.end_ns),
+            thread=_as_in(trace, events.thread),
+        ),
+    )
+
+
+def host_profile(probe: HostProbe, spans: Spans) -> HostProfile:
+    """What the threads of a stage did in its ranges.
+
+    Its host time is shared out by the time that samples stand for.
+    """
+    samples = probe.samples
+    rows = rows_of_stage(samples, spans)
+    wall_ms = float((spans.end_ns - spans.start_ns).sum()) / NS_PER_MS / max(spans.batches, 1)
+    lengths = samples.length_ns[rows].astype(np.float64)
+    total, missing = float(lengths.sum()), list(probe.missing)
+    if not total:
+        missing.append("a sample in the stage: it is too short, or its thread runs no Python")
+    scale = wall_ms / total if total else 0.0
+    shares = _Shares(total, float(np.square(lengths).sum()), wall_ms)
+    on_cpu = samples.on_cpu_ns[rows]
+    known = bool(total) and bool((on_cpu >= 0).all())
+    count, collection_ns = _collections(probe, spans)
+    return HostProfile(
+        samples=len(rows),
+        on_cpu_ms=float(on_cpu.sum()) * scale if known else None,
+        state_ms=_states(samples.state[rows], lengths, scale),
+        top_functions=_functions(samples, rows, lengths, shares)[:TOP_FUNCTIONS],
+        collections=count / max(spans.batches, 1),
+        collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
+        gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
+        missing=missing,
+    )
+
+
+def rows_of_stage(samples: HostSamples, spans: Spans) -> Int64:
+    """The samples of a stage, indices in order."""
+    found: list[Int64] = []
+    path = without_suffixes(spans.path)
+    has_recorder = np.asarray([bool(one) and one[0] == path[0] for one in samples.stage_paths] + [False])
+    is_inside = np.asarray([one[: len(path)] == path for one in samples.stage_paths] + [False])
+    for thread in np.unique(spans.thread):
+        first, last = np.searchsorted(samples.thread, [thread, thread + 1])
+        mine = np.arange(first, last)
+        time, stage = samples.time_ns[mine], samples.stage[mine]
+        of_thread = spans.thread == thread
+        start, end = spans.start_ns[of_thread], spans.end_ns[of_thread]
+        near = inside(time, start - BOUNDARY_NS, end + BOUNDARY_NS)
+        by_clock = inside(time, start, end)
+        found.append(mine[np.where(has_recorder[stage], is_inside[stage] & near, by_clock)])
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def inside(time_ns: Int64, start_ns: Int64, end_ns: Int64) -> Bool:
+    """Which moments lie in any of the intervals, which may lie in each other."""
+    if not len(start_ns):
+        return np.zeros(len(time_ns), dtype=np.bool_)
+    order = np.argsort(start_ns, kind="stable")
+    starts, ends = start_ns[order], np.maximum.accumulate(end_ns[order])
+    before = np.searchsorted(starts, time_ns, side="right") - 1
+    within: Bool = (before >= 0) & (time_ns < ends[np.maximum(before, 0)])
+    return within
+
+
+def lines_during(
+    samples: HostSamples, thread: Int64 | int, start_ns: Int64, end_ns: Int64, *, own_code: bool = False
+) -> list[FunctionTime]:
+    """The lines that threads were at in these stretches, those of the most samples first; times are of the samples, ms.
+
+    Args:
+        thread, start_ns, end_ns: the stretches; one thread for all, or one for each.
+        own_code: the innermost line outside of libraries, where a stack has one.
+    """
+    threads = np.broadcast_to(np.asarray(thread, dtype=np.int64), start_ns.shape)
+    found: list[Int64] = []
+    for one in np.unique(threads):
+        first, last = np.searchsorted(samples.thread, [one, one + 1])
+        mine, of_thread = np.arange(first, last), threads == one
+        found.append(mine[inside(samples.time_ns[mine], start_ns[of_thread], end_ns[of_thread])])
+    rows = np.concatenate([np.empty(0, np.int64), *found])
+    lengths = samples.length_ns[rows].astype(np.float64)
+    total = float(lengths.sum())
+    shares = _Shares(total, float(np.square(lengths).sum()), total / NS_PER_MS)
+    spent: defaultdict[Frame, float] = defaultdict(float)
+    inner: defaultdict[Frame, float] = defaultdict(float)
+    for stack, length in _by_stack(samples, rows, lengths):
+        frames = [samples.frames[number] for number in samples.stacks[stack]]
+        own = next((frame for frame in frames if not is_library(frame.file)), None) if own_code else None
+        if frames:
+            inner[own or frames[0]] += length
+        for frame in dict.fromkeys(frames):
+            spent[frame] += length
+    return [
+        FunctionTime(
+            frame.function, frame.file, frame.line, frame.is_native, self_ms=shares.ms(inner[frame]),
+            cumulative_ms=shares.ms(spent[frame]), error_ms=shares.error_ms(inner[frame]),
+        )
+        for frame in _descending(inner)
+    ]  # fmt: skip
+
+
+def collapsed_stacks(probe: HostProbe, spans: Spans) -> list[tuple[tuple[Frame, ...], float]]:
+    """Each stack of a stage, the outermost frame first, and its host time in ms a batch: a flame graph's rows."""
+    samples = probe.samples
+    rows = rows_of_stage(samples, spans)
+    lengths = samples.length_ns[rows].astype(np.float64)
+    total = float(lengths.sum())
+    wall_ms = float((spans.end_ns - spans.start_ns).sum()) / NS_PER_MS / max(spans.batches, 1)
+    shares = _Shares(total, 0.0, wall_ms)
+    by_stack = sorted(_by_stack(samples, rows, lengths), key=lambda one: -one[1])
+    return [
+        (tuple(samples.frames[number] for number in reversed(samples.stacks[stack])), shares.ms(length))
+        for stack, length in by_stack
+    ]
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is of an installed package, of the standard library, or of perfharness."""
+    if any(part in file for part in LIBRARY_PARTS):
+        return True
+    if "/perfharness/" in file and any(
+        f"/perfharness/{part}" in file for part in ("recorder/", "annotate/", "tracer/")
+    ):
+        return True
+    folder = file.rpartition("/lib/python3")[2]
+    return folder != file and folder.partition("/")[0].lstrip(".").isdecimal()
+
+
+def without_suffixes(path: Path) -> Path:
+    """A path of results as the recorder's stack has it."""
+    return tuple(name.removesuffix(STAGE_SUFFIX).removesuffix(BATCH_SUFFIX) for name in path)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Turns lengths of samples into host time: of all samples `total_ns` and the sum of squares of their lengths."""
+
+    total_ns: float
+    squares: float
+    wall_ms: float
+
+    def ms(self, length_ns: float) -> float:
+        return self.wall_ms * length_ns / self.total_ns if self.total_ns else 0.0
+
+    def error_ms(self, length_ns: float) -> float:
+        """Half of Wilson's 95 % interval of the share, for as many samples of equal length as have this variance."""
+        if not self.squares:
+            return 0.0
+        count, share = self.total_ns**2 / self.squares, length_ns / self.total_ns
+        spread = math.sqrt(max(share * (1 - share), 0.0) / count + Z_95**2 / (4 * count**2))
+        return self.wall_ms * Z_95 * spread / (1 + Z_95**2 / count)
+
+
+def _by_stack(samples: HostSamples, rows: Int64, lengths: Floats) -> Iterator[tuple[int, float]]:
+    """Each stack that was seen, and the sum of its samples' lengths, ns."""
+    stacks = samples.stack[rows]
+    spent = np.bincount(stacks[stacks >= 0], weights=lengths[stacks >= 0], minlength=len(samples.stacks))
+    yield from ((int(stack), float(spent[stack])) for stack in np.flatnonzero(spent))
+
+
+def _functions(samples: HostSamples, rows: Int64, lengths: Floats, shares: _Shares) -> list[FunctionTime]:
+    """Functions by their own time, those that only call others after them."""
+    own: defaultdict[FunctionKey, float] = defaultdict(float)
+    cumulative: defaultdict[FunctionKey, float] = defaultdict(float)
+    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for stack, length in _by_stack(samples, rows, lengths):
+        frames = [samples.frames[number] for number in samples.stacks[stack]]
+        for key in {_function_key(frame) for frame in frames}:
+            cumulative[key] += length
+        for frame in frames:
+            lines[_function_key(frame)][frame.line] += 0.0
+        if frames:
+            own[_function_key(frames[0])] += length
+            lines[_function_key(frames[0])][frames[0].line] += length
+    order = sorted(cumulative, key=lambda key: (-own[key], -cumulative[key]))
+    return [_function_time(key, lines[key], own[key], cumulative[key], shares) for key in order]
+
+
+FunctionKey = tuple[str, str, bool]
+
+
+def _function_key(frame: Frame) -> FunctionKey:
+    return frame.function, frame.file, frame.is_native
+
+
+def _function_time(
+    key: FunctionKey, lines: dict[int, float], own_ns: float, cumulative_ns: float, shares: _Shares
+) -> FunctionTime:
+    function, file, is_native = key
+    times = shares.ms(own_ns), shares.ms(cumulative_ns), shares.error_ms(own_ns)
+    return FunctionTime(function, file, _descending(lines)[0], is_native, *times)
+
+
+def _descending(times: dict[K, float]) -> list[K]:
+    return sorted(times, key=lambda key: -times[key])
+
+
+def _states(states: Integers, lengths: Floats, scale: float) -> dict[str, float | None]:
+    if not len(states):
+        return {state.name.lower(): None for state in HostState}
+    spent = np.bincount(states, weights=lengths, minlength=len(HostState))
+    is_hidden = spent[HostState.UNKNOWN] > 0
+    shown = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
+    return {
+        state.name.lower(): None
+        if is_hidden and state not in shown and not spent[state]
+        else float(spent[state]) * scale
+        for state in HostState
+    }
+
+
+def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[FunctionTime]:
+    """What the thread that held the interpreter lock did, in the samples in which this stage's thread waited for it."""
+    waiting = rows[(samples.state[rows] == HostState.GIL) & (samples.gil_holder[rows] > 0)]
+    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for row in waiting.tolist():
+        nearest = _nearest_sample(samples, int(samples.gil_holder[row]), int(samples.time_ns[row]))
+        if nearest is not None and samples.stack[nearest] >= 0:
+            frame = samples.frames[samples.stacks[samples.stack[nearest]][0]]
+            lines[_function_key(frame)][frame.line] += float(samples.length_ns[row])
+    held = {key: sum(of_key.values()) for key, of_key in lines.items()}
+    return [_function_time(key, lines[key], held[key], 0.0, shares) for key in _descending(held)]
+
+
+def _nearest_sample(samples: HostSamples, thread: int, time_ns: int) -> int | None:
+    first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
+    at = first + int(np.searchsorted(samples.time_ns[first:last], time_ns))
+    around = [row for row in (at - 1, at) if first <= row < last]
+    return min(around, key=lambda row: abs(int(samples.time_ns[row]) - time_ns), default=None)
+
+
+def _collections(probe: HostProbe, spans: Spans) -> tuple[int, float]:
+    """Runs of the garbage collector that began in the stage's ranges on their threads, and their time, ns."""
+    events = probe.events
+    count, spent = 0, 0.0
+    for thread in np.unique(spans.thread):
+        mine = (events.kind == HostEventKind.COLLECTION) & (events.thread == thread)
+        of_thread = spans.thread == thread
+        begins = inside(events.start_ns[mine], spans.start_ns[of_thread], spans.end_ns[of_thread])
+        count += int(begins.sum())
+        spent += float((events.end_ns[mine] - events.start_ns[mine])[begins].sum())
+    return count, spent
+
+
+def _as_in(trace: Trace, thread: Int64) -> Int64:
+    """Thread ids with what else the trace's have above the process id."""
+    known = next((column for column in (trace.ranges.thread, trace.api.thread) if len(column)), None)
+    above = 0 if known is None else int(known[0]) >> 2 * PID_SHIFT << 2 * PID_SHIFT
+    return thread | above
+
+
+def _samples_at(samples: HostSamples, rows: Int64) -> HostSamples:
+    return replace(
+        samples, time_ns=samples.time_ns[rows], thread=samples.thread[rows], length_ns=samples.length_ns[rows],
+        on_cpu_ns=samples.on_cpu_ns[rows], runnable_ns=samples.runnable_ns[rows], state=samples.state[rows],
+        stack=samples.stack[rows], stage=samples.stage[rows], gil_holder=samples.gil_holder[rows],
+    )  # fmt: skip
+
+
+def _events_at(events: HostEvents, rows: Int64) -> HostEvents:
+    return replace(
+        events, start_ns=events.start_ns[rows], end_ns=events.end_ns[rows], thread=events.thread[rows],
+        kind=events.kind[rows], detail=events.detail[rows],
+    )  # fmt: skip

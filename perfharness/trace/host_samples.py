@@ -1,0 +1,169 @@
+"""Reads `host_samples*.log`, what the host probe recorded in a process's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.files import read_regular
+from perfharness.host_probe import spool
+from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples
+from perfharness.model.trace import PID_SHIFT, Int64
+
+_SAMPLE = np.dtype(
+    [
+        ("time", "<i8"), ("thread", "<i4"), ("length", "<i8"), ("on_cpu", "<i8"), ("runnable", "<i8"), ("state", "u1"),
+        ("stack", "<i4"), ("stage", "<i4"), ("holder", "<i4"),
+    ]
+)  # fmt: skip
+_EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
+
+
+@dataclass(frozen=True)
+class RecordedProbe:
+    """What the files hold: times are of CLOCK_MONOTONIC, threads `pid << PID_SHIFT | tid`.
+
+    At `monotonic_ns` it was `unix_ns`.
+    """
+
+    probe: HostProbe
+    monotonic_ns: int
+    unix_ns: int
+
+
+def read_host_probe(folder: Path) -> RecordedProbe | None:
+    """What the probe recorded of a process and its forked children; None: nothing. A file that is cut off or damaged
+    is read up to there.
+    """
+    paths = [folder / spool.FILE_NAME, *sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))]
+    tables = _Tables()
+    missing: list[str] = []
+    for path in paths:
+        try:
+            content = read_regular(path, follow=False)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            missing.append(f"{path.name} cannot be read: {error}")
+            continue
+        try:
+            tables.add(content)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            missing.append(f"{path.name} is damaged: {error}")
+    if tables.meta is None:
+        if not missing:
+            return None
+        tables.meta = {"interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
+    return tables.recorded(missing)
+
+
+class _Tables:
+    """The rows of several files, their definitions numbered through."""
+
+    def __init__(self) -> None:
+        self.meta: dict[str, int] | None = None
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._stages: dict[tuple[str, ...], int] = {}
+        self._samples: list[npt.NDArray[Any]] = []
+        self._sample_threads: list[Int64] = []
+        self._holders: list[Int64] = []
+        self._events: list[npt.NDArray[Any]] = []
+        self._event_threads: list[Int64] = []
+        self._missing: dict[str, None] = {}
+
+    def add(self, content: bytes) -> None:
+        """Add the rows of a file. Raises ValueError, KeyError, TypeError or IndexError where it is damaged."""
+        if not content.startswith(spool.MAGIC):
+            raise ValueError("it does not begin as a file of samples does")
+        process = 0
+        frames: list[int] = []
+        stacks: list[int] = []
+        stages: list[int] = []
+        for kind, payload in _chunks(content):
+            if kind == spool.META:
+                meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
+                process = meta["pid"] << PID_SHIFT
+                self.meta = self.meta or {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
+            elif kind == spool.DEFINE:
+                defined = json.loads(bytes(payload))
+                for function, file, line in defined.get("frames", ()):
+                    frame = Frame(str(function), str(file), int(line))
+                    frames.append(self._frames.setdefault(frame, len(self._frames)))
+                for stack in defined.get("stacks", ()):
+                    key = tuple(frames[number] for number in stack)
+                    stacks.append(self._stacks.setdefault(key, len(self._stacks)))
+                paths = [tuple(map(str, path)) for path in defined.get("stages", ())]
+                stages.extend(self._stages.setdefault(path, len(self._stages)) for path in paths)
+            elif kind == spool.SAMPLES:
+                rows = np.frombuffer(payload, _SAMPLE).copy()
+                rows["stack"] = _renumbered(rows["stack"], stacks)
+                rows["stage"] = _renumbered(rows["stage"], stages)
+                self._samples.append(rows)
+                self._sample_threads.append(process | rows["thread"].astype(np.int64))
+                holder = rows["holder"].astype(np.int64)
+                self._holders.append(np.where(holder > 0, process | holder, 0))
+            elif kind == spool.EVENTS:
+                events = np.frombuffer(payload, _EVENT)
+                self._events.append(events)
+                self._event_threads.append(process | events["thread"].astype(np.int64))
+            elif kind == spool.MISSING:
+                self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
+
+    def recorded(self, missing: list[str]) -> RecordedProbe:
+        """Everything, in order."""
+        meta = self.meta or {}
+        rows = np.concatenate([np.empty(0, _SAMPLE), *self._samples])
+        thread = np.concatenate([np.empty(0, np.int64), *self._sample_threads])
+        holder = np.concatenate([np.empty(0, np.int64), *self._holders])
+        order = np.lexsort((rows["time"], thread))
+        rows, thread, holder = rows[order], thread[order], holder[order]
+        events = np.concatenate([np.empty(0, _EVENT), *self._events])
+        event_thread = np.concatenate([np.empty(0, np.int64), *self._event_threads])
+        by_start = np.argsort(events["start"], kind="stable")
+        events, event_thread = events[by_start], event_thread[by_start]
+        samples = HostSamples(
+            time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=rows["length"].astype(np.int64),
+            on_cpu_ns=rows["on_cpu"].astype(np.int64), runnable_ns=rows["runnable"].astype(np.int64),
+            state=rows["state"].astype(np.int8), stack=rows["stack"].astype(np.int32),
+            stage=rows["stage"].astype(np.int32), gil_holder=holder,
+            frames=list(self._frames), stacks=list(self._stacks), stage_paths=list(self._stages),
+            interval_ns=meta["interval_ns"],
+        )  # fmt: skip
+        return RecordedProbe(
+            HostProbe(
+                samples,
+                HostEvents(
+                    events["start"].astype(np.int64), events["end"].astype(np.int64), event_thread,
+                    events["kind"].astype(np.int8), events["detail"].astype(np.int32),
+                ),
+                (*self._missing, *missing),
+            ),
+            meta["monotonic_ns"],
+            meta["unix_ns"],
+        )  # fmt: skip
+
+
+def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Kind and payload of each whole chunk."""
+    view, at = memoryview(content), len(spool.MAGIC)
+    while at + spool.CHUNK.size <= len(view):
+        kind, length = spool.CHUNK.unpack_from(view, at)
+        at += spool.CHUNK.size
+        if at + length > len(view):
+            return
+        yield kind, view[at : at + length]
+        at += length
+
+
+def _renumbered(numbers: npt.NDArray[Any], new: list[int]) -> npt.NDArray[np.int32]:
+    """Numbers of the file as numbers of all files; -1 stays."""
+    table = np.asarray([*new, -1], dtype=np.int32)
+    found: npt.NDArray[np.int32] = table[numbers]
+    return found

@@ -1,0 +1,263 @@
+"""Host time of stages by samples: worked by hand, and read back from the spool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.host_profile import (
+    Spans,
+    collapsed_stacks,
+    host_profile,
+    inside,
+    is_library,
+    lines_during,
+    on_trace_clock,
+)
+from perfharness.host_probe import spool
+from perfharness.model import conventions
+from perfharness.model import nsys_schema as schema
+from perfharness.model.host_samples import Frame, HostEventKind, HostState
+from perfharness.testing.probe_builder import ProbeBuilder
+from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import open_trace
+from perfharness.trace.host_samples import read_host_probe
+
+MS = 1_000_000
+THREAD = schema.global_tid(100, 100)
+
+
+def spans(*intervals: tuple[int, int], path: tuple[str, ...] = ("r", "batch", "stage"), batches: int = 1) -> Spans:
+    start, end = np.asarray(intervals, dtype=np.int64).T
+    return Spans(path, np.full(len(start), THREAD), start, end, batches)
+
+
+def test_time_is_shared_out_by_what_samples_stand_for() -> None:
+    """Of 10 ms, 6 are f's own; g's one sample stands for 4 ms, of which f's call is the rest of the stack."""
+    builder = ProbeBuilder(MS)
+    for time in range(1, 7):
+        builder.sample(time * MS, ["f@a.py:3", "main@a.py:9"])
+    builder.sample(9 * MS, ["g@a.py:5", "f@a.py:4", "main@a.py:9"], length_ns=4 * MS, state=HostState.FILE)
+    builder.sample(11 * MS, ["h@a.py:1"])
+    profile = host_profile(builder.build(), spans((0, 10 * MS)))
+    found = {one.function: one for one in profile.top_functions}
+    assert profile.samples == 7
+    assert list(found) == ["f", "g", "main"]
+    assert found["f"].self_ms == pytest.approx(6.0)
+    assert found["f"].cumulative_ms == pytest.approx(10.0)
+    assert (found["f"].file, found["f"].line) == ("a.py", 3)
+    assert found["g"].self_ms == pytest.approx(4.0)
+    assert found["main"].self_ms == 0.0
+    assert profile.state_ms["running"] == pytest.approx(6.0)
+    assert profile.state_ms["file"] == pytest.approx(4.0)
+    assert profile.state_ms["gil"] == 0.0
+    assert profile.on_cpu_ms == pytest.approx(6.0)
+
+
+def test_error_is_that_of_independent_samples() -> None:
+    builder = ProbeBuilder(MS)
+    for time in range(400):
+        builder.sample(time * MS, ["f@a.py:3" if time % 10 < 7 else "g@a.py:5"])
+    error = host_profile(builder.build(), spans((0, 400 * MS))).top_functions[0].error_ms
+    assert error == pytest.approx(400 * 1.96 * (0.7 * 0.3 / 400) ** 0.5, rel=0.02)
+
+
+def test_the_recorders_stack_decides_at_a_boundary_and_the_clock_in_which_range() -> None:
+    builder = ProbeBuilder(MS)
+    stage = ("r", "batch", "stage")
+    builder.sample(10 * MS + 20_000, ["f@a.py:3"], stage=stage)  # the range ended 20 us before the sample's time
+    builder.sample(5 * MS, ["g@a.py:3"], stage=("r", "batch"))  # by the clock inside, by the stack not
+    builder.sample(50 * MS, ["h@a.py:3"], stage=stage)  # of a range that is not examined: the warm-up
+    builder.sample(6 * MS, ["i@a.py:3"], stage=("other", "batch"))  # another recorder: the clock decides
+    builder.sample(7 * MS, ["j@a.py:3"], stage=(*stage, "part"))
+    found = host_profile(builder.build(), spans((0, 10 * MS)))
+    assert sorted(one.function for one in found.top_functions) == ["f", "i", "j"]
+
+
+def test_what_the_holder_of_the_lock_did() -> None:
+    builder = ProbeBuilder(MS)
+    for time in range(10):
+        at = time * MS
+        builder.sample(at, ["mine@a.py:1"], state=HostState.GIL if time < 4 else HostState.RUNNING, gil_holder=7)
+        builder.sample(at + 1000, [f"theirs@b.py:{2 if time < 3 else 3}"], tid=7, gil_holder=7)
+    profile = host_profile(builder.build(), spans((0, 10 * MS)))
+    assert profile.state_ms["gil"] == pytest.approx(4.0)
+    [holder] = profile.gil_holders
+    assert (holder.function, holder.file, holder.line) == ("theirs", "b.py", 2)
+    assert holder.self_ms == pytest.approx(4.0)
+
+
+def test_collections_of_the_stages_own_thread_count() -> None:
+    builder = ProbeBuilder(MS)
+    builder.sample(MS, ["f@a.py:1"])
+    builder.event(HostEventKind.COLLECTION, 1 * MS, 3 * MS, 2)
+    builder.event(HostEventKind.COLLECTION, 21 * MS, 22 * MS, 0)
+    builder.event(HostEventKind.COLLECTION, 15 * MS, 16 * MS, 0)  # between the ranges
+    builder.event(HostEventKind.COLLECTION, 5 * MS, 6 * MS, 0, tid=7)
+    profile = host_profile(builder.build(), spans((0, 10 * MS), (20 * MS, 30 * MS), batches=2))
+    assert profile.collections == 1.0
+    assert profile.collection_ms == pytest.approx(1.5)
+
+
+def test_states_that_the_system_hides_are_unknown_not_zero() -> None:
+    builder = ProbeBuilder(MS)
+    builder.sample(1 * MS, ["f@a.py:1"], state=HostState.UNKNOWN, on_cpu_ns=-1)
+    profile = host_profile(builder.build(), spans((0, 2 * MS)))
+    assert profile.state_ms["gil"] is None
+    assert profile.on_cpu_ms is None
+
+
+def test_without_a_sample_nothing_is_known() -> None:
+    profile = host_profile(ProbeBuilder().build(), spans((0, MS)))
+    assert profile.samples == 0
+    assert profile.top_functions == []
+    assert profile.on_cpu_ms is None
+    assert profile.state_ms["running"] is None
+    assert profile.missing
+
+
+def test_lines_during_calls() -> None:
+    builder = ProbeBuilder(MS)
+    stack = ["item@/x/lib/python3.11/site-packages/torch/t.py:8", "step@run.py:20", "main@run.py:3"]
+    builder.samples(0, 3 * MS, stack)
+    builder.samples(3 * MS, 5 * MS, ["step@run.py:21"])
+    builder.samples(5 * MS, 9 * MS, ["step@run.py:22"])
+    samples, start = builder.build().samples, np.asarray([0, 4 * MS, 100 * MS])
+    found = lines_during(samples, THREAD, start, np.asarray([3 * MS, 5 * MS, 200 * MS]))
+    assert [(one.function, one.line, one.self_ms) for one in found] == [("item", 8, 3.0), ("step", 21, 1.0)]
+    own = lines_during(samples, THREAD, start, np.asarray([3 * MS, 5 * MS, 200 * MS]), own_code=True)
+    assert [(one.function, one.line, one.self_ms) for one in own] == [("step", 20, 3.0), ("step", 21, 1.0)]
+    assert lines_during(samples, THREAD + 1, start[:1], start[:1] + MS) == []
+
+
+def test_collapsed_stacks_are_a_flame_graphs_rows() -> None:
+    builder = ProbeBuilder(MS)
+    builder.samples(0, 3 * MS, ["f@a.py:1", "main@a.py:9"])
+    builder.samples(3 * MS, 4 * MS, ["main@a.py:8"])
+    found = collapsed_stacks(builder.build(), spans((0, 4 * MS)))
+    assert [stack for stack, _ in found] == [
+        (Frame("main", "a.py", 9), Frame("f", "a.py", 1)),
+        (Frame("main", "a.py", 8),),
+    ]
+    assert [time for _, time in found] == pytest.approx([3.0, 1.0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))), st.lists(st.integers(-5, 90)))
+def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], times: list[int]) -> None:
+    start = np.asarray([first for first, _ in intervals], dtype=np.int64)
+    end = start + np.asarray([length for _, length in intervals], dtype=np.int64)
+    expected = [any(a <= time < b for a, b in zip(start, end, strict=True)) for time in times]
+    assert inside(np.asarray(times, dtype=np.int64), start, end).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/usr/lib/python3.11/threading.py", True),
+        ("/home/a/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", True),
+        ("<frozen importlib._bootstrap>", True),
+        ("/home/a/run.py", False),
+        ("/srv/lib/python3tools/run.py", False),
+    ],
+)
+def test_is_library(file: str, expected: bool) -> None:
+    assert is_library(file) is expected
+
+
+# ---- the file ----
+
+
+def write_spool(path: Path, pid: int, function: str) -> None:
+    file = spool.Spool(str(path))
+    file.write_json(spool.META, {"pid": pid, "interval_ns": MS, "monotonic_ns": 500, "unix_ns": 10_500})
+    frame = file.number("frames", (function, "a.py", 3))
+    stack = file.number("stacks", (frame,))
+    stage = file.number("stages", ("r", "batch"))
+    file.sample(2 * MS, pid + 1, MS, MS, 0, HostState.RUNNING, stack, stage, pid)
+    file.flush()
+    file.sample(1 * MS, pid, MS, -1, -1, HostState.GIL, -1, -1, 0)
+    file.event(MS, 2 * MS, pid, HostEventKind.COLLECTION, 2)
+    file.write_json(spool.MISSING, ["something"])
+    file.close()
+
+
+def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> None:
+    write_spool(tmp_path / "host_samples.log", 100, "f")
+    write_spool(tmp_path / "host_samples_200.log", 200, "g")
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    samples = recorded.probe.samples
+    assert (recorded.monotonic_ns, recorded.unix_ns, samples.interval_ns) == (500, 10_500, MS)
+    assert samples.thread.tolist() == [pid << 24 | tid for pid, tid in ((100, 100), (100, 101), (200, 200), (200, 201))]
+    assert samples.gil_holder.tolist() == [0, 100 << 24 | 100, 0, 200 << 24 | 200]
+    assert [[samples.frames[n].function for n in samples.stacks[s]] if s >= 0 else [] for s in samples.stack] == [
+        [], ["f"], [], ["g"],
+    ]  # fmt: skip
+    assert [samples.stage_paths[s] if s >= 0 else None for s in samples.stage] == [None, ("r", "batch")] * 2
+    assert samples.on_cpu_ns.tolist() == [-1, MS, -1, MS]
+    assert recorded.probe.events.detail.tolist() == [2, 2]
+    assert recorded.probe.missing == ("something",)
+
+
+def test_of_a_file_that_is_cut_off_whole_chunks_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "host_samples.log"
+    write_spool(path, 100, "f")
+    whole = path.read_bytes()
+    counts = set()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        recorded = read_host_probe(tmp_path)
+        counts.add(None if recorded is None else len(recorded.probe.samples))
+    assert counts == {None, 0, 1, 2}
+
+
+def test_a_damaged_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "host_samples.log"
+    path.write_bytes(spool.MAGIC + spool.CHUNK.pack(spool.SAMPLES, 3) + b"abc")
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    assert len(recorded.probe.missing) == 1
+    assert read_host_probe(tmp_path / "nowhere") is None
+
+
+# ---- on the trace's clock, into the diagnosis ----
+
+
+def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
+    """The marks tie the clocks: when the trace's is 1000, the monotonic one is 5 s later."""
+    shift = 5_000_000_000
+    builder = TraceBuilder(gpu=False)
+    builder.mark(conventions.MARK_RECORDER, 100, domain="r", category="r")
+    for time in (1000, 1200):
+        builder.mark(conventions.MARK_CLOCK, time, domain="r", category="r", payload=time + shift - 100)
+    for index in range(3):
+        start = (10 + 20 * index) * MS
+        builder.range("batch", start, start + 10 * MS, domain="r", category="r", payload=index)
+        builder.range("load", start + MS, start + 5 * MS, domain="r", category="r")
+    trace = open_trace(builder.write(tmp_path / "trace.sqlite"))
+    file = spool.Spool(str(tmp_path / "host_samples.log"))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    stack = file.number("stacks", (file.number("frames", ("read", "a.py", 3)),))
+    for time in range(100):
+        file.sample(time * MS + MS // 2 + shift, 100, MS, 0, 0, HostState.FILE, stack, -1, 0)
+    file.close()
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    analysis = Analysis(trace, host_probe=on_trace_clock(recorded, trace))
+    found = {stage.path[-1]: stage for stage in diagnose(analysis).stages}
+    load = found["load"].profile
+    assert load is not None
+    assert load.samples == 12
+    assert load.state_ms["file"] == pytest.approx(4.0)
+    assert load.top_functions[0].self_ms == pytest.approx(4.0)
+    assert found["batch"].profile is not None
+    assert found["batch"].profile.samples == 30
+    assert json.dumps(diagnose(analysis).to_json())
+    assert diagnose(Analysis(trace)).stages[0].profile is None
