@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.model.findings import Finding
 from perfharness.model.trace_clock import TraceClock
+
+if TYPE_CHECKING:
+    from perfharness.model.gpu_metrics import GpuMetrics
+    from perfharness.model.host_samples import HostEvents
 
 Int64 = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.signedinteger[Any]]
@@ -305,6 +309,12 @@ class Trace:
     meta: TraceMeta
     end_ns: int
     """Time of the last thing in the trace."""
+
+    lock_events: HostEvents | None = None
+    """Who held the interpreter lock, and who waited for it (nsys `python-gil`); None: not recorded."""
+
+    gpu_metrics: GpuMetrics | None = None
+    """Counters of the GPUs (nsys `--gpu-metrics-devices`); None: not recorded."""
 
 
 PID_SHIFT = 24

@@ -61,6 +61,7 @@ def _read(connection: sqlite3.Connection, table: str) -> pa.Table:
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) if rows else [()] * len(layout)
     fields, arrays = [], []
     for (_, name, declared, not_null, *_), values in zip(layout, columns, strict=True):
+        declared = declared or ("TEXT" if any(isinstance(value, str) for value in values) else "")
         kind = _type(table, name, declared)
         fields.append(pa.field(name, kind, nullable=not not_null))
         arrays.append(_array(values, kind))
@@ -70,7 +71,7 @@ def _read(connection: sqlite3.Connection, table: str) -> pa.Table:
 def _type(table: str, column: str, declared: str) -> pa.DataType:
     if (table, column) in EXCEPTIONS:
         return EXCEPTIONS[table, column]
-    if declared.upper() == "TEXT" or (not declared and column in {"name", "value", "text"}):
+    if declared.upper() == "TEXT" or (not declared and column in {"name", "text"}):
         return pa.string()
     if declared.upper() == "REAL":
         return pa.float64()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,25 @@ class TraceBuilder:
             }  # fmt: skip
         self.operation(*run, correlation, pid=pid, stream=stream, device=device, **details)
         return correlation
+
+    def gpu_metric_names(self, names: Sequence[str], *, gpu: int = 0) -> int:
+        """Metrics that are sampled, their ids in this order from 0 on; returns the type id of the GPU's readings."""
+        type_id = 0x6E74_0000_0000_0000 | gpu  # the last eight bits are the GPU
+        for number, name in enumerate(names):
+            self.row(
+                "TARGET_INFO_GPU_METRICS", typeId=type_id, sourceId=type_id >> 8, typeName=f"GPU Metrics [{gpu}]",
+                metricId=number, metricName=name,
+            )  # fmt: skip
+        return type_id
+
+    def gpu_metric_reading(self, at: int, values: Sequence[int | None], *, type_id: int) -> None:
+        """A reading of all metrics that are sampled, at the end of its period; None: without a row."""
+        for number, value in enumerate(values):
+            if value is not None:
+                self.row(
+                    "GPU_METRICS", rawTimestamp=at + 5_000_000_000, timestamp=at, typeId=type_id, metricId=number,
+                    value=value,
+                )  # fmt: skip
 
     def write(self, path: Path) -> Path:
         """Write the file; tables have the columns of their rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfharness.model.trace import GpuDevice, Int64
 from perfharness.trace.source import MISSING, TraceSource
 
@@ -28,23 +30,27 @@ def read_devices(source: TraceSource) -> tuple[GpuDevice, ...]:
     nsys lists all GPUs of the machine, and CUDA numbers those that a process may see: `TARGET_INFO_CUDA_DEVICE` says
     which is which. Where that table is missing, the numbers are taken to be the same.
     """
+    gpus = read_machine_gpus(source)
+    if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
+        numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
+        rows = zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True)
+        return tuple(
+            replace(gpus[gpu], number=number, pid=pid) for gpu, number, pid in dict.fromkeys(rows) if gpu in gpus
+        )
+    return tuple(gpus.values())
+
+
+def read_machine_gpus(source: TraceSource) -> dict[int, GpuDevice]:
+    """Every GPU that the trace describes, by the number that nsys gives it."""
     if "id" not in source.columns(TABLE_GPU):
-        return ()
+        return {}
     facts = source.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
     there = [column for column in ("name", "uuid") if column in source.columns(TABLE_GPU)]
     texts: dict[str, dict[str, str]] = {}
     for gpu, *values in source.texts(TABLE_GPU, ["id", *there]):
         texts.setdefault(gpu, dict(zip(there, values, strict=True)))
     position = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
-    rows: list[tuple[int, int, int | None]] = [(gpu, gpu, None) for gpu in position]
-    if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
-        numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
-        rows = list(zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True))
-    return tuple(
-        _device(facts, position[gpu], number, pid, texts.get(str(gpu), {}))
-        for gpu, number, pid in dict.fromkeys(rows)
-        if gpu in position
-    )
+    return {gpu: _device(facts, at, gpu, None, texts.get(str(gpu), {})) for gpu, at in position.items()}
 
 
 def _device(facts: dict[str, Int64], at: int, number: int, pid: int | None, texts: dict[str, str]) -> GpuDevice:

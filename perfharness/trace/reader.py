@@ -26,7 +26,9 @@ from perfharness.trace.events import (
     make_os_calls,
     make_synchronizations,
 )
+from perfharness.trace.gpu_metrics import read_gpu_metrics
 from perfharness.trace.inherited import ParentPids
+from perfharness.trace.interpreter_lock import split_interpreter_lock
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
@@ -64,8 +66,11 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
         gpu_operations, details = make_operations({kind: rows() for kind, rows in operations.items()}, path, names)
         meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
         end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
+        ranges, lock_events = _closed(nvtx.ranges, end_ns), None
+        if meta.tracer == "nsys":
+            ranges, lock_events = split_interpreter_lock(ranges, names.values)
         return Trace(
-            ranges=_closed(nvtx.ranges, end_ns),
+            ranges=ranges,
             marks=nvtx.marks,
             api=api,
             operations=gpu_operations,
@@ -75,6 +80,8 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
             names=names.values,
             meta=replace(meta, findings=(*meta.findings, *nvtx.findings)),
             end_ns=end_ns,
+            lock_events=lock_events,
+            gpu_metrics=read_gpu_metrics(readers),
         )
 
 

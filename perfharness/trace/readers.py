@@ -89,6 +89,10 @@ class Readers:
 
         return answer
 
+    def each(self, table: str, read: Callable[[TraceSource, Window], _Answer]) -> Callable[[], list[_Answer]]:
+        """What `read` makes of each window of a table, in order, so that no table has to be held as a whole."""
+        return self._read(table, read)
+
     def _read(
         self, table: str, read: Callable[[TraceSource, Window], _Answer], wanted: bool = True
     ) -> Callable[[], list[_Answer]]:

@@ -11,14 +11,22 @@ TRIES = 3
 
 
 def nsys_profile(
-    nsys: str, report: Path, program: Sequence[str], environ: Mapping[str, str], *options: str
+    nsys: str, report: Path, program: Sequence[str], environ: Mapping[str, str], *options: str, apis: str = "nvtx"
 ) -> subprocess.CompletedProcess[str]:
-    """Record the NVTX ranges of a program into `report` (`*.nsys-rep`).
+    """Record the NVTX ranges of a program, or what else `apis` names, into `report` (`*.nsys-rep`).
 
     Repeated where nsys leaves its raw recording, which means that its importer failed, as it does once in a few hundred
     times; the launcher imports such a recording again (perfharness_launcher/nsys/collect.py).
     """
-    command = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", *options]
+    command = [
+        nsys,
+        "profile",
+        f"--trace={apis}",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--force-overwrite=true",
+        *options,
+    ]
     command += [f"--output={report.with_suffix('')}", *program]
     recording = report.with_suffix(".qdstrm")
     for _ in range(TRIES):

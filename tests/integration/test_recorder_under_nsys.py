@@ -10,14 +10,17 @@ import json
 import os
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from perfharness.model.conventions import MARK_CLOCK
+from perfharness.model.host_samples import HostEventKind
 from perfharness.model.nsys_schema import (
     NVTX_CATEGORY_EVENT,
     NVTX_MARK_EVENT,
@@ -25,6 +28,7 @@ from perfharness.model.nsys_schema import (
     NVTX_START_END_RANGE,
 )
 from perfharness.recorder.core import CLOCK_MARKS
+from perfharness.trace import open_trace
 from tests.integration.nsys_profile import nsys_profile
 
 ROOT = Path(__file__).parents[2]
@@ -199,3 +203,45 @@ def test_plain_nvtx(tmp_path: Path) -> None:
     batches = [name for i in range(2) for name in (f"batch_{i}", "preprocess", "inference")]
     assert [row.text for row in ranges] == ["pipeline", *batches]
     assert {(row.domain, row.category, row.payload) for row in ranges} == {("", None, None)}
+
+
+LOCKED = """
+import threading
+import nvtx
+from perfharness import PerfRecorder
+
+perf = PerfRecorder("locked")
+
+def count():
+    with perf.range("Holding GIL"):
+        for _ in range(3):
+            with nvtx.annotate("outside"):
+                sum(i * i for i in range(300_000))
+
+threads = [threading.Thread(target=count) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+perf.finalize()
+"""
+
+
+def test_the_interpreter_lock_is_evidence_and_the_recorder_s_ranges_stay(tmp_path: Path) -> None:
+    script = tmp_path / "locked.py"
+    script.write_text(LOCKED)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
+    environ = {**kept, "PYTHONPATH": os.pathsep.join([str(NVTX_SITE), str(ROOT), str(ROOT / "launcher")])}
+    program = [sys.executable, str(script)]
+    nsys_profile(str(NSYS), tmp_path / "t.nsys-rep", program, environ, "--export=sqlite", apis="nvtx,python-gil")
+    trace = open_trace(tmp_path / "t.sqlite")
+    counts = Counter(trace.names[code] for code in trace.ranges.name.tolist())
+    assert counts == {"Holding GIL": 3, "outside": 9}
+    events = trace.lock_events
+    assert events is not None
+    held, waited = (events.kind == kind for kind in (HostEventKind.GIL_HELD, HostEventKind.GIL_WAITED))
+    workers = set(trace.ranges.thread.tolist())
+    assert workers <= set(events.thread[held].tolist())
+    assert workers & set(events.thread[waited].tolist())  # three threads that compute must wait for each other
+    order = np.argsort(events.start_ns[held])
+    assert (events.start_ns[held][order][1:] >= events.end_ns[held][order][:-1] - 1_000_000).mean() > 0.9

@@ -1,0 +1,131 @@
+"""The table GPU_METRICS: readings of GPU counters, a row a metric, into columns.
+
+Facts read off nsys's own metric sets (2023.4) and exports of others: TARGET_INFO_GPU_METRICS names the metrics, whose
+ids differ by version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; in other units
+(`[Avg]`, `[MHz]`) 32 bits stand for something else, and they are not read. The last eight bits of `typeId` are nsys's
+number of the GPU. The time of a row is the end of the period that it covers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
+from perfharness.model.trace import GpuDevice, Int64, Integers
+from perfharness.trace.columns import narrow
+from perfharness.trace.devices import read_machine_gpus
+from perfharness.trace.readers import Readers
+from perfharness.trace.source import MISSING, TraceSource, Window
+
+TABLE_METRICS = "GPU_METRICS"
+TABLE_NAMES = "TARGET_INFO_GPU_METRICS"
+
+UNIT = " [Throughput %]"
+METRIC_OF_NAME = {
+    "GR Active": GpuMetric.GR_ACTIVE,
+    "GPU Active": GpuMetric.GR_ACTIVE,
+    "SMs Active": GpuMetric.SM_ACTIVE,
+    "SM Active": GpuMetric.SM_ACTIVE,
+    "SM Issue": GpuMetric.SM_ISSUE,
+    "Compute Warps in Flight": GpuMetric.OCCUPANCY,
+    "Tensor Active": GpuMetric.TENSOR,
+    "DRAM Read Bandwidth": GpuMetric.DRAM_READ,
+    "DRAM Write Bandwidth": GpuMetric.DRAM_WRITE,
+}
+"""nsys's names of all versions. `Tensor Active / FP16 Active` (Turing) is two pipes in one, and not read."""
+
+GPU_OF_TYPE = 0xFF
+HIGHEST_PERCENT = 120
+"""Shares of a peak go a little over 100 at times; what is beyond this is no share."""
+
+MAX_PERIODS = 1.5
+"""A reading that comes later than this many periods after the last one covers one period, and others were lost."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of a window that are read, column by column."""
+
+    time_ns: Int64
+    gpu: Integers
+    metric: Integers
+    percent: Integers
+
+
+def read_gpu_metrics(readers: Readers) -> GpuMetrics | None:
+    """All readings; None where the trace has none."""
+    metric_of_id = _metrics(readers.source)
+    if not metric_of_id or not {"timestamp", "typeId", "metricId", "value"} <= readers.source.columns(TABLE_METRICS):
+        return None
+
+    def read(source: TraceSource, window: Window) -> _Part:
+        rows = source.integers(TABLE_METRICS, ["timestamp", "typeId", "metricId", "value"], window=window)
+        return _wanted(rows, metric_of_id)
+
+    parts = [part for part in readers.each(TABLE_METRICS, read)() if len(part.time_ns)]
+    if not parts:
+        return None
+    whole = _Part(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(_Part)))
+    return _pivot(whole, read_machine_gpus(readers.source))
+
+
+def _metrics(source: TraceSource) -> dict[tuple[int, int], int]:
+    """Position in `GpuMetric` of what is read, by type and id."""
+    if not {"typeId", "metricId", "metricName"} <= source.columns(TABLE_NAMES):
+        return {}
+    positions = {metric: position for position, metric in enumerate(GpuMetric)}
+    return {
+        (int(kind), int(number)): positions[METRIC_OF_NAME[name.removesuffix(UNIT)]]
+        for kind, number, name in source.texts(TABLE_NAMES, ["typeId", "metricId", "metricName"])
+        if name.removesuffix(UNIT) in METRIC_OF_NAME
+    }
+
+
+def _wanted(rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]) -> _Part:
+    metric = np.full(len(rows["typeId"]), -1, dtype=np.int8)
+    for (kind, number), position in metric_of_id.items():
+        metric[(rows["typeId"] == kind) & (rows["metricId"] == number)] = position
+    value = rows["value"]
+    keep = (metric >= 0) & (rows["timestamp"] != MISSING) & (value >= 0) & (value <= HIGHEST_PERCENT)
+    return _Part(
+        time_ns=rows["timestamp"][keep],
+        gpu=(rows["typeId"][keep] & GPU_OF_TYPE).astype(np.int16),
+        metric=metric[keep],
+        percent=value[keep].astype(np.int8),
+    )
+
+
+def _pivot(part: _Part, described: dict[int, GpuDevice]) -> GpuMetrics:
+    """A row a reading instead of a row a metric."""
+    order = np.lexsort((part.time_ns, part.gpu))
+    time_ns, gpu = part.time_ns[order], part.gpu[order]
+    is_first = np.r_[True, (time_ns[1:] != time_ns[:-1]) | (gpu[1:] != gpu[:-1])]
+    row = np.empty(len(order), dtype=np.int64)
+    row[order] = np.cumsum(is_first) - 1
+    end_ns, numbers = time_ns[is_first], gpu[is_first]
+    percent = {}
+    for position, metric in enumerate(GpuMetric):
+        at = part.metric == position
+        if at.any():
+            column = np.full(len(end_ns), -1, dtype=np.int8)
+            column[row[at]] = part.percent[at]
+            percent[metric] = column
+    found, code = np.unique(numbers, return_inverse=True)
+    start_ns = end_ns.copy()
+    for which in range(len(found)):
+        mine = code == which
+        start_ns[mine] = _starts(end_ns[mine])
+    gpus = [described.get(number, GpuDevice(None, number)) for number in found.tolist()]
+    return GpuMetrics(start_ns, end_ns, narrow(code, np.int8, np.int16), gpus, percent)
+
+
+def _starts(end_ns: Int64) -> Int64:
+    """Begin of each period: the end of the one before, or, after a gap and of the first, the usual length earlier."""
+    if len(end_ns) < 2:
+        return end_ns  # no length can be known: a period of nothing
+    length: Int64 = np.diff(end_ns)
+    usual = int(np.median(length))
+    covered: Int64 = np.r_[usual, np.where(length > MAX_PERIODS * usual, usual, length)]
+    return end_ns - covered

@@ -1,0 +1,54 @@
+"""What nsys's `--trace=python-gil` writes about the interpreter lock: NVTX ranges that are evidence, and no stages.
+
+nsys writes a range `Holding GIL` or `Waiting for GIL` for each stretch of a thread: 2023.4 in a domain of its own,
+`GIL Trace`; newer ones were seen to write them without a domain. A user's ranges of these names in any other domain
+stay what they are, and so do those without a domain in a trace that has nsys's domain, or that nsys did not write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from perfharness.model.host_samples import HostEventKind, HostEvents
+from perfharness.model.trace import Bool, NvtxRanges
+
+DOMAIN = "GIL Trace"
+KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEventKind.GIL_WAITED}
+NO_DOMAIN = -1
+
+
+def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRanges, HostEvents | None]:
+    """The other ranges, and the intervals of the interpreter lock; None: they were not recorded.
+
+    Args:
+        ranges: of a trace by nsys, all of them closed.
+        names: `names[code]` is the string.
+    """
+    kind_of = {names.index(name): kind for name, kind in KIND_OF_NAME.items() if name in names}
+    if not kind_of:
+        return ranges, None
+    is_named = np.isin(ranges.name, list(kind_of))
+    of_nsys = is_named & (ranges.domain == (names.index(DOMAIN) if DOMAIN in names else NO_DOMAIN))
+    if not of_nsys.any():
+        of_nsys = is_named & (ranges.domain == NO_DOMAIN)
+    if not of_nsys.any():
+        return ranges, None
+    rows = np.flatnonzero(of_nsys)
+    rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
+    kind = np.zeros(len(rows), dtype=np.int8)
+    for code, value in kind_of.items():
+        kind[ranges.name[rows] == code] = value
+    events = HostEvents(
+        start_ns=ranges.start_ns[rows],
+        end_ns=ranges.end_ns[rows],
+        thread=ranges.thread[rows],
+        kind=kind,
+        detail=np.zeros(len(rows), dtype=np.int8),
+    )
+    return _only(ranges, ~of_nsys), events
+
+
+def _only(ranges: NvtxRanges, keep: Bool) -> NvtxRanges:
+    return replace(ranges, **{column.name: getattr(ranges, column.name)[keep] for column in fields(ranges)})
