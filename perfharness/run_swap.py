@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from perfharness.errors import ResultError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of, sync
 from perfharness.model.checks import MEASURED_FOLDER, PROCESS_FOLDER
-from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, MANIFEST_NAME
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, EXPLAIN_NAME, MANIFEST_NAME
 
 STAGING_PREFIX = ".perfharness-run-"
 """A run that is being written, or whose launcher was killed."""
@@ -31,7 +31,7 @@ REPLACED_PREFIX = ".perfharness-replaced-"
 SWAP_NAME = ".perfharness-swap.json"
 
 PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png|telemetry\.html")
-RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, MANIFEST_NAME, "ranges.parquet", "telemetry.parquet"})
+RUN_FILES = frozenset({BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, "ranges.parquet", "telemetry.parquet"})
 SETTLE_PATIENCE_S = 30.0
 """How long to wait for another command that is replacing a run, seconds: it does renames only."""
 
@@ -41,6 +41,11 @@ _HIDDEN = re.compile(rf"({'|'.join(map(re.escape, (STAGING_PREFIX, RESULTS_PREFI
 def belongs_to_a_run(name: str) -> bool:
     """Whether a name in the output folder belongs to a run, so that the next run replaces it."""
     return name in RUN_FILES or any(pattern.fullmatch(name) for pattern in (PROCESS_FOLDER, PICTURE))
+
+
+def is_explaining_pass(folder: Path) -> bool:
+    """Whether a folder of that name was written by a launch; a user may have one of his own in the output folder."""
+    return is_plain_folder(folder) and is_plain(folder / MANIFEST_NAME)
 
 
 def _may_go(name: str) -> str:

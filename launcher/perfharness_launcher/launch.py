@@ -63,6 +63,17 @@ class FinishedRun:
     _interrupts: Interrupts
     placed: Path | None = None
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether Ctrl-C or a signal came in while it was measured."""
+        return bool(self._interrupts)
+
+    def add_findings(self, findings: Sequence[Finding]) -> None:
+        """Add to the findings of the manifest. Raises `OSError`."""
+        records = [FindingRecord(**finding.to_json()) for finding in findings]
+        self.manifest = self.manifest.model_copy(update={"findings": [*self.manifest.findings, *records]})
+        self._stage.write_manifest(self.manifest)
+
     def put_in_place(self, *, whole: bool) -> Path:
         """Put it into the output folder, or next to an earlier run there that has numbers where this one has none.
 
@@ -111,6 +122,7 @@ def launch(
     *,
     companions: Sequence[Companion] = (),
     patience: Patience | None = None,
+    written_to: Path | None = None,
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
@@ -120,12 +132,14 @@ def launch(
     Args:
         command: the command line of perfharness itself, for the manifest.
         companions: that run alongside the processes, in the order of their start.
+        written_to: the output folder as long as the run that this one is a part of is not in place; None: that of the
+            options.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
         PerfHarnessError: an essential companion could not be started; the same.
     """
-    output_dir = plan.options.output_dir.absolute()
+    output_dir = written_to or plan.options.output_dir.absolute()
     run_id = new_run_id()
     with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage:
         manifest = _measure(plan, command, run_id, stage, interrupts, observer, companions, patience or Patience())
@@ -152,12 +166,12 @@ def _measure(
     patience: Patience,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
-    output_dir = stage.output_dir
+    output_dir = plan.options.output_dir.absolute()
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     keeper = _ManifestKeeper(stage, make_manifest(plan, command, run_id, created))
     running = Companions([*companions, keeper])
     supervisor = Supervisor(plan.group, stage.path, run_id, interrupts, observer, patience, running)
-    unfinished = _unfinished_findings(output_dir, stage.path)
+    unfinished = _unfinished_findings(stage.output_dir, stage.path)
     try:
         keeper.write()
         running.start(CompanionContext(stage.path, run_id, plan.gpus, lambda: bool(interrupts)))
@@ -195,7 +209,6 @@ def _measure(
         if isinstance(error, PerfHarnessError) and running.findings:
             raise _with_findings(error, running.findings) from error
         raise
-    observer.stage("reading the traces")
     return manifest
 
 
@@ -259,6 +272,8 @@ def make_manifest(
         command=list(command),
         **options.model_dump(include=LAUNCHED_WITH),
         num_processes_per_gpu=options.num_processes,
+        explaining=plan.explaining,
+        working_dir=str(Path.cwd()),
         placement_reason=plan.placement_reason,
         tracer=plan.tracer,
         environment=plan.environment,

@@ -9,8 +9,15 @@ from pathlib import Path
 
 from perfharness.errors import LaunchError
 from perfharness.files import is_plain, is_plain_folder, locked, reason_of, sync
-from perfharness.model.manifest import MANIFEST_NAME, RunManifest
-from perfharness.run_swap import STAGING_PREFIX, belongs_to_a_run, holds_numbers, replace_names, settle_locked
+from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, RunManifest
+from perfharness.run_swap import (
+    STAGING_PREFIX,
+    belongs_to_a_run,
+    holds_numbers,
+    is_explaining_pass,
+    replace_names,
+    settle_locked,
+)
 
 ASIDE_PREFIX = "run-"
 """A run that did not replace the one in the output folder, for that has numbers and this one has none."""
@@ -62,7 +69,10 @@ class Staging:
         for name in coming:
             if is_plain(self.path / name):
                 sync(self.path / name)
-        replace_names(self.output_dir, self.path, sorted(filter(belongs_to_a_run, old)), coming)
+        going = set(filter(belongs_to_a_run, old))
+        if not is_explaining_pass(self.output_dir / EXPLAIN_NAME):
+            going.discard(EXPLAIN_NAME)
+        replace_names(self.output_dir, self.path, sorted(going), coming)
         return self.output_dir
 
     def discard(self) -> None:

@@ -12,6 +12,7 @@ from perfharness.cli.options import CONTEXT
 
 VERBS = {
     "launch": "Run a script in N processes on M GPUs, traced, and say where the time went.",
+    "explain": "Run a script twice, or a run once more, and say what explains its times.",
     "analyze": "Compute the results again from what is on disk.",
     "diagnose": "Say why each stage takes its time, and what to try next.",
     "ranges": "Print one row for each range.",

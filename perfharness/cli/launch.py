@@ -122,18 +122,35 @@ def launch_verb(
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
     """
     del help_all
-    options, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
+    asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    with naming_settings(asked):
+        launches = launches_of(asked, parse_np_sweep(np_sweep), cold_start)
+    plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
+    if dry_run:
+        return
+    shown = Shown(output, terminal)
+    if cold_start is not None:
+        raise typer.Exit(show_cold_start(asked, plans, shown))
+    if np_sweep is not None:
+        raise typer.Exit(show_sweep(asked, plans, shown))
+    raise typer.Exit(show_launch(plans[0], shown))
+
+
+def planned(
+    context: typer.Context, launches: Sequence[LaunchOptions], shown: Shown, *, dry_run: bool
+) -> list[LaunchPlan]:
+    """The plans of the launches, with notes on how the command line was read; printed where nothing is to be started.
+
+    Raises what `plan_launches` raises.
+    """
+    options, terminal, output = launches[0], shown.terminal, shown.output
     if terminal.plots:
         check_plots(options.telemetry)
     if options.settings is not None and options.settings.names:
         output.message(f"settings of {options.settings.file}: {', '.join(options.settings.names)}")
-    try:
-        plans = plan_launches(launches_of(options, parse_np_sweep(np_sweep), cold_start))
-    except UsageError as error:
-        if options.settings is None or not options.settings.names:
-            raise
-        raise UsageError(f"{error} ({', '.join(options.settings.names)}: from {options.settings.file})") from error
+    with naming_settings(options):
+        plans = plan_launches(launches)
     misplaced = options_after_script(options.script_arguments, context)
     if misplaced:
         finding = _after_script_finding(misplaced, options.script)
@@ -143,13 +160,18 @@ def launch_verb(
         for plan in plans:
             print_plan(plan, output.results)
             output.findings(plan.findings)
-        return
-    shown = Shown(output, terminal)
-    if cold_start is not None:
-        raise typer.Exit(show_cold_start(options, plans, shown))
-    if np_sweep is not None:
-        raise typer.Exit(show_sweep(options, plans, shown))
-    raise typer.Exit(show_launch(plans[0], shown))
+    return plans
+
+
+@contextmanager
+def naming_settings(options: LaunchOptions) -> Iterator[None]:
+    """What is wrong with the options may be wrong in the file that some of them come from."""
+    try:
+        yield
+    except UsageError as error:
+        if options.settings is None or not options.settings.names:
+            raise
+        raise UsageError(f"{error} ({', '.join(options.settings.names)}: from {options.settings.file})") from error
 
 
 def launches_of(
@@ -232,12 +254,16 @@ class Shown:
 
 def show_launch(plan: LaunchPlan, shown: Shown) -> int:
     """Run a plan and print its results, then what was found; returns the exit code."""
-    from perfharness.render.terminal.results import print_result
-
-    output = shown.output
     with shown.watching(plan) as observer:
         result = run_plan(plan, command_line(), observer)
     shown.draw(result)
+    return show_result(result, shown.output)
+
+
+def show_result(result: LaunchResult, output: Output) -> int:
+    """Print what a launch measured, then what was found; returns the exit code."""
+    from perfharness.render.terminal.results import print_result
+
     summary = result.summary
     if output.is_json:
         output.json(summary.mean)

@@ -67,7 +67,7 @@ class LaunchView(Observer):
                 for process in processes
                 for log in (STDOUT_LOG, STDERR_LOG)
             ]
-        self._processes = processes
+        self._processes, self._phases = processes, ()
 
     def poll(self, phases: Sequence[Phase]) -> None:
         """Take over what they are doing."""

@@ -26,6 +26,9 @@ WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""
 
+EXPLAIN = "PERFHARNESS_EXPLAIN"
+"""`1` in the explaining pass of `--explain`: record what explains the times, at a cost. Empty: not."""
+
 ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""
 

@@ -27,6 +27,9 @@ from perfharness.model.findings import Finding, Severity
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
 BENCHMARK_MEAN_NAME = "benchmark_mean.json"
+EXPLAIN_NAME = "explain"
+"""Folder of the explaining pass in the folder of the measured run: a whole run folder."""
+
 MANIFEST_VERSION = 1
 
 TracerKind = Literal["nsys", "embedded", "none"]
@@ -195,6 +198,12 @@ class RunManifest(_Model):
 
     reject_throttled: bool = False
     """Whether batches during which the GPU was throttled are excluded from the statistics."""
+
+    explaining: bool = False
+    """Whether this is the explaining pass of the run in the folder around it."""
+
+    working_dir: str | None = None
+    """Where the launch ran: what relative paths of `command` are relative to."""
 
     tracer: TracerRecord
     environment: EnvironmentRecord

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
-from perfharness.errors import ResultError, UsageError
-from perfharness.files import locked
+from perfharness.errors import UsageError
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.run_swap import settle
 from perfharness.runs.inputs import Located, complete_cut_off, locate
 from perfharness.runs.json_files import write_json
 from perfharness.runs.meta import trace_only_meta
@@ -22,6 +19,7 @@ from perfharness.runs.run_folder import (
     AS_LAUNCHED,
     ReadAs,
     RunSummary,
+    alone_in,
     analyze_run,
     analyze_trace,
     benchmark_tree,
@@ -138,7 +136,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
     """Analyse the run, or all runs of a folder. Raises `ResultError`."""
     summaries = []
     for run_dir in located.runs:
-        with _alone_in(run_dir):
+        with alone_in(run_dir):
             complete_cut_off(run_dir, nsys)
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
@@ -149,17 +147,6 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
 
     scaling, cold_start = update_scaling(located.path, summaries), update_cold_start(located.path, summaries)
     return AnalyzedRuns(located, summaries, scaling, cold_start)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
-    settle(folder)
-    try:
-        with locked(folder):
-            yield
-    except BlockingIOError as error:
-        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
 
 
 def analyze_traces(

@@ -60,6 +60,8 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
     """
     if count < 1:
         raise UsageError(f"--cold-start {count}: at least one process is needed")
+    if options.explain:
+        raise UsageError("--explain explains the times of batches, and --cold-start measures none; give --no-explain")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
         raise UsageError("--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most")
     return [options.model_copy(update={"output_dir": options.output_dir / name}) for name in process_names(count)]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import RunManifest
+from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
+from perfharness.runs.explain import explaining_pass_failed
 from perfharness_launcher.companions.companion import Companion
-from perfharness_launcher.launch import companions_for
+from perfharness_launcher.launch import FinishedRun, companions_for
 from perfharness_launcher.launch import launch as measure
-from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import gather
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.processes.supervise import Observer
@@ -133,9 +135,89 @@ def run_plan(
     """
     all_companions = [*companions_for(plan, observer.stage), *companions]
     with measure(plan, command, observer, companions=all_companions) as run:
+        if plan.options.explain:
+            run.add_findings(_explain(plan, run, command, observer))
+        observer.stage("reading the traces")
         # Imported now, for the numeric libraries are of no use while the processes run.
         from perfharness.runs.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
         place = run.put_in_place(whole=summary.not_written is None)
     return LaunchResult(run.manifest, place, summary, is_aside=place != plan.options.output_dir.absolute())
+
+
+def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], observer: Observer) -> LaunchResult:
+    """Run the explaining pass of a run that was measured before, in place of an earlier one, and analyse both.
+
+    Args:
+        second: the `explaining_pass` of the run's plan.
+        command: as in `run_plan`.
+
+    Raises:
+        ResultError: there is no run, or the plan is not that of the run.
+        LaunchError: no process could be started; what was in the folder is as it was.
+    """
+    from perfharness.runs.run_folder import alone_in, analyze_run, read_manifest
+
+    with alone_in(run_dir):
+        manifest = read_manifest(run_dir)
+        _check_same_plan(run_dir, manifest, second)
+        folder = second.options.output_dir.absolute()
+        with measure(second, command, observer, companions=companions_for(second, observer.stage)) as explaining:
+            whole = analyze_run(explaining.folder, explaining.manifest).not_written is None
+            is_aside = explaining.put_in_place(whole=whole) != folder
+        observer.stage("reading the traces")
+        summary = analyze_run(run_dir, manifest)
+    if is_aside:
+        found = explaining_pass_failed("it measured nothing, so that an earlier one was kept")
+        summary = replace(summary, findings=[*summary.findings, found])
+    return LaunchResult(manifest, run_dir, summary)
+
+
+def _check_same_plan(run_dir: Path, manifest: RunManifest, plan: LaunchPlan) -> None:
+    """Raises `ResultError` where a plan made today is not the one that was measured."""
+    differences = []
+    if manifest.explaining:
+        raise ResultError(f"{run_dir} is an explaining pass itself; give the folder around it")
+    before = {process.folder: process.gpu_uuid for process in manifest.processes if "/" not in process.folder}
+    now = {spec.folder: spec.gpu.uuid if spec.gpu else None for spec in plan.processes}
+    if before != now:
+        differences.append(f"processes and GPUs were {_placed(before)} and would be {_placed(now)}")
+    if manifest.tracer.kind != plan.tracer.kind:
+        differences.append(f"the tracer was {manifest.tracer.kind} and would be {plan.tracer.kind}")
+    if differences:
+        raise ResultError(
+            f"{run_dir} cannot be explained by a pass of today: {'; '.join(differences)}. Launch again with --explain."
+        )
+
+
+def _placed(processes: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{folder} on {gpu}" if gpu else folder for folder, gpu in processes.items())
+
+
+EXPLAINING = "explaining pass: the same again, recording what explains the times"
+
+
+def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
+    """Run the explaining pass of a run that was measured, into its folder; returns why there is none, if there is none.
+
+    Whatever happens, the measured run is as it was.
+    """
+    bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
+    if bad or run.was_interrupted:
+        why = f"{', '.join(bad)} did not end well" if bad else "the launch was interrupted"
+        message = f"There is no explaining pass: {why} in the measured one."
+        return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
+    observer.stage(EXPLAINING)
+    second, folder = explaining_pass(plan), run.folder / EXPLAIN_NAME
+    try:
+        with measure(
+            second, command, observer, companions=companions_for(second, observer.stage), written_to=folder
+        ) as explaining:
+            explaining.put_in_place(whole=True)
+    except PerfHarnessError as error:
+        with suppress(OSError):
+            folder.rmdir()  # where nothing was measured
+        reason = str(error).replace(str(folder), str(second.options.output_dir.absolute()))
+        return [explaining_pass_failed(reason)]
+    return []

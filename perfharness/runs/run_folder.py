@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 
@@ -26,7 +26,7 @@ from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
-from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of
+from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
@@ -34,6 +34,7 @@ from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
 from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.explain import FAILED, explaining_findings, explaining_folder, explaining_pass_failed
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.journals import TRACE_NAME, Journals, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
@@ -89,6 +90,17 @@ class Analysed:
     trace_meta: TraceMeta
     journals: Journals
     trace_bytes: int
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
+    settle(folder)
+    try:
+        with locked(folder):
+            yield
+    except BlockingIOError as error:
+        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
 
 
 def read_manifest(folder: Path) -> RunManifest:
@@ -191,6 +203,9 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     """
     options = read_as.options(manifest)
     findings = [record.to_finding() for record in manifest.findings]
+    if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
+        findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
+        findings += _analyze_explaining(explaining_dir, manifest, read_as)
     all_analysed: dict[str, Analysed] = {}
     sharing = GpuSharing(run_dir, manifest)
     telemetry = RunTelemetry(run_dir, manifest)
@@ -242,6 +257,16 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     else:
         files.put_in_place()
     return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
+
+
+def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) -> list[Finding]:
+    """Analyse the explaining pass of a run, and say what of it is missing."""
+    try:
+        manifest = read_manifest(folder)
+    except ResultError as error:
+        return [explaining_pass_failed(str(error))]
+    analyze_run(folder, manifest, read_as)
+    return explaining_findings(measured, manifest)
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

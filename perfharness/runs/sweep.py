@@ -48,6 +48,11 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
         given = ",".join(map(str, numbers))
         raise UsageError(f"--np-sweep {given}: must be different numbers of processes, as in 1,2,4,8")
+    if options.explain:
+        raise UsageError(
+            "--explain explains one launch, and --np-sweep makes several; give --no-explain, and explain one of them "
+            "with `perfharness explain`"
+        )
     if options.num_processes != 1:
         raise UsageError(
             "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"

@@ -60,18 +60,20 @@ class NsysTracing:
     Args:
         cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
         os_calls: whether the operating system's calls are recorded.
+        explain: whether this is the explaining pass, which may cost time: they are then recorded in any case.
     """
 
     install: NsysInstall
     cuda: bool = False
     os_calls: bool = False
+    explain: bool = False
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
     """`nsys profile` around `command`, its report in `folder`."""
     nsys = tracing.install
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
-    trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
+    trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls or tracing.explain else "")
     output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
 

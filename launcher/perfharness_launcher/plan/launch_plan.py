@@ -6,13 +6,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EnvironmentRecord, GpuRecord, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, TracerRecord
 from perfharness_launcher.nsys.command_line import NsysTracing
 from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
@@ -38,6 +38,8 @@ class LaunchPlan:
     placement_reason: str = ""
     annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()
+    explaining: bool = False
+    """Whether this is the explaining pass."""
 
     @property
     def group(self) -> ProcessGroup:
@@ -88,6 +90,24 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     )
 
 
+def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
+    """The same launch again, in a folder inside of the first one's, recording what explains its times.
+
+    Idle GPUs are not sampled again, nor is it waited until they are cool.
+    """
+    options = plan.options.model_copy(
+        update={
+            "explain": False,
+            "output_dir": plan.options.output_dir / EXPLAIN_NAME,
+            "measure_idle_s": 0.0,
+            "cool_down_c": None,
+        }
+    )
+    processes = (replace(spec, environment={**spec.environment, environment.EXPLAIN: "1"}) for spec in plan.processes)
+    nsys = None if plan.nsys is None else replace(plan.nsys, explain=True)
+    return replace(plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True)
+
+
 def _refuse(problems: list[PerfHarnessError]) -> None:
     text = "\n".join(str(problem) for problem in problems)
     if any(isinstance(problem, UsageError) for problem in problems):
@@ -125,6 +145,8 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
+    if options.explain and options.tracer == "none":
+        yield "--explain needs stage times to explain, and --tracer none records none; leave one of the two away"
     if options.nsys is not None and options.tracer in ("embedded", "none"):
         yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
     yield from _annotation_conflicts(options, facts)

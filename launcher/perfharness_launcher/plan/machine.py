@@ -14,8 +14,9 @@ from pathlib import Path
 
 from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
-from perfharness.model.manifest import EnvironmentRecord, GpuRecord
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord
 from perfharness.model.version import VERSION
+from perfharness.run_swap import is_explaining_pass
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
@@ -93,7 +94,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         interpreter=interpreter,
         cuda_driver=gpus.cuda_driver,
         script_problem=_script_problem(options),
-        output_problem=_output_problem(options.output_dir),
+        output_problem=_output_problem(options.output_dir) or _explain_folder_problem(options),
         program=None if options.is_python_script else shutil.which(options.script),
         annotations=annotations.annotations,
         annotation_problems=annotations.problems,
@@ -173,6 +174,13 @@ def _output_problem(output_dir: Path) -> str | None:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"-o {output_dir}: {nearest} cannot be written to"
     return None
+
+
+def _explain_folder_problem(options: LaunchOptions) -> str | None:
+    folder = options.output_dir / EXPLAIN_NAME
+    if not options.explain or not os.path.lexists(folder) or is_explaining_pass(folder):
+        return None
+    return f"{folder} is not of a run, and --explain writes there; name another -o"
 
 
 def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRecord:

@@ -87,7 +87,7 @@ class LaunchOptions(BaseModel):
     ] = None
     gpu_offset: Annotated[
         int | None,
-        Option(("-go", "--gpu-offset"), PROCESSES, "Number of the first GPU. [default: 0]", rare=False),
+        Option(("-go", "--gpu-offset"), PROCESSES, "Number of the first GPU. [default: 0]"),
     ] = None
     gpus: Annotated[
         tuple[str, ...],
@@ -168,6 +168,16 @@ class LaunchOptions(BaseModel):
     nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "The nsys to use; otherwise it is looked for.")] = None
     trace_os: Annotated[
         bool, Option(("--trace-os",), TRACING, "Record waits in the operating system too (nsys; costs time).")
+    ] = False
+    explain: Annotated[
+        bool,
+        Option(
+            ("--explain",),
+            TRACING,
+            "A second pass that records what explains the times of the first.",
+            negative="--no-explain",
+            rare=False,
+        ),
     ] = False
     barrier: Annotated[
         bool,

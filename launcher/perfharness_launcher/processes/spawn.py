@@ -21,7 +21,7 @@ import psutil
 
 from perfharness.boot import without_current_folder
 from perfharness.errors import LaunchError
-from perfharness.model.environment import OUTPUT_DIR, START_BARRIER, START_BARRIER_LIMIT
+from perfharness.model.environment import EXPLAIN, OUTPUT_DIR, START_BARRIER, START_BARRIER_LIMIT
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
 from perfharness_launcher.processes import child
@@ -274,6 +274,7 @@ def start(
     command = _watched(spec, folder, control_path, status_path)
     environment = {
         **os.environ,
+        EXPLAIN: "",  # not that of a launch around this one
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one

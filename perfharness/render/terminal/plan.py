@@ -7,7 +7,7 @@ import shlex
 from rich.console import Console
 
 from perfharness.render.terminal.console import say
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass
 from perfharness_launcher.processes.spawn import cpu_list, planned_command
 
 
@@ -16,14 +16,23 @@ def headline(plan: LaunchPlan) -> str:
     count = len(plan.processes)
     where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
     tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
+    passes = ", then the same again to explain the times" if plan.options.explain else ""
+    passes = ", explaining pass" if plan.explaining else passes
     return (
-        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}\n"
+        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}{passes}\n"
         f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
     )
 
 
 def print_plan(plan: LaunchPlan, console: Console) -> None:
-    """Print the plan as shell commands."""
+    """Print the plan as shell commands, that of the explaining pass included."""
+    _print_pass(plan, console)
+    if plan.options.explain:
+        say(console, "\nthen, to explain the times:")
+        _print_pass(explaining_pass(plan), console)
+
+
+def _print_pass(plan: LaunchPlan, console: Console) -> None:
     run_dir = plan.options.output_dir.absolute()
     lines = [headline(plan), f"output: {run_dir}", f"start barrier: {_barrier_line(plan)}"]
     lines.append(f"CPUs: --cpu-bind {plan.options.cpu_bind}, {plan.placement_reason}")

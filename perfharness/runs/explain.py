@@ -1,0 +1,50 @@
+"""The explaining pass of a run (`explain` in its folder): what of it can be used, and what is reported of it.
+
+It is a run folder of its own, analysed as any other; its results explain those of the run around it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import EXPLAIN_NAME, ProcessRecord, RunManifest
+from perfharness.run_swap import is_explaining_pass
+
+FAILED = "explaining-pass-failed"
+
+
+def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
+    """The folder of the run's explaining pass, or None where it has none."""
+    folder = run_dir / EXPLAIN_NAME
+    return folder if not manifest.explaining and is_explaining_pass(folder) else None
+
+
+def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str, ProcessRecord]:
+    """Processes of the explaining pass that did all that their counterparts in the measured pass did, by folder."""
+    known = {process.folder for process in measured.processes}
+    return {one.folder: one for one in explaining.processes if one.ended == "ok" and one.trace and one.folder in known}
+
+
+def explaining_findings(measured: RunManifest, explaining: RunManifest) -> list[Finding]:
+    """Which processes have nothing to explain their times with, and why."""
+    usable = usable_processes(measured, explaining)
+    ends = {process.folder: process for process in explaining.processes}
+    lost = {process.folder: _reason(ends.get(process.folder)) for process in measured.processes if process.trace}
+    missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in usable]
+    return [explaining_pass_failed("; ".join(missing))] if missing else []
+
+
+def explaining_pass_failed(reason: str) -> Finding:
+    """The finding that times and verdicts rest on the measured pass alone."""
+    message = f"The explaining pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
+    return Finding("explaining-pass-failed", Severity.ERROR, message, "`perfharness explain RUN` runs it again")
+
+
+def _reason(process: ProcessRecord | None) -> str:
+    if process is None:
+        return "is not in it"
+    if process.ended == "ok":
+        return "left no trace"
+    how = process.signal or (f"exit code {process.exit_code}" if process.exit_code is not None else "")
+    return f"{process.ended.replace('_', ' ')}{f' ({how})' if how else ''}"

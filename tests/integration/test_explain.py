@@ -1,0 +1,210 @@
+"""`perfharness launch --explain` and `perfharness explain`: two passes in one run folder, and what if one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfharness
+from tests.integration.launches import PATIENCE_S, environment, launching, manifest, run_to_the_end, wait_for
+from tests.integration.launches import perfharness as verb
+
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from perfharness import PerfRecorder
+
+explaining = os.environ["PERFHARNESS_EXPLAIN"] == "1"
+with (Path(__file__).parent / "passes").open("a") as log:
+    print("explaining" if explaining else "measured", file=log)
+mode = sys.argv[1] if len(sys.argv) > 1 else ""
+if mode == "crash-measured":
+    sys.exit(4)
+if explaining and mode == "crash":
+    sys.exit(3)
+perf = PerfRecorder("pipe")
+with perf.range("loop"):
+    for _, batch in perf.batches([[1, 2]] * 12, items=len):
+        with perf.range("decode"):
+            time.sleep(0.012 if explaining and mode == "other" else 0.002)
+        with perf.range("infer"):
+            time.sleep(0.004)
+        if explaining and mode == "hang":
+            print("hanging", flush=True)
+            time.sleep(600)
+perf.finalize()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def explained(out: Path, script: Path, mode: str = "", *options: object) -> int:
+    arguments = ("--explain", "--tracer", "embedded", "-o", out, *options, script, *([mode] if mode else []))
+    return run_to_the_end(arguments, environment()).returncode
+
+
+def passes(script: Path) -> list[str]:
+    return (script.parent / "passes").read_text().split()
+
+
+def mean(out: Path) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads((out / "benchmark_mean.json").read_text())
+    return tree
+
+
+def codes(out: Path) -> list[str]:
+    return [finding["code"] for finding in mean(out)["meta"]["findings"]]
+
+
+def batches(out: Path) -> int:
+    return int(mean(out)["stats_minus_warmup"]["pipe"]["loop"]["batch"]["cpu_time"]["count"])
+
+
+def test_both_passes_of_two_processes(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert explained(out, script, "", "-np", 2) == 0
+    assert passes(script) == ["measured"] * 2 + ["explaining"] * 2
+    first, second = manifest(out), manifest(out / "explain")
+    assert (first["explaining"], second["explaining"]) == (False, True)
+    folders = ["proc_0_gpu_0", "proc_1_gpu_0"]
+    assert [[process["folder"] for process in one["processes"]] for one in (first, second)] == [folders] * 2
+    assert batches(out) == batches(out / "explain") == 20
+    assert not list(tmp_path.glob("**/.perfharness-*"))
+    before = mean(out)
+    for process in second["processes"]:
+        assert not [word for word in process["command"] if ".perfharness-" in word]
+    assert verb("analyze", out).returncode == 0
+    assert mean(out)["stats_minus_warmup"] == before["stats_minus_warmup"]
+    assert verb("analyze", out, "-w", 2).returncode == 0
+    assert batches(out) == batches(out / "explain") == 16
+    for name in ("ranges", "diagnose"):
+        assert verb(name, out).returncode == 0
+    run = perfharness.open_run(out)
+    assert [process.name for process in run.processes] == folders
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
+def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert NVTX_SITE is not None
+    done = run_to_the_end(("--explain", "--tracer", "nsys", "--nsys", NSYS, "-o", out, script), environment(NVTX_SITE))
+    assert done.returncode == 0, done.stderr
+    assert passes(script) == ["measured", "explaining"]
+    commands = [manifest(folder)["processes"][0]["command"] for folder in (out, out / "explain")]
+    traced = [next(word for word in command if word.startswith("--trace=")) for command in commands]
+    assert ["osrt" in options for options in traced] == [False, True]
+    assert f"--output={out}/explain/proc_0_gpu_0/trace" in commands[1]
+    assert batches(out) == batches(out / "explain") == 10
+
+
+@pytest.mark.parametrize("mode", ["crash", "hang"])
+def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp_path: Path, mode: str) -> None:
+    out = tmp_path / "out"
+    if mode == "crash":
+        assert explained(out, script, mode) == 3
+    else:
+        with launching(("--explain", "--tracer", "embedded", "-o", out, script, mode), environment()) as launcher:
+            logs = ".perfharness-run-*/explain/.perfharness-run-*/proc_*/stdout.log"
+            wait_for(lambda: any("hanging" in log.read_text() for log in out.glob(logs)))
+            launcher.send_signal(signal.SIGINT)
+            assert launcher.wait(PATIENCE_S) == 3
+    assert passes(script) == ["measured", "explaining"]
+    assert [process["ended"] for process in manifest(out)["processes"]] == ["ok"]
+    ended = "failed" if mode == "crash" else "interrupted"
+    assert [process["ended"] for process in manifest(out / "explain")["processes"]] == [ended]
+    assert codes(out).count("explaining-pass-failed") == 1
+    assert batches(out) == 10
+    assert verb("analyze", out).returncode == 3
+    (script.parent / "passes").unlink()
+    script.write_text(SCRIPT.replace('mode == "crash"', 'mode == "-"').replace('mode == "hang"', 'mode == "-"'))
+    assert verb("explain", out).returncode == 0
+    assert passes(script) == ["explaining"]
+    assert "explaining-pass-failed" not in codes(out)
+    assert [process["ended"] for process in manifest(out / "explain")["processes"]] == ["ok"]
+
+
+def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert explained(out, script, "crash-measured") == 1
+    assert passes(script) == ["measured"]
+    assert not (out / "explain").exists()
+    assert "explaining-pass-skipped" in codes(out)
+
+
+def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script.write_text(SCRIPT + "if not explaining: (Path(__file__).parent / 'python').unlink()\n")
+    (script.parent / "python").write_text('#!/bin/sh\nexec "$REAL" "$@"\n')
+    (script.parent / "python").chmod(0o755)
+    arguments = ("--explain", "--tracer", "embedded", "--python", script.parent / "python", "-o", out, script)
+    done = run_to_the_end(arguments, environment(REAL=sys.executable))
+    assert done.returncode == 3, done.stderr
+    assert batches(out) == 10
+    assert not (out / "explain").exists()
+    assert "explaining-pass-failed" in codes(out)
+
+
+def test_runs_in_one_folder_and_a_folder_of_the_users_own(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    notes = out / "explain" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    assert explained(out, script) == 2
+    assert not (script.parent / "passes").exists()
+    assert run_to_the_end(("--tracer", "embedded", "-o", out, script), environment()).returncode == 0
+    assert notes.read_text() == "mine"
+    notes.unlink()
+    notes.parent.rmdir()
+    assert explained(out, script) == 0
+    assert manifest(out / "explain")["explaining"]
+    assert run_to_the_end(("--tracer", "embedded", "-o", out, script), environment()).returncode == 0
+    assert not (out / "explain").exists()  # it explained the run that was replaced
+
+
+def test_a_run_is_explained_later(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_to_the_end(("--tracer", "embedded", "-np", 2, "-o", out, script), environment()).returncode == 0
+    before = mean(out)["stats_minus_warmup"]
+    assert verb("explain", out, "--dry-run").returncode == 2  # behind the run, so arguments of a script
+    assert verb("explain", "-np", 3, out).returncode == 2
+    assert verb("explain", "--dry-run", out).returncode == 0
+    assert passes(script) == ["measured"] * 2
+    assert verb("explain", out).returncode == 0
+    assert passes(script) == ["measured"] * 2 + ["explaining"] * 2
+    assert mean(out)["stats_minus_warmup"] == before
+    changed = manifest(out)
+    changed["working_dir"] = "/elsewhere"
+    (out / "manifest.json").write_text(json.dumps(changed))
+    assert verb("explain", out).returncode == 1
+    changed["working_dir"] = None
+    changed["command"].append("--api-key=abc")
+    (out / "manifest.json").write_text(json.dumps(changed))
+    assert verb("explain", out).returncode == 1
+    assert len(passes(script)) == 4
+
+
+def test_from_python_and_from_a_file_of_settings(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "perfharness.toml").write_text('[launch]\nexplain = true\ntracer = "embedded"\n')
+    result = perfharness.launch(script, output_dir=out)
+    assert (out / "explain" / "manifest.json").is_file()
+    assert [finding.code for finding in result.findings if finding.severity.value == "error"] == []
+    assert verb("launch", "--np-sweep", "1,2", script).returncode == 2
+    assert verb("launch", "--cold-start", 1, script).returncode == 2
+    assert verb("launch", "--tracer", "none", script).returncode == 2
+    assert len(passes(script)) == 2
