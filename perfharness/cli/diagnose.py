@@ -26,7 +26,7 @@ from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.render.terminal.advice import print_advice
 from perfharness.render.terminal.console import say, styled
-from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_pooled
+from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, read_manifest
@@ -108,6 +108,8 @@ def _print(run: _Run, stage: str | None, output: Output) -> None:
         print_pooled(output.results, pool(run.processes), stage)
         if stage is None:
             print_advice(output.results, run.processes, most=None)
+            if not output.verbose:
+                print_example(output.results, run.processes)
 
 
 def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from perfharness.model.diagnosis import (
     Cause,
     Diagnosis,
     FunctionTime,
+    GpuCounters,
+    HostProfile,
     StageCost,
     StageDiagnosis,
     StageVerdict,
@@ -48,3 +51,21 @@ def diagnosis(*stages: StageDiagnosis, **more: Any) -> Diagnosis:
     """Of a process with one loop of batches."""
     loop = WarmupDiagnosis(BATCH, 12, 1, 0, "enough", 20.0, 1.0, None)
     return Diagnosis(list(stages), [loop], [], [], **more)
+
+
+def profile(*functions: FunctionTime, **figures: Any) -> HostProfile:
+    """What sampled threads did: by default they ran all the time."""
+    values: dict[str, Any] = {
+        "samples": 1000, "on_cpu_ms": 10.0, "state_ms": {"running": 10.0}, "collections": 0.0, "collection_ms": 0.0,
+        "gil_holders": [], "missing": [], **figures,
+    }  # fmt: skip
+    return HostProfile(top_functions=list(functions), **values)
+
+
+def counters(gpu: int = 0, **shares: Any) -> GpuCounters:
+    """Counters of a GPU: those that are not given are not known."""
+    values: dict[str, Any] = {
+        **dict.fromkeys(field.name for field in fields(GpuCounters)), "source": "nsys", "seconds": 0.5, "missing": [],
+        **shares, "gpu": gpu,
+    }  # fmt: skip
+    return GpuCounters(**values)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
 
+from perfharness.analysis.diagnosis.advice import advise
 from perfharness.model.diagnosis import (
     Diagnosis,
     GpuLimits,
@@ -17,8 +18,9 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import path_text
-from perfharness.render.terminal.advice import print_advice, verdict_name, verdict_text
+from perfharness.render.terminal.advice import milliseconds, place_text, print_advice, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
+from perfharness.render.terminal.evidence import print_evidence
 from perfharness.render.terminal.results import NOT_MEASURED, print_findings, row_names
 
 
@@ -50,6 +52,7 @@ def print_diagnosis(
     else:
         print_advice(console, {process: diagnosis}, most=None)
         _print_undecided(console, stages)
+    print_evidence(console, stages, details=details or name is not None)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
@@ -87,6 +90,16 @@ def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = N
         ])  # fmt: skip
     say(console, styled(f"all {len(pooled.processes)} processes", "bold"), " (ms per batch, over all their batches)")
     _print_known(console, ("stage", "verdicts"), headings, rows)
+
+
+def print_example(console: Console, diagnoses: Mapping[str, Diagnosis]) -> None:
+    """Evidence of the one process that the most valuable advice is about, where there is any."""
+    advice = advise(diagnoses)
+    process = advice[0].process if advice else next(iter(diagnoses))
+    stages = diagnoses[process].stages
+    if any(stage.profile is not None or stage.counters for stage in stages):
+        say(console, styled(process, "bold"), " (every process: --verbose)")
+        print_evidence(console, stages, details=False)
 
 
 NUMBERS = ("CPU", "GPU", "copies", "waiting", "costs")
@@ -130,6 +143,10 @@ def _number(value: float | None) -> str:
 def _reasons(stage: StageDiagnosis) -> Iterator[str]:
     yield from stage.verdict.evidence
     yield f"next: {stage.verdict.next_step}"
+    for cause in stage.causes:
+        where = f"not known where ({cause.where_reason})" if cause.where is None else place_text(cause.where)
+        saves = "" if cause.saves_ms is None else f"; saves up to {milliseconds(cause.saves_ms)} a batch"
+        yield f"cause: {cause.code}, {cause.share:.0%} of it: {cause.what} {where}; try: {cause.try_this}{saves}"
     for missing in stage.verdict.missing:
         yield f"missing: {missing}"
 

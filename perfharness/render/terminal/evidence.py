@@ -1,0 +1,201 @@
+"""What the explaining pass and the GPU's counters show of the stages, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rich.console import Console
+
+from perfharness.model.diagnosis import FunctionTime, GpuCounters, HostProfile, Path, StageDiagnosis
+from perfharness.model.host_samples import HostState
+from perfharness.model.result import path_text
+from perfharness.render.terminal.advice import short_file
+from perfharness.render.terminal.console import Column, Row, print_table, say, styled
+from perfharness.render.terminal.results import NOT_MEASURED, row_names
+
+TOP, ALL = 3, 20
+"""Functions of a stage: by default, and where details were requested."""
+SHOWN_SHARE = 0.02
+"""Of a stage's host time: functions and states that take less of every stage are not printed by default."""
+
+
+def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    """Functions, what the host's threads did, counters, and how far the explaining pass can be trusted; nothing of what
+    there is nothing of.
+
+    Args:
+        details: all functions and states, and what could not be recorded.
+    """
+    _print_functions(console, stages, details=details)
+    _print_states(console, stages, details=details)
+    _print_holders(console, stages, details=details)
+    _print_counters(console, stages)
+    _print_trust(console, stages)
+    if details:
+        for missing in dict.fromkeys(_missing(stages)):
+            say(console, styled("not known", "dim"), f": {missing}")
+
+
+def _profiled(stages: Sequence[StageDiagnosis]) -> Iterator[tuple[StageDiagnosis, HostProfile]]:
+    yield from ((stage, stage.profile) for stage in stages if stage.profile is not None)
+
+
+def _print_functions(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    """Each stage's top functions by their own time; by default without those that a stage inside it has most of."""
+    listed = {
+        stage.path: _functions_of(stage, profile.top_functions, stages, details=details)
+        for stage, profile in _profiled(stages)
+    }
+    columns = [
+        Column("function", is_text=True), Column("line", is_text=True), Column("own"), Column("±", drop=2),
+        Column("with callees", drop=1), Column("own of stage", drop=3),
+    ]  # fmt: skip
+    rows: Rows = [
+        (stage.path, (one.function, _line(one), _ms(one.self_ms), _ms(one.error_ms), _ms(one.cumulative_ms),
+                      _share(one.self_ms, stage.cpu_ms)))
+        for stage in stages for one in listed.get(stage.path, ())
+    ]  # fmt: skip
+    _print_rows(console, "Functions: ms of host time per batch (±: half the 95 % interval)", columns, rows)
+
+
+def _functions_of(
+    stage: StageDiagnosis, functions: Sequence[FunctionTime], stages: Sequence[StageDiagnosis], *, details: bool
+) -> list[FunctionTime]:
+    if details:
+        return list(functions[:ALL])
+    inside: dict[tuple[str, str], float] = {}
+    for below, profile in _profiled(stages):
+        if len(below.path) > len(stage.path) and below.path[: len(stage.path)] == stage.path:
+            for one in profile.top_functions:
+                key = (one.file, one.function)
+                inside[key] = max(inside.get(key, 0.0), one.self_ms)
+    least = SHOWN_SHARE * (stage.cpu_ms or 0.0)
+    own = [one for one in functions if inside.get((one.file, one.function), 0.0) < one.self_ms / 2]
+    return [one for one in own if one.self_ms > least][:TOP]
+
+
+def _line(function: FunctionTime) -> str:
+    file = short_file(function.file)
+    return file if function.is_native or not function.line else f"{file}:{function.line}"
+
+
+STATES = tuple(state.name.lower() for state in HostState)
+
+
+def _print_states(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    """What the stages' threads did; without states that no stage was in."""
+    profiled = list(_profiled(stages))
+    least = 0.0 if details else SHOWN_SHARE
+    shown = [
+        state
+        for state in STATES
+        if any((profile.state_ms.get(state) or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled)
+    ]
+    figures: list[tuple[str, Callable[[HostProfile], float | None]]] = [
+        ("on CPU", lambda profile: profile.on_cpu_ms),
+        *((state, lambda profile, state=state: profile.state_ms.get(state)) for state in shown),
+    ]
+    if any(profile.collections for _, profile in profiled):
+        figures += [
+            ("collections", lambda profile: profile.collections),
+            ("in them", lambda profile: profile.collection_ms),
+        ]
+    columns = [*(Column(heading) for heading, _ in figures), Column("samples", drop=1)]
+    rows: Rows = [
+        (stage.path, (*(_ms(figure(profile)) for _, figure in figures), str(profile.samples)))
+        for stage, profile in profiled
+    ]
+    _print_rows(console, "Threads: ms of host time per batch in each state", columns, rows)
+
+
+def _print_holders(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    columns = [Column("held by", is_text=True), Column("line", is_text=True), Column("waited")]
+    rows: Rows = [
+        (stage.path, (one.function, _line(one), _ms(one.self_ms)))
+        for stage, profile in _profiled(stages)
+        for one in profile.gil_holders[: ALL if details else TOP]
+        if details or one.self_ms > SHOWN_SHARE * (stage.cpu_ms or 0.0)
+    ]
+    title = "Interpreter lock: ms per batch that the stage waited for it, by what the thread that held it did"
+    _print_rows(console, title, columns, rows)
+
+
+COUNTERS: Mapping[str, tuple[str, Callable[[GpuCounters], float | None]]] = {
+    "SMs": ("%", lambda one: one.sm_active),
+    "occupancy": ("%", lambda one: one.occupancy),
+    "tensor": ("%", lambda one: one.tensor),
+    "fp32": ("%", lambda one: one.fp32),
+    "fp16": ("%", lambda one: one.fp16),
+    "fp64": ("%", lambda one: one.fp64),
+    "DRAM": ("%", lambda one: one.dram),
+    "PCIe": ("GB/s", lambda one: one.pcie_bytes_per_s),
+    "NVLink": ("GB/s", lambda one: one.nvlink_bytes_per_s),
+}
+
+
+def _print_counters(console: Console, stages: Sequence[StageDiagnosis]) -> None:
+    """Counters of the GPUs, a row for each stage, GPU and source; without counters that no row has."""
+    found = [(stage.path, one) for stage in stages for one in stage.counters]
+    shown = {name: one for name, one in COUNTERS.items() if any(one[1](row) is not None for _, row in found)}
+    columns = [
+        Column("GPU", is_text=True), Column("source", is_text=True, drop=1),
+        *(Column(f"{name}\n{unit}") for name, (unit, _) in shown.items()), Column("seconds", drop=2),
+    ]  # fmt: skip
+    rows: Rows = [
+        (path, (str(one.gpu), one.source, *(_counter(unit, value(one)) for unit, value in shown.values()),
+                f"{one.seconds:.3f}"))
+        for path, one in found
+    ]  # fmt: skip
+    _print_rows(console, "GPU counters while the stage's operations ran, of the peak", columns, rows)
+
+
+def _counter(unit: str, value: float | None) -> str:
+    if value is None:
+        return NOT_MEASURED
+    return f"{100 * value:.1f}" if unit == "%" else f"{value / 1e9:.2f}"
+
+
+def _print_trust(console: Console, stages: Sequence[StageDiagnosis]) -> None:
+    """How much slower the explaining pass was, and the stages whose proportions changed too much."""
+    explained = [(path_text(stage.path), stage.explained) for stage in stages if stage.explained is not None]
+    slowdowns = [one.slowdown for _, one in explained if one.slowdown is not None]
+    if slowdowns:
+        low, high = (f"{bound:.2f}" for bound in (min(slowdowns), max(slowdowns)))
+        factor = low if low == high else f"{low} to {high}"
+        say(console, f"Explaining pass: the stages took {factor} times as long as in the measured one")
+    for path, one in explained:
+        if not one.trusted:
+            say(console, styled("not trusted", "yellow"), f": {path}: {one.reason}")
+
+
+def _missing(stages: Sequence[StageDiagnosis]) -> Iterator[str]:
+    for stage in stages:
+        yield from stage.profile.missing if stage.profile is not None else ()
+        for one in stage.counters:
+            yield from one.missing
+
+
+Rows = Sequence[tuple[Path, tuple[str, ...]]]
+"""The rows of stages, those of a stage together."""
+
+
+def _print_rows(console: Console, title: str, columns: Sequence[Column], rows: Rows) -> None:
+    """A table, if it has rows; a stage is named in the first of its rows, in Markdown in each."""
+    if not rows:
+        return
+    paths = list(dict.fromkeys(path for path, _ in rows))
+    names = dict(zip(paths, row_names(paths), strict=True))
+    is_markdown, before, printed = getattr(console, "markdown", False), None, list[Row]()
+    for path, cells in rows:
+        printed.append([names[path] if is_markdown or path != before else "", *cells])
+        before = path
+    say(console, title)
+    print_table(console, [Column("stage", is_text=True), *columns], printed)
+
+
+def _ms(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.3f}"
+
+
+def _share(part: float, whole: float | None) -> str:
+    return NOT_MEASURED if not whole else f"{100 * part / whole:.0f} %"
