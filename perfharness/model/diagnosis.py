@@ -280,6 +280,8 @@ class GpuCounters:
     pcie_bytes_per_s: float | None
     nvlink_bytes_per_s: float | None
     missing: list[str]
+    uncertainty: float | None = None
+    """Half the width of the range that each share lies in, whatever the readings leave open; None: not known."""
 
 
 @dataclass(frozen=True)

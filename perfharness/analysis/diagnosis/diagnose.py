@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_side import host_work
@@ -159,6 +160,7 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
         verdict=judge(figures),
         cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
         profile=events.profile,
+        counters=trace_counters(events),
     )
 
 

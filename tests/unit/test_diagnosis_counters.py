@@ -1,0 +1,200 @@
+"""Counters of a stage from the trace's readings: worked by hand, and against a GPU simulated moment by moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.diagnosis.counters import MAX_UNCERTAINTY
+from perfharness.model.diagnosis import GpuCounters
+from perfharness.testing.trace_builder import H200, TraceBuilder
+from perfharness.trace import open_trace
+from tests.unit.made_batches import BATCH, US, Batch, diagnosed, stage_of
+
+NAMES = [
+    "SMs Active [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "Compute Warps in Flight [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+]
+TWO = {"first": (0.0, 500.0), "second": (500.0, 1000.0)}
+
+
+def readings(batch: Batch, values: dict[int, tuple[int, int, int, int, int]], gpu: int = 0) -> None:
+    """One every 100 us of a batch, of zeros where the period that ends then has no values."""
+    names = batch.builder.gpu_metric_names(NAMES, gpu=gpu)
+    for end in range(100, 1100, 100):
+        batch.builder.gpu_metric_reading(batch.at(end), values.get(end, (0, 0, 0, 0, 0)), type_id=names)
+
+
+def counters(path: Path, content: Any, stage: str = "stage", **more: Any) -> list[GpuCounters]:
+    return stage_of(diagnosed(path, content, **more), stage).counters
+
+
+def approx(value: float) -> Any:
+    return pytest.approx(value, abs=1e-9)
+
+
+def test_a_kernel_over_whole_periods_has_their_mean(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, 300)
+        readings(batch, {200: (90, 60, 20, 30, 10), 300: (100, 80, 30, 20, 10)})
+
+    (found,) = counters(tmp_path, content)
+    assert (found.source, found.gpu) == ("nsys", 0)
+    assert found.seconds == approx(12 * 200e-6)
+    assert (found.sm_active, found.tensor, found.occupancy) == (approx(0.95), approx(0.70), approx(0.25))
+    assert found.dram == approx(0.35)
+    assert (found.fp32, found.pcie_bytes_per_s) == (None, None)
+    assert found.uncertainty is not None
+    assert found.uncertainty <= 0.015 + 1e-9  # two counters of whole per cent each
+
+
+def test_what_was_counted_in_a_period_was_done_in_the_part_that_the_kernel_ran(tmp_path: Path) -> None:
+    """50 us at 80 % of tensor read 40 % over 100 us."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 150, 250)
+        readings(batch, {200: (50, 40, 10, 0, 0), 300: (50, 40, 10, 0, 0)})
+
+    (found,) = counters(tmp_path, content)
+    assert (found.sm_active, found.tensor, found.occupancy) == (approx(1.0), approx(0.8), approx(0.2))
+
+
+def test_two_stages_in_one_period_share_it_by_time_within_what_is_possible(tmp_path: Path) -> None:
+    """10 us of the second stage in a period that the first has 90 us of; the rest of it in a period of its own."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, 190)
+        batch.kernel(510, 190, 300)
+        readings(batch, {200: (100, 50, 10, 0, 0), 300: (100, 20, 10, 0, 0)})
+
+    first, second = (counters(tmp_path, content, name, stages=TWO)[0] for name in TWO)
+    assert (first.tensor, second.tensor) == (approx(0.5), approx((0.5 * 10 + 0.2 * 100) / 110))
+    assert first.uncertainty is not None
+    assert second.uncertainty is not None
+    assert abs(first.tensor - 0.5) <= first.uncertainty  # type: ignore[operator]
+    assert first.uncertainty > 0.05  # the 10 us may have been anything
+    assert 0.03 < second.uncertainty < MAX_UNCERTAINTY
+
+
+def test_kernels_too_short_for_the_readings_have_no_share(tmp_path: Path) -> None:
+    """2 us in 100: a whole per cent stands for half of what a kernel can do."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 120, 122)
+        readings(batch, {200: (2, 1, 0, 0, 0)})
+
+    (found,) = counters(tmp_path, content)
+    assert (found.sm_active, found.tensor, found.dram, found.uncertainty) == (None, None, None, None)
+    assert found.seconds > 0
+    assert len(found.missing) == 5
+
+
+def test_other_work_at_the_same_time_is_named(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, 300, stream=7)
+        batch.kernel(510, 200, 300, stream=8)
+        readings(batch, {200: (90, 60, 20, 30, 10), 300: (90, 60, 20, 30, 10)})
+
+    (first,) = counters(tmp_path, content, "first", stages=TWO)
+    assert any("50 %" in reason for reason in first.missing)
+
+
+def test_without_readings_there_are_no_counters(tmp_path: Path) -> None:
+    assert counters(tmp_path, lambda batch: batch.kernel(10, 100, 300)) == []
+
+
+def test_readings_that_begin_after_the_work(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, 300)
+        if batch.begin == 12 * BATCH:
+            names = batch.builder.gpu_metric_names(NAMES)
+            for end in (700, 800, 900):
+                batch.builder.gpu_metric_reading(batch.at(end), (1, 1, 1, 1, 1), type_id=names)
+
+    (found,) = counters(tmp_path, content)
+    assert (found.seconds, found.sm_active, len(found.missing)) == (0.0, None, 1)
+
+
+def test_each_gpu_has_its_own_readings(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        for gpu in (0, 1):
+            batch.kernel(10 + 10 * gpu, 100, 300, device=gpu)
+        readings(batch, {200: (90,) * 5, 300: (90,) * 5}, gpu=1)
+        readings(batch, {200: (30,) * 5, 300: (30,) * 5}, gpu=0)
+
+    found = counters(tmp_path, content, gpus=2)
+    assert [(each.gpu, each.sm_active) for each in found] == [(0, approx(0.3)), (1, approx(0.9))]
+
+
+def test_a_gpu_that_was_not_sampled(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        for gpu in (0, 1):
+            batch.kernel(10 + 10 * gpu, 100, 300, device=gpu)
+        readings(batch, {200: (90,) * 5, 300: (90,) * 5}, gpu=1)
+
+    first, second = counters(tmp_path, content, gpus=2)
+    assert (first.sm_active, second.sm_active) == (None, approx(0.9))
+
+
+PERIOD = 20
+"""Units of 1 us of the simulated GPU below."""
+
+
+@st.composite
+def simulated(draw: st.DrawFn) -> tuple[list[tuple[int, int, int, float]], int]:
+    """Kernels one after another, each with its stage (0 or 1) and rate; and the end of all."""
+    kernels, at = [], draw(st.integers(1, 30))
+    for _ in range(draw(st.integers(1, 25))):
+        length = draw(st.integers(1, 60))
+        kernels.append((at, at + length, draw(st.integers(0, 1)), draw(st.floats(0, 1))))
+        at += length + draw(st.integers(0, 40))
+    return kernels, -(-at // PERIOD) * PERIOD
+
+
+@settings(max_examples=60, deadline=None)
+@given(simulated(), st.sampled_from(["round", "floor"]))
+def test_the_true_share_is_in_the_range(
+    tmp_path_factory: pytest.TempPathFactory, gpu: tuple[list[tuple[int, int, int, float]], int], how: str
+) -> None:
+    kernels, end = gpu
+    rate, of = np.zeros(end), np.full(end, -1)
+    for start, stop, stage, share in kernels:
+        rate[start:stop], of[start:stop] = share, stage
+    builder = TraceBuilder(gpu=False)
+    builder.row("TARGET_INFO_GPU", **({"id": 0} | H200))
+    type_id = builder.gpu_metric_names(["SMs Active [Throughput %]"])
+    for at in range(PERIOD, end + 1, PERIOD):
+        percent = 100 * rate[at - PERIOD : at].mean()
+        builder.gpu_metric_reading(US * at, [round(percent) if how == "round" else int(percent)], type_id=type_id)
+    builder.range("batch_0", 0, US * (end + 2))
+    begin = {0: 1, 1: US * (end // 2)}
+    for stage, name in enumerate(("a", "b")):
+        builder.range(name, begin[stage] - 1, begin[stage] + 10 * len(kernels))
+    for number, (start, stop, stage, _) in enumerate(kernels):
+        call = begin[stage] + 10 * number
+        builder.kernel((call, call + 1), (US * start, US * stop))
+    trace = open_trace(builder.write(tmp_path_factory.mktemp("t") / "t.sqlite"))
+    diagnosis = diagnose(Analysis(trace, AnalysisOptions(0)))
+    for stage, name in enumerate(("a", "b")):
+        found = stage_of(diagnosis, name).counters
+        mine = of == stage
+        if not mine.any():
+            assert found == []
+            continue
+        (each,) = found
+        if each.sm_active is not None:
+            assert each.uncertainty is not None
+            assert abs(each.sm_active - rate[mine].mean()) <= 2 * each.uncertainty + 1e-9
+        covered = sum(mine[at : at + PERIOD].sum() for at in range(0, end, PERIOD))
+        if end > PERIOD:  # of one reading no period is known
+            assert each.seconds == pytest.approx(covered * 1e-6)
