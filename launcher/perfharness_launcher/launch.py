@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +28,7 @@ from perfharness_launcher.companions.exclusive import ExclusiveGpus
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys.collect import collect
+from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.outcome import (
     annotation_findings,
@@ -141,6 +143,7 @@ def launch(
     """
     output_dir = written_to or plan.options.output_dir.absolute()
     run_id = new_run_id()
+    plan = _with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage:
         manifest = _measure(plan, command, run_id, stage, interrupts, observer, companions, patience or Patience())
         run = FinishedRun(manifest, stage.path, stage, interrupts)
@@ -153,6 +156,27 @@ def launch(
             raise _with_location(error, stage.finish(whole=False), observer) from error
         if run.placed is None:
             run.put_in_place(whole=False)
+
+
+def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
+    """The plan of an explaining pass with nsys's counters of the GPUs, or with a finding why there are none."""
+    if not plan.explaining or plan.nsys is None or not plan.gpus:
+        return plan
+    if len({spec.gpu.uuid for spec in plan.processes if spec.gpu}) < len(plan.processes):
+        sampling = GpuSampling(None, "several processes share a GPU, and nsys samples it for one alone")
+    elif any(gpu.mig for gpu in plan.gpus):
+        sampling = GpuSampling(None, "the GPU is divided (MIG)")
+    else:
+        sampling = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
+    if sampling.gpus is not None:
+        return replace(plan, nsys=replace(plan.nsys, gpu_metrics=sampling.gpus))
+    finding = Finding(
+        "gpu-metrics-unavailable",
+        Severity.NOTE,
+        f"nsys does not sample the GPU's counters in the explaining pass: {sampling.reason}.",
+        "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how users may read them",
+    )
+    return replace(plan, findings=(*plan.findings, finding))
 
 
 def _measure(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import perfharness
+from perfharness.trace import open_trace
 from tests.integration.launches import PATIENCE_S, environment, launching, manifest, run_to_the_end, wait_for
 from tests.integration.launches import perfharness as verb
 
@@ -107,7 +108,11 @@ def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
     assert passes(script) == ["measured", "explaining"]
     commands = [manifest(folder)["processes"][0]["command"] for folder in (out, out / "explain")]
     traced = [next(word for word in command if word.startswith("--trace=")) for command in commands]
-    assert ["osrt" in options for options in traced] == [False, True]
+    assert ["osrt" in options for options in traced] == ["python-gil" in options for options in traced] == [False, True]
+    locks = [open_trace(folder / "proc_0_gpu_0" / "trace.sqlite").lock_events for folder in (out, out / "explain")]
+    assert locks[0] is None
+    assert locks[1] is not None
+    assert len(locks[1]) > 0
     assert f"--output={out}/explain/proc_0_gpu_0/trace" in commands[1]
     assert batches(out) == batches(out / "explain") == 10
 

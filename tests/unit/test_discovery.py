@@ -146,3 +146,32 @@ def test_what_is_no_nsys(tmp_path: Path) -> None:
     assert probe(other, "here").problems == (
         f"{other} is no Nsight Systems: to --version it prints 'some other tool 1.0'",
     )
+
+
+LISTING = """
+\t--gpu-metrics-device=
+
+\t   Collect GPU Metrics from specified devices; 'none' or GPU IDs.
+
+\t-t, --trace=
+
+\t   Possible values are 'cuda', 'nvtx', 'cublas-verbose', 'osrt',
+\t   'vulkan-annotations', 'python-gil' or 'none'.
+\t   Default is 'cuda,nvtx,osrt,opengl'. Application scope.
+
+\t--trace-fork-before-exec=
+
+\t   Possible values are 'true' or 'false'.
+"""
+
+
+def test_what_it_can_trace_and_how_it_samples_counters(tmp_path: Path) -> None:
+    nsys = make_whole(tmp_path)
+    (tmp_path / "help").write_text(LISTING)
+    nsys.write_text(
+        "#!/bin/bash\n[ $1 = --version ] && echo 'NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0' "
+        f"|| cat {tmp_path / 'help'}\n"
+    )
+    install = probe(nsys, "here")
+    assert install.traces == {"cuda", "nvtx", "cublas-verbose", "osrt", "vulkan-annotations", "python-gil", "none"}
+    assert install.gpu_metrics_option == "gpu-metrics-device"

@@ -20,6 +20,10 @@ WANTED_OPTIONS = (
 )
 """Taken where this nsys has them; the CUDA graph granularity is left as it is, for `node` costs too much."""
 
+INTERPRETER_LOCK = "python-gil"
+GPU_METRICS_OPTIONS = ("gpu-metrics-devices", "gpu-metrics-device")
+GPU_METRICS_HZ = 10_000
+
 
 @dataclass(frozen=True)
 class NsysInstall:
@@ -30,6 +34,7 @@ class NsysInstall:
         importer: the QdstrmImporter that turns a `.qdstrm` into a `.nsys-rep`; None where there is none.
         finds_importer: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
         profile_options: the long options of `nsys profile --help`, without dashes.
+        traces: what its `--trace` can name, `cuda` and so on.
         cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
         records_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
         source: where it was found, for messages.
@@ -42,6 +47,7 @@ class NsysInstall:
     importer: Path | None = None
     finds_importer: bool = False
     profile_options: frozenset[str] = frozenset()
+    traces: frozenset[str] = frozenset()
     cupti: tuple[int, int] | None = None
     records_nvtx: bool | None = None
     source: str = ""
@@ -52,6 +58,11 @@ class NsysInstall:
         """Whether it can record and its recording can be read."""
         return not self.problems
 
+    @property
+    def gpu_metrics_option(self) -> str | None:
+        """The option by which it samples counters of GPUs; it has had two names."""
+        return next((name for name in GPU_METRICS_OPTIONS if name in self.profile_options), None)
+
 
 @dataclass(frozen=True)
 class NsysTracing:
@@ -60,13 +71,16 @@ class NsysTracing:
     Args:
         cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
         os_calls: whether the operating system's calls are recorded.
-        explain: whether this is the explaining pass, which may cost time: they are then recorded in any case.
+        explain: whether this is the explaining pass, which may cost time: they are then recorded in any case, and who
+            holds the interpreter lock, where this nsys can.
+        gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: of none.
     """
 
     install: NsysInstall
     cuda: bool = False
     os_calls: bool = False
     explain: bool = False
+    gpu_metrics: str | None = None
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
@@ -74,8 +88,20 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
     nsys = tracing.install
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
     trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls or tracing.explain else "")
+    if tracing.explain and INTERPRETER_LOCK in nsys.traces:
+        trace += f",{INTERPRETER_LOCK}"
+    if tracing.gpu_metrics is not None:
+        options += gpu_metrics_options(nsys, tracing.gpu_metrics)
     output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
+
+
+def gpu_metrics_options(nsys: NsysInstall, gpus: str) -> list[str]:
+    """Sample the counters of these GPUs; none where this nsys cannot."""
+    option = nsys.gpu_metrics_option
+    if option is None:
+        return []
+    return [f"--{option}={gpus}", f"--gpu-metrics-frequency={GPU_METRICS_HZ}"]
 
 
 def import_command(nsys: NsysInstall, recording: Path, report: Path) -> list[str]:

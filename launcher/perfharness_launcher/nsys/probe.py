@@ -92,7 +92,8 @@ def probe(path: Path, source: str) -> NsysInstall:
         what = f"to --version it prints {answer[0][:80]!r}" if answer else "it does not answer --version"
         return NsysInstall(path, source=source, problems=(f"{path} is no Nsight Systems: {what}",))
     version = tuple(int(part) for part in re.findall(r"\d+", match.group(1).partition("-")[0])[:3])
-    options = frozenset(re.findall(r"--([a-z][a-z0-9-]+)", _run([str(path), "profile", "--help"]) or ""))
+    listing = _run([str(path), "profile", "--help"]) or ""
+    options = frozenset(re.findall(r"--([a-z][a-z0-9-]+)", listing))
     home = _home(path)
     importer, is_found = find_importer(home)
     problems = _problems(path, home, importer, options)
@@ -103,10 +104,17 @@ def probe(path: Path, source: str) -> NsysInstall:
         importer=importer,
         finds_importer=is_found,
         profile_options=options,
+        traces=_traces(listing),
         cupti=_newest_cupti(home),
         source=source,
         problems=tuple(problems),
     )
+
+
+def _traces(listing: str) -> frozenset[str]:
+    """What `--trace` can name, of `nsys profile --help`."""
+    found = re.search(r"^\s*-t, --trace=.*?(?=^\s*-{1,2}[a-z])", listing + "\n-z", re.MULTILINE | re.DOTALL)
+    return frozenset(re.findall(r"'([a-z][a-z0-9-]*)'", found.group())) if found else frozenset()
 
 
 def find_importer(home: Path | None) -> tuple[Path | None, bool]:
