@@ -1,0 +1,169 @@
+"""The form of a fault corpus: small programs with one planted fault each, and what a diagnosis of them has to say.
+
+A corpus is a folder with programs `NAME.py` and an `expected.py` that holds a tuple `EXPECTED` of `Fault`.
+`scripts/score_diagnosis` measures the programs and counts how often the diagnosis is right.
+
+A program has its fault unless it is started with `--mended`, and ends by printing `COUNT WHAT`: how often it did the
+faulty thing. Comments `# fault` mark the lines at which a diagnosis may point: a statement with that comment counts
+as a whole, with its body (`for …:  # fault`, `def …:  # fault`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARKER = "# fault"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One program, and what is right to say of it."""
+
+    program: str
+    """Its file in the corpus, without `.py`."""
+    codes: tuple[str, ...]
+    """Codes of causes, or verdicts, of which each counts as right."""
+    stage: str
+    """Last name of the path of the stage that has the fault."""
+    report: str
+    """The bug report that it was made from: `owner/repository#number`."""
+    arguments: tuple[str, ...] = ()
+    """Of the program."""
+    options: tuple[str, ...] = ("-w", "1")
+    """Of `perfharness launch`; names of files are relative to the corpus."""
+    mended_options: tuple[str, ...] | None = None
+    """Those of the mended twin, where they differ."""
+    mended_codes: tuple[str, ...] = ()
+    """Causes that the mended twin really has: no false accusation."""
+    has_line: bool = True
+    """Whether there is a line to point at."""
+    modules: tuple[str, ...] = ()
+    """Which the program imports and not every machine has."""
+
+
+def fault_lines(source: str) -> list[tuple[int, int]]:
+    """First and last line of each statement that carries the marker."""
+    marked = {number for number, line in enumerate(source.splitlines(), 1) if MARKER in line}
+    spans = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt):
+            inner: list[ast.stmt] = getattr(node, "body", [])
+            head_end = inner[0].lineno - 1 if inner else node.end_lineno or node.lineno
+            if marked & set(range(node.lineno, max(head_end, node.lineno) + 1)):
+                spans.append((node.lineno, node.end_lineno or node.lineno))
+    return sorted(spans)
+
+
+def is_fault_line(program: Path, file: str, line: int) -> bool:
+    """Whether a diagnosis that names this file and line points at the fault of this program."""
+    if Path(file).name != program.name:
+        return False
+    return any(first <= line <= last for first, last in fault_lines(program.read_text(encoding="utf-8")))
+
+
+DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting-on-stage", "cannot-tell", "none")
+"""What a sound program may be said to be: no accusation, unless it points at the line of the fault."""
+
+WORTH_MENTIONING = 0.05
+"""Of a batch: what takes less accuses nobody."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that a diagnosis says of a stage. `ms` a batch; `file` and `line` where it points at one."""
+
+    stage: tuple[str, ...]
+    codes: tuple[str, ...]
+    """The cause's code; of a stage's first cause also its verdict."""
+    ms: float
+    file: str | None
+    line: int | None
+    is_first: bool
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a diagnosis of a program and its mended twin is. None: there is nothing to judge."""
+
+    verdict: bool
+    """The first cause of the faulty stage is one of the right ones."""
+    stage: bool
+    """And no other stage is accused of more."""
+    line: bool | None
+    """And it points at a line of the fault; None where the fault has no line."""
+    twin_is_silent: bool | None
+    """None where the twin was not measured."""
+    said: str
+    """Of the faulty stage."""
+    said_of_twin: str
+
+
+def statements(diagnosis: Mapping[str, Any]) -> list[Statement]:
+    """Everything that the `diagnosis` of a benchmark.json says of stages: causes, and verdicts where it has none."""
+    found = []
+    for stage in diagnosis["stages"]:
+        path, verdict, host_ms = tuple(stage["path"]), stage["verdict"]["verdict"], stage["cpu_ms"] or 0.0
+        causes = stage.get("causes") or [{"code": verdict, "share": 1.0, "where": None}]
+        for position, cause in enumerate(causes):
+            where = cause["where"] or {"file": None, "line": None}
+            codes = (cause["code"],) if position else tuple(dict.fromkeys((cause["code"], verdict)))
+            found.append(
+                Statement(path, codes, cause["share"] * host_ms, where["file"], where["line"], is_first=position == 0)
+            )
+    return found
+
+
+def batch_ms(diagnosis: Mapping[str, Any]) -> float:
+    """Host time of the longest stage, which holds the others."""
+    return max((stage["cpu_ms"] or 0.0 for stage in diagnosis["stages"]), default=0.0)
+
+
+def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Mapping[str, Any] | None) -> Score:
+    """Score two diagnoses: that of the program and that of its mended twin."""
+    said = statements(of_fault)
+    about_stage = [one for one in said if one.stage[-1] == fault.stage and one.is_first]
+    right = [one for one in about_stage if set(one.codes) & set(fault.codes)]
+    others = [
+        one.ms
+        for one in said
+        if not any(is_within(one.stage, of.stage) or is_within(of.stage, one.stage) for of in right)
+    ]
+    accusations = [] if of_twin is None else accusations_of_twin(fault, program, of_twin)
+    return Score(
+        verdict=bool(right),
+        stage=bool(right) and max(one.ms for one in right) >= max(others, default=0.0),
+        line=any(points_at_fault(program, one) for one in right) if fault.has_line else None,
+        twin_is_silent=None if of_twin is None else not accusations,
+        said="; ".join(map(in_short, about_stage)) or "nothing",
+        said_of_twin="; ".join(map(in_short, accusations)),
+    )
+
+
+def accusations_of_twin(fault: Fault, program: Path, diagnosis: Mapping[str, Any]) -> list[Statement]:
+    """What a diagnosis blames a sound program for."""
+    allowed, least_ms = {*DESCRIPTIONS, *fault.mended_codes}, WORTH_MENTIONING * batch_ms(diagnosis)
+    return [
+        one
+        for one in statements(diagnosis)
+        if one.ms >= least_ms and (one.codes[0] not in allowed or points_at_fault(program, one))
+    ]
+
+
+def points_at_fault(program: Path, statement: Statement) -> bool:
+    """Whether the statement names a line of the fault."""
+    return statement.file is not None and is_fault_line(program, statement.file, statement.line or 0)
+
+
+def is_within(path: tuple[str, ...], outer: tuple[str, ...]) -> bool:
+    """Whether a stage is another one or lies inside it."""
+    return path[: len(outer)] == outer
+
+
+def in_short(statement: Statement) -> str:
+    """`stage: code at file:line`."""
+    where = f" at {Path(statement.file).name}:{statement.line}" if statement.file else ""
+    return f"{statement.stage[-1]}: {'/'.join(statement.codes)}{where}"

@@ -1,0 +1,53 @@
+"""What is right to say of each program of this corpus (`tests/fault_corpus.py`); none of them needs a GPU."""
+
+from __future__ import annotations
+
+from tests.fault_corpus import Fault
+
+CPU = ("cpu-bound",)
+WAITS_FOR_THREAD = ("lock-wait", "queue-wait", "waiting-on-system")
+FILE = ("file-wait", "waiting-on-system")
+NETWORK = ("network-wait", "waiting-on-system")
+PROCESS = ("process-wait", "waiting-on-system")
+
+EXPECTED = (
+    Fault("tokenize_quadratic", CPU, "tokenize", "huggingface/transformers#1830"),
+    Fault("preprocess_pixels", CPU, "grey", "kristjankorjus/Replicating-DeepMind#4"),
+    Fault(
+        "deepcopy_params", CPU, "prepare", "vllm-project/vllm#31041",
+        options=("-w", "1", "--annotate", "deepcopy_params.toml"),
+    ),
+    Fault("json_masks", CPU, "respond", "pytorch/serve#769"),
+    Fault("resize_float64", CPU, "resize", "scikit-image/scikit-image#7041"),
+    Fault("rowwise_lookup", CPU, "label", "bytedance/Protenix#248"),
+    Fault(
+        "config_each_step", CPU, "sample", "mlc-ai/mlc-llm#2150",
+        options=("-w", "1", "--annotate", "config_each_step.toml"),
+    ),
+    Fault("debug_log", CPU, "schedule", "vllm-project/vllm#4261"),
+    Fault("regex_each_request", ("recompilation", *CPU), "guide", "sgl-project/sglang#2168"),
+    Fault("torch_recompiles", ("recompilation",), "infer", "GeeeekExplorer/nano-vllm#105", modules=("torch",)),
+    Fault("lazy_import", ("first-use",), "postprocess", "langgenius/dify#2423", options=("-w", "0")),
+    Fault("page_faults", ("page-faults", *CPU), "cache", "numpy/numpy#27483"),
+    Fault("gc_pauses", ("garbage-collection",), "parse", "sgl-project/sglang#30596"),
+    Fault("gil_contention", ("gil-contention",), "infer", "pytorch/pytorch#77139"),
+    Fault("oversubscription", ("cpu-contention",), "infer", "microsoft/onnxruntime#3099", has_line=False),
+    Fault("lock_handover", WAITS_FOR_THREAD, "enqueue", "triton-inference-server/core#287"),
+    Fault("queue_starved", ("data-loader-starvation", *WAITS_FOR_THREAD), "load", "mlcommons/inference#767"),
+    Fault("loader_in_main", CPU, "load", "huggingface/transformers#34059", modules=("torch",)),
+    Fault(
+        "loader_starved", ("data-loader-starvation",), "load", "jwyang/faster-rcnn.pytorch#574", modules=("torch",)
+    ),
+    Fault("fsync_records", FILE, "store", "SwanHubX/SwanLab#1664"),
+    # Reads out of the page cache never wait for a disk: system calls, which are the CPU's time.
+    Fault(
+        "small_reads", (*FILE, *CPU), "read", "datastax/jvector#584",
+        options=("-w", "1", "--annotate", "small_reads.toml"),
+    ),
+    Fault("hub_round_trip", NETWORK, "load", "ml-explore/mlx-lm#1649"),
+    Fault("asyncio_blocked", NETWORK, "fetch", "sgl-project/sglang#30770", mended_codes=NETWORK),
+    Fault("polling", ("sleep", "waiting-on-system"), "generate", "eth-sri/lmql#127"),
+    Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
+    Fault("pickle_pipe", (*NETWORK, *CPU), "exchange", "open-edge-platform/geti#4994"),
+    Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546"),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""The programs of the corpus do what they are there for: the fault, many times; their twins, far fewer times."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fault_corpus import Fault
+from tests.faults_cpu.expected import EXPECTED
+from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
+
+CORPUS = Path(__file__).resolve().parents[1] / "faults_cpu"
+RUNNABLE = [fault for fault in EXPECTED if all(importlib.util.find_spec(module) for module in fault.modules)]
+
+
+def count(fault: Fault, *more: str) -> int:
+    """The number that the program prints last."""
+    done = subprocess.run(
+        [sys.executable, CORPUS / f"{fault.program}.py", *fault.arguments, *more],
+        capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    return int(done.stdout.splitlines()[-1].split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", RUNNABLE, ids=lambda fault: fault.program)
+def test_the_twin_does_less_of_the_fault(fault: Fault) -> None:
+    faulty, mended = count(fault), count(fault, "--mended")
+    assert faulty >= 3
+    assert mended <= faulty / 3
+
+
+def score(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, CHECKOUT / "scripts" / "score_diagnosis", "-o", tmp_path, *arguments],
+        capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+def test_the_scorer_measures_both_twins_and_writes_what_it_found(tmp_path: Path) -> None:
+    done = score(tmp_path, "--passes", "one", "--only", "deepcopy_params", "--at-least", "1")
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads((tmp_path / "scores.json").read_text())
+    assert (result["program"], result["tracer"], result["passes"]) == ("deepcopy_params", "embedded", "one")
+    assert result["score"]["verdict"] is True
+    assert {path.parent.parent.name for path in tmp_path.glob("cpu/*/*/*/proc_*/benchmark.json")} == {
+        "faulty", "mended",
+    }  # fmt: skip
+
+
+def test_a_limit_that_is_missed_is_exit_code_1(tmp_path: Path) -> None:
+    done = score(tmp_path, "--passes", "one", "--only", "deepcopy_params", "--at-least", "2")
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "scores.json").read_text())
