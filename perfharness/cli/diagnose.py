@@ -30,6 +30,7 @@ from perfharness.render.terminal.diagnosis import matching_stages, print_diagnos
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, read_manifest
+from perfharness.runs.telemetry import RunTelemetry
 
 
 def register(app: typer.Typer) -> None:
@@ -115,14 +116,15 @@ def _print(run: _Run, stage: str | None, output: Output) -> None:
 def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
     """Every process of a run that was named."""
     manifest = read_manifest(folder)
-    sharing = GpuSharing(folder, manifest)
+    sharing, telemetry = GpuSharing(folder, manifest), RunTelemetry(folder, manifest)
     run = _Run(folder.name if located.is_series else "")
     for name, record in located.processes_of(folder, manifest):
         if record.trace is None:
             message = f"{name} has no trace, so it has no diagnosis."
             run.findings.append(Finding("not-traced", Severity.WARNING, message))
             continue
-        analysed, findings = analyze_process(folder, manifest, record, read_as.options(manifest), sharing)
+        options = read_as.options(manifest)
+        analysed, findings = analyze_process(folder, manifest, record, options, sharing, telemetry)
         run.findings += [replace(finding, process=name) for finding in findings]
         if analysed is not None and analysed.result.diagnosis is not None:
             run.processes[name] = analysed.result.diagnosis

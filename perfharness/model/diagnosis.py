@@ -260,7 +260,9 @@ class HostProfile:
 
 @dataclass(frozen=True)
 class GpuCounters:
-    """Counters of one GPU over exactly the time in which the stage's operations ran; shares of the peak, 0 to 1.
+    """Counters of one GPU over exactly the time in which the stage's kernels ran; shares of the peak, 0 to 1.
+
+    Traffic of the links is over the time of all its operations, copies too.
 
     None: the card or the tracer does not have it, or the stage's time on the GPU is too short for the readings;
     `missing` has the reason.
@@ -282,6 +284,13 @@ class GpuCounters:
     missing: list[str]
     uncertainty: float | None = None
     """Half the width of the range that each share lies in, whatever the readings leave open; None: not known."""
+    integer: float | None = None
+    tensor_types: dict[str, float] = field(default_factory=dict)
+    """Of `tensor`, by type as the counters have it (`hmma`, `imma`, `dmma`, `dfma`); empty: not separable."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Half of the 95 % interval of each number above, by its name."""
+    sm_clock_mhz: float | None = None
+    """Mean clock of the multiprocessors meanwhile: the peak of the pipes is at that clock."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
+from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_profile import on_trace_clock
@@ -319,6 +320,7 @@ def analyze_process(
             machine=machine_clock(manifest),
             throttling=None if telemetry is None else telemetry.throttling(process),
             with_gpu_work=telemetry is not None and telemetry.log is not None,
+            gpm=None if telemetry is None else telemetry.gpm,
         )
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
@@ -337,6 +339,7 @@ def analyze_trace(
     throttling: Throttling | None = None,
     *,
     with_gpu_work: bool = False,
+    gpm: Mapping[str, GpmReadings] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
     """The result of one trace file, checked against the recorders' counts where these exist.
 
@@ -348,13 +351,14 @@ def analyze_trace(
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         with_gpu_work: list when the GPU worked, for telemetry.
+        gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
     """
     journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
     recorded = read_host_probe(path.parent) if path.name == TRACE_NAME and others is not None else None
     analysis = Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
     sharing = others(trace) if callable(others) else others
-    diagnosis = None if sharing is None else diagnose(analysis, sharing)  # first: it takes the most memory
+    diagnosis = None if sharing is None else diagnose(analysis, sharing, gpm)  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     result = replace(
         result,

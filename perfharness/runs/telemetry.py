@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess
@@ -85,6 +87,14 @@ class RunTelemetry:
         subjects = () if self.log is None else self.log.meta.subjects
         record = next((one for one in subjects if one.subject == process.gpu_uuid), None)
         return (record.parent_uuid if record else None) or process.gpu_uuid
+
+    @cached_property
+    def gpm(self) -> dict[str, GpmReadings]:
+        """Counters of every GPU and MIG instance that was asked for them, UTC, by UUID without its prefix."""
+        if self.log is None:
+            return {}
+        found = {one.subject: gpm_readings(self.log, one.subject) for one in self.log.meta.subjects}
+        return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of the process's GPU were throttled; None where the GPU does not report it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
+from perfharness.analysis.counters.stages import StageCounters
 from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
@@ -18,6 +21,7 @@ from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     NS_PER_MS,
     OtherProcesses,
+    StageEvents,
     StageRows,
     Workload,
     build_workload,
@@ -26,6 +30,7 @@ from perfharness.analysis.diagnosis.workload import (
 )
 from perfharness.model.diagnosis import (
     Diagnosis,
+    GpuCounters,
     StageCost,
     StageDiagnosis,
     StageVerdict,
@@ -53,19 +58,23 @@ class _Loop:
     window: Window | str
 
 
-def diagnose(analysis: Analysis, others: OtherProcesses = ALONE) -> Diagnosis:
+def diagnose(
+    analysis: Analysis, others: OtherProcesses = ALONE, gpm: Mapping[str, GpmReadings] | None = None
+) -> Diagnosis:
     """Why each stage takes the time it takes.
 
     Args:
         analysis: of the process's trace.
         others: the other processes of the run on the same GPU.
+        gpm: counters that were sampled beside the run, UTC, by UUID of the GPU without its prefix.
     """
     workload = build_workload(analysis, others)
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload))
+    counters = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
-        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops), rows))
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, counters), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
@@ -132,7 +141,9 @@ def _without_handover_costs(diagnosed: list[StageDiagnosis], loops: list[_Loop])
 UNTIED = "which work of other threads each wait is for is not in a trace"
 
 
-def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) -> StageDiagnosis:
+def _diagnose_stage(
+    workload: Workload, stage: StageRows, loops: list[_Loop], counters: StageCounters | None
+) -> StageDiagnosis:
     if not stage.batches:
         verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
         return _without_figures(stage, verdict, "no batch is left without the warm-up")
@@ -160,8 +171,14 @@ def _diagnose_stage(workload: Workload, stage: StageRows, loops: list[_Loop]) ->
         verdict=judge(figures),
         cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
         profile=events.profile,
-        counters=trace_counters(events),
+        counters=_counters(events, counters),
     )
+
+
+def _counters(events: StageEvents, gpm: StageCounters | None) -> list[GpuCounters]:
+    """Those in the trace, and those that were sampled beside the run."""
+    sampled = [] if gpm is None or not len(events.operation) else gpm.of_stage(events.stage, events.gpus_used)
+    return [*trace_counters(events), *sampled]
 
 
 def _without_figures(stage: StageRows, verdict: StageVerdict, reason: str) -> StageDiagnosis:

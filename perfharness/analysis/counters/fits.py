@@ -1,0 +1,185 @@
+"""Means over windows explained by what ran in them: the value of a counter while each class of work ran.
+
+A window of 50 ms holds many stages. Its mean is the sum, over the classes of work, of each class's value times the
+part of the window in which that class ran; where nothing ran, the counters are 0. As with energy, every model of what
+else a value may depend on (`energy.kinds`: how long the work has run, what ran before, when in the run) that the
+readings do not rule out gives each class a value, and the interval holds all of them. Other than a power sensor, a
+counter's mean is known to be of exactly its window; how far the clocks may be apart is one more thing that is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.energy.kinds import BusyShares, Kinds, KnownWork
+from perfharness.analysis.statistics import student_t
+from perfharness.analysis.timeline import BusyLine
+from perfharness.model.result import Float64
+from perfharness.model.trace import Bool, Int64
+
+RULED_OUT = 14.0
+"""Log-likelihood, doubled, by which a fit must be worse than the best, as in `energy.fits`."""
+
+RESOLUTION = 1e-3
+"""Of a counter's unit: smaller differences between readings mean nothing."""
+
+WIDE, DEVIATION = 0.5, 0.25
+"""Of a counter's ceiling, standard deviations of the prior: of a class's value, and of its kinds among themselves."""
+
+INEXACT = 1.6
+"""No model is exact: so much wider than sampling alone suggests is each fit's interval, as in `energy.fits`."""
+
+COPIES = -1
+"""Owner of the time in which copies from and to the host ran: they run beside the kernels and take no share of them."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A counter while some classes of work ran, and the interval that holds it (95 %)."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class _Design:
+    """One model: the part of each window in which each kind of work ran, shape (kinds, windows)."""
+
+    share: Float64
+    owner: Int64
+    seconds: Float64
+
+    def weights(self, owners: Sequence[int]) -> Float64:
+        """Each kind's part of the time of some classes together."""
+        mine = np.where(np.isin(self.owner, owners), self.seconds, 0.0)
+        return np.asarray(mine / max(float(mine.sum()), 1e-12))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    design: _Design
+    value: Float64
+    covariances: tuple[Float64, Float64]
+    freedom: int
+    score: float
+
+
+class WorkInWindows:
+    """Windows of time, and what ran in them.
+
+    Args:
+        start_ns, end_ns: of the windows, in order.
+        classes: of work; together they are all that can move the counters, but for `copies`.
+        copies: (start_ns, end_ns) of copies from and to the host.
+        edge_error_ns: how far the windows may be off the work.
+    """
+
+    def __init__(
+        self, start_ns: Int64, end_ns: Int64, classes: BusyShares, copies: tuple[Int64, Int64], edge_error_ns: int
+    ) -> None:
+        self.length_ns = (end_ns - start_ns).astype(np.float64)
+        self._busy_s = classes.within(start_ns, end_ns)
+        self.busy_s = self._busy_s.sum(axis=1)
+        """Of each class in all windows, seconds."""
+        known, line = KnownWork(classes), BusyLine(*copies)
+        self._designs: list[_Design] = []
+        if not len(start_ns):
+            return
+        window = int(start_ns[0]) - edge_error_ns, int(end_ns[-1]) + edge_error_ns
+        models = [known.plain(window), *(kinds for kinds in known.splits(window) if kinds.name != "pause")]
+        for shift in sorted({0, -edge_error_ns, edge_error_ns}, key=abs):
+            start, end = start_ns + shift, end_ns + shift
+            copying = line.within(start, end) / self.length_ns
+            self._designs += [self._design(kinds, start, end, copying) for kinds in models]
+
+    def _design(self, kinds: Kinds, start: Int64, end: Int64, copying: Float64) -> _Design:
+        working = kinds.owner < len(self.busy_s)
+        seconds = (kinds.until(end) - kinds.until(start))[working]
+        share, owner = seconds / (self.length_ns / 1e9), kinds.owner[working]
+        if copying.any():
+            share, owner = np.vstack([share, copying]), np.append(owner, COPIES)
+        total = share @ (self.length_ns / 1e9)
+        there = total > 0
+        return _Design(share[there], owner[there], total[there])
+
+    def fit(self, value: Float64, ceiling: float = 1.0, unit: float = 1.0) -> Fits:
+        """Explain one counter.
+
+        Args:
+            value: its mean in each window; NaN: not read.
+            ceiling: what it can be at most.
+            unit: what is large of it: no difference of less than a thousandth of that means anything.
+        """
+        read = ~np.isnan(value)
+        weight = self.length_ns[read] / float(self.length_ns[read].mean())
+        fits = [_fit(design, value[read], weight, read, ceiling, unit) for design in self._designs]
+        best = min(fits, key=lambda fit: fit.score)
+        kept = [best, *(fit for fit in fits if fit is not best and fit.score <= best.score + RULED_OUT)]
+        return Fits(kept, ceiling, unit)
+
+    def mean_while(self, owners: Sequence[int], value: Float64) -> float | None:
+        """Mean of a state (a clock) over the windows, weighted by how long these classes ran in each; None: unknown."""
+        weight = self._busy_s[list(owners)].sum(axis=0)
+        known = ~np.isnan(value) & (weight > 0)
+        return float(np.average(value[known], weights=weight[known])) if known.any() else None
+
+
+class Fits:
+    """All that the readings of one counter do not rule out, the most likely first."""
+
+    def __init__(self, fits: list[_Fit], ceiling: float, unit: float) -> None:
+        self._fits = fits
+        self._ceiling = ceiling
+        self.unit = unit
+
+    def of(self, owners: Sequence[int]) -> Estimate:
+        """While these classes, together, ran."""
+        found = list(self._each(owners))
+        low, high = min(value - half for value, half in found), max(value + half for value, half in found)
+        low, high = max(low, 0.0), min(high, self._ceiling)
+        low, high = min(low, high), max(low, high)
+        return Estimate(min(max(found[0][0], low), high), low, high)
+
+    def _each(self, owners: Sequence[int]) -> Iterator[tuple[float, float]]:
+        for fit in self._fits:
+            weights = fit.design.weights(owners)
+            variance = max(float(weights @ one @ weights) for one in fit.covariances)
+            half = INEXACT * student_t(fit.freedom) * float(np.sqrt(max(variance, 0.0)))
+            yield float(weights @ fit.value), max(half, RESOLUTION * self.unit)
+
+
+def _fit(design: _Design, value: Float64, weight: Float64, read: Bool, ceiling: float, unit: float) -> _Fit:
+    """Ridge regression with a prior as wide as the counter's range; errors from blocks of windows, or from all."""
+    share, count = design.share[:, read], len(value)
+    same = design.owner[:, None] == design.owner
+    prior = np.linalg.inv((WIDE * ceiling) ** 2 * same + (DEVIATION * ceiling) ** 2 * np.eye(len(same)))
+    floor = (RESOLUTION * unit) ** 2
+    gram, target = (share * weight) @ share.T, (share * weight) @ value
+    pull = prior.sum(axis=1) * ceiling / 2
+    variance = max(float(np.var(value)), floor)
+    for _ in range(4):
+        inverse = np.linalg.inv(gram / variance + prior)
+        found = inverse @ (target / variance + pull)
+        residual = (value - found @ share) * np.sqrt(weight)
+        used = float(np.trace(inverse @ gram) / variance)
+        variance = max(float(residual @ residual) / max(count - used, 1.0), floor)
+    block = max(2, round(count ** (1 / 3)))
+    scores = np.add.reduceat(share * (residual * np.sqrt(weight) / variance), np.arange(0, count, block), axis=1)
+    blocks = scores.shape[1]
+    sandwich = inverse @ (scores @ scores.T * (blocks / max(blocks - 1, 1)) + prior) @ inverse
+    return _Fit(
+        design=design,
+        value=found,
+        covariances=(sandwich, inverse),
+        freedom=max(round(blocks - used), 1),
+        score=count * float(np.log(max(float(residual @ residual) / count, floor))) + 2 * used,
+    )
