@@ -173,6 +173,28 @@ def lines_during(
     ]  # fmt: skip
 
 
+def own_functions(samples: HostSamples, rows: Int64, ms_per_ns: float) -> list[FunctionTime]:
+    """Functions outside of libraries by the time of these samples in which they were the innermost such on the stack,
+    or, where a stack has none, of its innermost. `line` is the one that most of that time passed at; so `self_ms` holds
+    the libraries' time below it.
+
+    Args:
+        rows: samples.
+        ms_per_ns: of host time, for a nanosecond of samples.
+    """
+    lengths = samples.length_ns[rows].astype(np.float64)
+    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for stack, length in _by_stack(samples, rows, lengths):
+        frames = [samples.frames[number] for number in samples.stacks[stack]]
+        if frames:
+            frame = next((frame for frame in frames if not is_library(frame.file)), frames[0])
+            lines[_function_key(frame)][frame.line] += length
+    total = float(lengths.sum())
+    shares = _Shares(total, float(np.square(lengths).sum()), total * ms_per_ns)
+    spent = {key: sum(of_key.values()) for key, of_key in lines.items()}
+    return [_function_time(key, lines[key], spent[key], spent[key], shares) for key in _descending(spent)]
+
+
 def collapsed_stacks(probe: HostProbe, spans: Spans) -> list[tuple[tuple[Frame, ...], float]]:
     """Each stack of a stage, the outermost frame first, and its host time in ms a batch: a flame graph's rows."""
     samples = probe.samples

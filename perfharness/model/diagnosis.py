@@ -23,9 +23,21 @@ class Verdict(str, Enum):
 
     GPU_BOUND = "gpu-bound"
     COPY_BOUND = "copy-bound"
+    PAGEABLE_COPIES = "pageable-copies"
+    SMALL_COPIES = "small-copies"
     LAUNCH_BOUND = "launch-bound"
+    DISPATCH_BOUND = "dispatch-bound"
     SYNCHRONIZATION_BOUND = "synchronization-bound"
+    IMPLICIT_SYNCHRONIZATION = "implicit-synchronization"
+    ALLOCATOR_CHURN = "allocator-churn"
     CPU_BOUND = "cpu-bound"
+    GARBAGE_COLLECTION = "garbage-collection"
+    GIL_CONTENTION = "gil-contention"
+    CPU_CONTENTION = "cpu-contention"
+    RECOMPILATION = "recompilation"
+    DATA_LOADER_STARVATION = "data-loader-starvation"
+    FILE_WAIT = "file-wait"
+    NETWORK_WAIT = "network-wait"
     WAITING_ON_STAGE = "waiting-on-stage"
     WAITING_ON_PROCESS = "waiting-on-process"
     WAITING_ON_SYSTEM = "waiting-on-system"
@@ -213,8 +225,8 @@ class HostWork:
     """Synchronising calls, and copies that returned only when they were done."""
     blocking_ms: float
     blocked_ms: dict[str, float | None]
-    """Of the time outside of CUDA calls: blocked in the operating system, by `OsWaitKind` (lock, sleep, process, file);
-    None where its calls were not recorded."""
+    """Of the time outside of CUDA calls: blocked in the operating system, by `OsWaitKind` (lock, sleep, process, file,
+    socket); None where its calls were not recorded."""
     launch_latency_us: float | None
     """Median from the begin of the call to the begin of its operation."""
     queueing_us: float | None
@@ -297,8 +309,9 @@ class GpuCounters:
 class Cause:
     """Why, in a form that a person can act on: what it is, where in the code, what to try, what that would save.
 
-    `code` is one of those listed in docs/guides/causes.md. `share` is of the stage's host time or span. `where` is the
-    line that does it, None with the reason in `where_reason`. `saves_ms` a batch, None where nothing bounds it.
+    `code` is that of the verdict it would be (docs/guides/causes.md). `share` is of the stage's host time or span.
+    `where` is the line that does it, None with the reason in `where_reason`. `saves_ms` a batch at most, None where
+    nothing bounds it.
     """
 
     code: str

@@ -217,6 +217,8 @@ class OsWaitKind(IntEnum):
     SLEEP = 1
     PROCESS = 2
     FILE = 3
+    SOCKET = 4
+    """Network, and waiting until one of several sockets or pipes is ready."""
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ OS_CALLS = (
     (OsWaitKind.LOCK, r"sem_\w*wait|futex"),
     (OsWaitKind.SLEEP, r"(u|nano|clock_nano)?sleep$|pause$|sigwait|sigtimedwait"),
     (OsWaitKind.PROCESS, r"wait(pid|id|3|4)?$"),
-    (OsWaitKind.FILE, r"p?(read|write)v?(64)?$|f(read|write|gets|sync|datasync)|p?poll$|p?select$|epoll_p?wait"),
-    (OsWaitKind.FILE, r"(recv|send)\w*$|accept4?$|connect$|f?open(at)?(64)?$|flock$"),
+    (OsWaitKind.FILE, r"p?(read|write)v?(64)?$|f(read|write|gets|sync|datasync)|f?open(at)?(64)?$|flock$"),
+    (OsWaitKind.SOCKET, r"(recv|send)\w*$|accept4?$|connect$|p?poll$|p?select$|epoll_p?wait"),
 )
 """Kind and the names of its functions, as nsys's documentation lists them. `ioctl` is CUDA's own, and left out."""
 

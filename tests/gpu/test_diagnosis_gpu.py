@@ -22,9 +22,9 @@ SCHEMA = ROOT / "docs" / "schema" / "benchmark.schema.json"
 TIMEOUT_S = 270
 
 FAULTS = {
-    "item": "synchronization-bound",
-    "pageable": "copy-bound",
-    "tiny": "launch-bound",
+    "item": "implicit-synchronization",
+    "pageable": "pageable-copies",
+    "tiny": "dispatch-bound or launch-bound",
     "sleep": "cpu-bound",
     "first_use": "first-use",
     "shared": "waiting-on-process",
@@ -121,7 +121,8 @@ def verdict_of(stage: dict[str, Any]) -> str:
 def test_a_planted_fault_is_named(fault: str, diagnosis_of: Callable[[str, bool], Found]) -> None:
     diagnoses, stages = diagnosis_of(fault, False)
     verdicts = {verdict_of(stage) for stage in stages}
-    assert verdicts == {FAULTS[fault]}, [stage["verdict"] for stage in stages]
+    assert len(verdicts) == 1, [stage["verdict"] for stage in stages]
+    assert verdicts <= set(FAULTS[fault].split(" or ")), [stage["verdict"] for stage in stages]
     (gpu,) = diagnoses[0]["gpus"]
     assert gpu["sm_count"] > 0
     assert gpu["memory_bytes_per_s"] > 0
@@ -140,7 +141,7 @@ def test_a_planted_fault_is_named(fault: str, diagnosis_of: Callable[[str, bool]
 def test_the_verdict_is_gone_once_it_is_mended(fault: str, diagnosis_of: Callable[[str, bool], Found]) -> None:
     diagnoses, stages = diagnosis_of(fault, True)
     verdicts = {verdict_of(stage) for stage in stages}
-    assert FAULTS[fault] not in verdicts, [stage["verdict"] for stage in stages]
+    assert not verdicts & set(FAULTS[fault].split(" or ")), [stage["verdict"] for stage in stages]
     assert verdicts == {MENDED.get(fault, *verdicts)}
     if fault == "first_use":
         assert "warmup-too-short" not in [finding["code"] for finding in diagnoses[0]["findings"]]

@@ -37,6 +37,10 @@ class Batch:
     def kernel(self, call: float, first: float, last: float, **more: Any) -> None:
         self.builder.kernel((self.at(call), self.at(call + 4)), (self.at(first), self.at(last)), **more)
 
+    def launch(self, call: tuple[float, float], run: tuple[float, float]) -> None:
+        """A kernel whose call takes what it says."""
+        self.builder.kernel((self.at(call[0]), self.at(call[1])), (self.at(run[0]), self.at(run[1])))
+
     def call(self, name: str, first: float, last: float) -> int:
         return self.builder.call(name, self.at(first), self.at(last))
 

@@ -63,6 +63,7 @@ def test_a_thread_that_waits_too_is_not_at_work(tmp_path: Path) -> None:
         ([QUEUE], 0, {"lock": 0.72}),
         ([("clock_nanosleep", 100, 820)], 0, {"sleep": 0.72}),
         ([("read", 100, 820)], 0, {"file": 0.72}),
+        ([("recv", 100, 820)], 0, {"socket": 0.72}),
         ([("waitpid", 100, 820)], 0, {"process": 0.72}),
         ([("pthread_cond_signal", 100, 820)], 0, {}),  # wakes, and does not wait
         ([QUEUE], 700, {"lock": 0.12}),  # inside of CUDA calls it belongs to those
@@ -78,7 +79,7 @@ def test_each_moment_of_waiting_counts_once(
 
     stage = fetch(tmp_path, None, *waits, more=cuda)
     assert host_of(stage).blocked_ms == pytest.approx(
-        dict.fromkeys(("lock", "sleep", "process", "file"), 0.0) | blocked
+        dict.fromkeys(("lock", "sleep", "process", "file", "socket"), 0.0) | blocked
     )
 
 

@@ -13,7 +13,16 @@ from perfharness.analysis.intervals import nest
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, order_within
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import Bool, CopyKind, GpuOperations, Int64, Integers, OperationDetails, Trace
+from perfharness.model.trace import (
+    Bool,
+    CopyKind,
+    GpuOperationKind,
+    GpuOperations,
+    Int64,
+    Integers,
+    OperationDetails,
+    Trace,
+)
 from perfharness.trace.columns import narrow
 
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
@@ -52,6 +61,8 @@ class CallTable:
     to_host: Bool
     scope: Integers
     scope_gpu: Integers
+    launch_ns: float
+    """Median length of the calls that launched a kernel or a memset; 0 without any."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -65,6 +76,13 @@ class CallTable:
     def waits_before(self) -> Integers:
         """How many blocking calls there are before each call; the last value is that of all."""
         return narrow(np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64))
+
+    @cached_property
+    def position(self) -> Integers:
+        """Of each row of the trace's calls, where it is in this table."""
+        found = np.empty(len(self), dtype=np.int32)
+        found[self.index] = np.arange(len(self), dtype=np.int32)
+        return found
 
 
 def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:
@@ -89,7 +107,7 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
         parent=parent, own_ns=_less_inner(length, parent),
         own_idle_ns=_less_inner(length - busy.within(start, end), parent), is_blocking=blocking,
         starts_work=starts_work, to_host=_copies_to_host(trace, launches)[order],
-        scope=scope, scope_gpu=scope_gpu,
+        scope=scope, scope_gpu=scope_gpu, launch_ns=_usual_launch(trace, launches),
     )  # fmt: skip
 
 
@@ -98,6 +116,13 @@ def _copies_to_host(trace: Trace, launches: Launches) -> Bool:
     found = np.zeros(len(trace.api), dtype=np.bool_)
     found[launches.call[np.isin(trace.details.copy_kind[launches.operation], TO_HOST)]] = True
     return found
+
+
+def _usual_launch(trace: Trace, launches: Launches) -> float:
+    started = launches.operation
+    is_launch = np.isin(trace.operations.kind[started], (GpuOperationKind.KERNEL, GpuOperationKind.MEMSET))
+    call = launches.call[is_launch & (trace.details.graph_node[started] < 0)]
+    return float(np.median(trace.api.end_ns[call] - trace.api.start_ns[call])) if len(call) else 0.0
 
 
 def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:

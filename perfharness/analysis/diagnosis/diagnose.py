@@ -14,9 +14,12 @@ from perfharness.analysis.counters.stages import StageCounters
 from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
+from perfharness.analysis.diagnosis.host_evidence import host_evidence
 from perfharness.analysis.diagnosis.host_side import host_work
+from perfharness.analysis.diagnosis.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
-from perfharness.analysis.diagnosis.verdicts import MISSING_CALLS, MISSING_OS, cannot_tell, judge
+from perfharness.analysis.diagnosis.rules import cannot_tell, judge
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     NS_PER_MS,
@@ -29,6 +32,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_rows,
 )
 from perfharness.model.diagnosis import (
+    Cause,
     Diagnosis,
     GpuCounters,
     StageCost,
@@ -156,7 +160,10 @@ def _diagnose_stage(
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
         return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item, profile=events.profile)
     gpu = gpu_work(events)
-    figures = stage_figures(events, _slow_start(workload, stage, loops), gpu.limits)
+    slow_start = _slow_start(workload, stage, loops)
+    figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host_evidence(events))
+    judged = judge(figures)
+    cost = _cost(workload, stage, loops, events.start_ns, events.end_ns)
     return StageDiagnosis(
         path=stage.path,
         batches=stage.batches,
@@ -168,8 +175,9 @@ def _diagnose_stage(
         gpu=gpu,
         gpu_during=gpu_during(events),
         host=host_work(events),
-        verdict=judge(figures),
-        cost=_cost(workload, stage, loops, events.start_ns, events.end_ns),
+        verdict=judged.verdict,
+        cost=cost,
+        causes=[_within(cause, cost) for cause in judged.causes],
         profile=events.profile,
         counters=_counters(events, counters),
     )
@@ -179,6 +187,13 @@ def _counters(events: StageEvents, gpm: StageCounters | None) -> list[GpuCounter
     """Those in the trace, and those that were sampled beside the run."""
     sampled = [] if gpm is None or not len(events.operation) else gpm.of_stage(events.stage, events.gpus_used)
     return [*trace_counters(events), *sampled]
+
+
+def _within(cause: Cause, cost: StageCost) -> Cause:
+    """A cause that saves no more than the batch would gain if the whole stage took no time."""
+    if cause.saves_ms is None or cost.pipeline_ms is None or cost.without_stage_ms is None:
+        return cause
+    return replace(cause, saves_ms=min(cause.saves_ms, max(cost.pipeline_ms - cost.without_stage_ms, 0.0)))
 
 
 def _without_figures(stage: StageRows, verdict: StageVerdict, reason: str) -> StageDiagnosis:

@@ -9,14 +9,20 @@ from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu_side import host_memory
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
-from perfharness.analysis.diagnosis.verdicts import CPU_BOUND_SHARE, LAUNCH_PATH_NS, WAITING_SHARE, Figures, OtherThread
+from perfharness.analysis.diagnosis.issuing import issuing
+from perfharness.analysis.diagnosis.rules.evidence import Figures, HostEvidence, OtherThread, Recompiling
+from perfharness.analysis.diagnosis.rules.gpu import WAITING_SHARE
+from perfharness.analysis.diagnosis.rules.host import CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
 
 
-def stage_figures(events: StageEvents, slow_start_ns: float, limits: GpuLimits) -> Figures:
+def stage_figures(
+    events: StageEvents, slow_start_ns: float, limits: GpuLimits, recompiling: Recompiling | None = None,
+    host: HostEvidence | None = None,
+) -> Figures:  # fmt: skip
     """Everything that the rules read, nanoseconds."""
     workload, call = events.workload, events.call
     calls, operations = workload.calls, workload.trace.operations
@@ -31,30 +37,28 @@ def stage_figures(events: StageEvents, slow_start_ns: float, limits: GpuLimits) 
     return Figures(
         wall=events.wall,
         span=_span(events),
+        batches=events.stage.batches,
         gpu_busy=float(events.own.length),
         copy_only=min(float(copy_only.sum()), float(events.own.length)),
         pageable=float(copy_only[_is_pageable(workload, copies)].sum()),
         gpu_idle=events.wall - float(workload.busy.within(events.start_ns, events.end_ns).sum()),
-        blocking=float(calls.own_ns[blocking].sum()) + _read_back(workload, call),
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
-        blocking_calls=len(blocking) / events.stage.batches,
-        read_backs=float(calls.to_host[call].sum()) / events.stage.batches,
-        allocate=float(own_time[ACTIVITIES.index(HostActivity.ALLOCATE)]),
         outside=outside,
+        issuing=issuing(events),
         blocked=events.blocked,
         other_thread=_other_thread(events, outside),
-        launch_path=_launch_path(events),
-        launches=len(events.launch),
         operation_time=float((operations.end_ns[events.operation] - operations.start_ns[events.operation]).sum()),
         for_stages=for_stages,
         other_stage=waits_most,
         shared=_shared(events, blocking),
         loading=float(own_time[ACTIVITIES.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
+        recompiling=recompiling,
         api_is_complete=workload.api_is_complete,
         limits=limits,
         gpu_shares=_gpu_shares(events),
         uses_gpu=bool(len(workload.trace.api) or len(workload.trace.operations)),
+        host=host,
     )
 
 
@@ -89,30 +93,6 @@ def _is_pageable(workload: Workload, copies: Int64) -> np.typing.NDArray[np.bool
     details = workload.details
     memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
     return np.asarray(memory == MemoryKind.PAGEABLE, dtype=np.bool_)
-
-
-def _read_back(workload: Workload, call: Int64) -> float:
-    """Time in copies to the host whose next call waits for them: PyTorch's .item() and .cpu() are such pairs."""
-    calls = workload.calls
-    following = np.minimum(call + 1, max(len(calls) - 1, 0))
-    is_pair = (calls.kind[call] == ACTIVITIES.index(HostActivity.COPY)) & ~calls.is_blocking[call] & (following > call)
-    is_pair &= (calls.thread[following] == calls.thread[call]) & (calls.start_ns[following] >= calls.end_ns[call])
-    is_pair &= calls.kind[following] == ACTIVITIES.index(HostActivity.SYNCHRONIZE)
-    return float(calls.own_ns[call[is_pair & calls.to_host[call]]].sum())
-
-
-def _launch_path(events: StageEvents) -> float:
-    """Time in launching calls, and between launches of one range that follow each other closely without a wait."""
-    calls = events.workload.calls
-    is_launch = (calls.kind[events.call] == ACTIVITIES.index(HostActivity.LAUNCH)) & calls.starts_work[events.call]
-    call, group = events.call[is_launch], events.call_of[is_launch]
-    if not len(call):
-        return 0.0
-    waits = calls.waits_before
-    following = np.r_[calls.start_ns[call[1:]], 0] - calls.start_ns[call]
-    close = np.r_[group[1:] == group[:-1], False] & (following <= LAUNCH_PATH_NS)
-    close &= np.r_[waits[call[1:]] == waits[call[:-1]], False]
-    return float(np.where(close, following, calls.own_ns[call]).sum())
 
 
 def _for_other_stages(events: StageEvents, blocking: Int64) -> tuple[float, str | None]:

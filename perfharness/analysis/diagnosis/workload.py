@@ -86,6 +86,17 @@ class Workload:
         """Whether calls that start no GPU work are in the trace: the embedded tracer does not record them."""
         return self.trace.meta.tracer == "nsys" or self.trace.meta.gpu_coverage == "no_gpu_work"
 
+    @cached_property
+    def is_first_of_name(self) -> Bool:
+        """Which operations are the first launch of a kernel of their name in this process."""
+        names, start = self.details.full_name, self.trace.operations.start_ns
+        mine = np.flatnonzero((self.trace.operations.kind == GpuOperationKind.KERNEL) & (names >= 0))
+        first = np.full(len(self.trace.names), np.iinfo(np.int64).max)
+        np.minimum.at(first, names[mine], start[mine])
+        found = np.zeros(len(start), dtype=np.bool_)
+        found[mine] = start[mine] == first[names[mine]]
+        return found
+
 
 @dataclass(frozen=True)
 class StageRows:

@@ -1,0 +1,98 @@
+"""What the samples of the explaining pass say of a stage's causes: which lines of the user's code they lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.issuing import ROLE_NAMES, stretches
+from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
+from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.host_profile import lines_during, own_functions, rows_of_stage
+from perfharness.model.diagnosis import FunctionTime
+from perfharness.model.host_samples import Frame, HostSamples, HostState
+from perfharness.model.trace import Bool, Int64
+
+MIN_SAMPLES = 5
+"""Samples inside of calls of a kind that name a line by themselves."""
+NEAR_NS = 50_000
+"""With fewer, those this close to one count too: a thread's stack is read about that long after its time is."""
+
+COMPILERS = (
+    "torch/_dynamo/convert_frame.py", "torch/utils/cpp_extension.py", "triton/compiler/code_generator.py",
+    "triton/backends/nvidia/compiler.py", "jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py",
+    "jax/_src/compiler.py", "cupy/cuda/compiler.py", "numba/core/compiler.py", "re/_compiler.py", "re/_parser.py",
+    "/sre_compile.py", "/sre_parse.py",
+)  # fmt: skip
+"""Ends of files that are on a stack only while something is compiled, not while it runs."""
+LOADERS = (
+    "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/connection.py",
+    "multiprocessing/pool.py", "/queue.py",
+)  # fmt: skip
+"""Ends of files that are on a stack while a thread waits for what others prepare."""
+WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
+COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
+
+
+def host_evidence(events: StageEvents) -> HostEvidence | None:
+    """None where the process's threads were not sampled."""
+    probe, profile = events.workload.host_probe, events.profile
+    if probe is None or profile is None:
+        return None
+    samples, spans = probe.samples, events.spans
+    rows = rows_of_stage(samples, spans)
+    state = samples.state[rows]
+    total = float(samples.length_ns[rows].sum())
+    ms_per_ns = events.ms(events.wall) / total if total else 0.0
+
+    def busiest(chosen: Int64) -> FunctionTime | None:
+        return next(iter(own_functions(samples, chosen, ms_per_ns)), None)
+
+    in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
+    work_ms, work_lines = {}, {}
+    for kind, files, waits in (("compiler", COMPILERS, False), ("loader", LOADERS, True)):
+        chosen = rows[np.isin(state, WAITING)] if waits else rows
+        chosen = chosen[_has_frame_of(samples, chosen, files)]
+        line = busiest(chosen)
+        if line is not None:
+            work_ms[kind] = float(samples.length_ns[chosen].sum()) * ms_per_ns
+            work_lines[kind] = line
+    return HostEvidence(
+        profile=profile,
+        busiest=busiest(rows[np.isin(state, COMPUTING)]),
+        in_state=in_state,
+        during=_lines_of_calls(samples, events),
+        work_ms=work_ms,
+        work_lines=work_lines,
+    )
+
+
+def _has_frame_of(samples: HostSamples, rows: Int64, files: tuple[str, ...]) -> Bool:
+    """Which samples have a frame of one of these files on their stack."""
+    is_of = [_is_of(frame, files) for frame in samples.frames]
+    has = np.asarray([any(is_of[frame] for frame in stack) for stack in samples.stacks] + [False], dtype=np.bool_)
+    return np.asarray(has[samples.stack[rows]], dtype=np.bool_)
+
+
+def _is_of(frame: Frame, files: tuple[str, ...]) -> bool:
+    return frame.file.replace("\\", "/").endswith(files)
+
+
+def _lines_of_calls(samples: HostSamples, events: StageEvents) -> dict[str, FunctionTime]:
+    """By the kind of call, the line of the user's code that most of its time was spent at."""
+    found = {}
+    for role, name in ROLE_NAMES.items():
+        thread, start, end = stretches(events, role)
+        if not len(start):
+            continue
+        lines = lines_during(samples, thread, start, end, own_code=True)
+        if sum(line.self_ms for line in lines) * 1e6 < MIN_SAMPLES * samples.interval_ns:
+            lines = lines_during(samples, thread, start - NEAR_NS, end + NEAR_NS, own_code=True)
+        if lines:
+            first, batches = lines[0], events.stage.batches
+            found[name] = replace(
+                first, self_ms=first.self_ms / batches, cumulative_ms=first.cumulative_ms / batches,
+                error_ms=first.error_ms / batches,
+            )  # fmt: skip
+    return found

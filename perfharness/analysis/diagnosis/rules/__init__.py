@@ -1,0 +1,101 @@
+"""What limits a stage: rules over shares of its time (docs/guides/causes.md).
+
+The first rule that holds, and takes enough of the stage, is the verdict. Others that hold and take 5 % or more are
+further causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfharness.analysis.diagnosis.rules import calls, gpu, host, waits
+from perfharness.analysis.diagnosis.rules.evidence import Figures, Match, percent
+from perfharness.model.diagnosis import Cause, StageVerdict, Verdict
+
+RULES: tuple[Callable[[Figures], Match | None], ...] = (
+    gpu.recompilation,
+    gpu.first_use,
+    gpu.shared_gpu,
+    gpu.gpu_bound,
+    calls.small_copies,
+    gpu.copy_bound,
+    calls.pageable_copies,
+    gpu.waiting_on_gpu_work,
+    host.garbage_collection,
+    waits.gil_contention,
+    waits.locked_by_stage,
+    waits.data_loader,
+    waits.process_wait,
+    waits.file_wait,
+    waits.network_wait,
+    waits.blocked,
+    waits.cpu_contention,
+    calls.allocator_churn,
+    calls.synchronization,
+    calls.hidden_waits,
+    calls.launching,
+    waits.handover,
+    host.cpu_bound,
+)
+"""In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
+
+FURTHER_SHARE = 0.05
+"""Of the stage's time: a further cause that takes less is not worth the reader's time."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict of a stage, and its causes: that of the verdict first, then those that take most."""
+
+    verdict: StageVerdict
+    causes: list[Cause]
+
+
+def judge(f: Figures) -> Judgement:
+    """The verdict of a stage whose numbers are all known but those that its tracer does not record."""
+    found = [match for rule in RULES if (match := rule(f)) is not None]
+    main = next((match for match in found if match.is_verdict), None)
+    if main is None:
+        verdict = _nothing(f)
+    else:
+        verdict = StageVerdict(main.verdict, main.evidence, main.try_this, main.missing, main.limit)
+    stage_ns = max(f.wall, f.span)
+    further = [match.cause(f.batches, stage_ns) for match in found if match is not main and _is_worth(match, stage_ns)]
+    further.sort(key=lambda cause: -cause.share)
+    named = main is not None and main.verdict is not Verdict.CANNOT_TELL
+    first = [main.cause(f.batches, stage_ns)] if main is not None and named else []
+    return Judgement(verdict, _distinct([*first, *further]))
+
+
+def _is_worth(match: Match, stage_ns: float) -> bool:
+    if match.verdict is Verdict.CANNOT_TELL or match.lost_ns < FURTHER_SHARE * match.of_ns or match.of_ns <= 0:
+        return False
+    return match.saves_ns is None or match.saves_ns >= FURTHER_SHARE * stage_ns
+
+
+def _distinct(causes: list[Cause]) -> list[Cause]:
+    """One of each code, the first."""
+    codes = [cause.code for cause in causes]
+    return [cause for position, cause in enumerate(causes) if cause.code not in codes[:position]]
+
+
+def _nothing(f: Figures) -> StageVerdict:
+    made = f.issuing
+    shares = (
+        f"GPU {percent(f.gpu_busy, f.span)}, waiting {percent(made.reading_ns + made.synchronizing_ns, f.wall)}, "
+        f"launching {percent(made.launching_ns, f.wall)}, outside of CUDA {percent(f.outside, f.wall)}"
+    )
+    if not f.uses_gpu:
+        shares = "no part of its time has a name"
+    return StageVerdict(
+        Verdict.CANNOT_TELL,
+        [f"No single cause reaches its threshold: {shares}."],
+        "Look at the stages inside it; annotate smaller stages where there are none.",
+        f.missing_calls,
+    )
+
+
+def cannot_tell(missing: list[str], next_step: str) -> StageVerdict:
+    """The verdict where the trace does not hold what a verdict needs."""
+    return StageVerdict(Verdict.CANNOT_TELL, [], next_step, missing)

@@ -1,0 +1,221 @@
+"""What the rules read of a stage, and what a rule that holds says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits, HostProfile, Verdict
+from perfharness.model.trace import OsWaitKind
+
+MISSING_CALLS = (
+    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer; they look "
+    "like time outside of CUDA (--tracer nsys records them)"
+)
+MISSING_OS = (
+    "whether the time outside of CUDA calls is computing or waiting (a lock, a sleep, a file): the operating system's "
+    "calls were not recorded (`perfharness launch --trace-os` under nsys)"
+)
+NO_STACKS = "no stacks were sampled (--explain samples them)"
+NO_SAMPLES = "no sample of its stacks shows it"
+
+
+@dataclass(frozen=True)
+class OtherThread:
+    """A stage in which another thread was at work while this one waited for a lock, or right after whose end it ends.
+
+    `share` is that of the waiting, or of the ranges that end so; `chance` the share that would by chance (None where
+    waits were recorded).
+    """
+
+    stage: str
+    share: float
+    chance: float | None
+
+
+@dataclass(frozen=True)
+class Issuing:
+    """How the stage's host time is spent on giving the GPU work; a moment counts under one of these only. ns, sums.
+
+    `launching_ns` and `copying_ns` are the time in the calls and in what leads to them (`issuing.py`), the others that
+    in the calls; counts are of all batches. `copies`: from the host to a GPU, with the waits that follow them.
+    `read_backs`: from a GPU to the host, with the waits that follow. `synchronizing_ns`: other waits. `issued_gpu_ns`:
+    time on the GPU of what `launches` started.
+    """
+
+    launches: int = 0
+    launching_ns: float = 0.0
+    launch_calls_ns: float = 0.0
+    """Of `launching_ns`: inside of the calls themselves."""
+    issued_gpu_ns: float = 0.0
+    copies: int = 0
+    copying_ns: float = 0.0
+    copies_gpu_ns: float = 0.0
+    pageable_ns: float = 0.0
+    """Of `copies_gpu_ns`: from pageable memory."""
+    copied_bytes: float | None = None
+    read_backs: int = 0
+    reading_ns: float = 0.0
+    read_back_bytes: float | None = None
+    waits: int = 0
+    synchronizing_ns: float = 0.0
+    allocations: int = 0
+    """Calls that allocate or free memory of a GPU, or pinned memory."""
+    allocating_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recompiling:
+    """Compilation or loading that goes on in the steady state: time of all batches, and in how many it occurs."""
+
+    lost_ns: float
+    batches: int
+    sign: str
+
+
+@dataclass(frozen=True)
+class HostEvidence:
+    """What sampled stacks say of a stage. Each line is the innermost one of the user's own code.
+
+    `busiest`: where most of its host time passed. `in_state`: by the lower-case name of `HostState`, where most of the
+    time in that state passed. `during`: where the calls of a kind were made (`copies`, `read-backs`, `waits`,
+    `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`)
+    was on the stack, and the line that most of it was called from.
+    """
+
+    profile: HostProfile
+    busiest: FunctionTime | None = None
+    in_state: dict[str, FunctionTime] = field(default_factory=dict)
+    during: dict[str, FunctionTime] = field(default_factory=dict)
+    work_ms: dict[str, float] = field(default_factory=dict)
+    work_lines: dict[str, FunctionTime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Sums over the stage's ranges, nanoseconds.
+
+    `wall`: host time; `span`: from each range's start to the later of its end and that of its last operation;
+    `gpu_busy`: own operations; `copy_only`: own transfers without a concurrent kernel; `gpu_idle`: no operation of the
+    trace ran, in `wall`; `blocking_idle`: in synchronising calls with an idle GPU; `outside`: not in
+    CUDA calls; `for_stages`: waiting, or queueing, while the GPU did the work of other stages; `shared`: own
+    operations, or waits, while other processes were at work on the GPU; `blocked`: outside of CUDA calls in the
+    operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
+    the steady state took more.
+    """
+
+    wall: float
+    span: float
+    batches: int
+    gpu_busy: float
+    copy_only: float
+    pageable: float
+    gpu_idle: float
+    blocking_idle: float
+    outside: float
+    issuing: Issuing
+    operation_time: float
+    for_stages: float
+    other_stage: str | None
+    shared: float | None
+    loading: float
+    slow_start: float
+    recompiling: Recompiling | None
+    api_is_complete: bool
+    limits: GpuLimits
+    blocked: dict[OsWaitKind, int] | None
+    other_thread: OtherThread | None
+    gpu_shares: dict[str, float]
+    uses_gpu: bool = True
+    """Whether the process made any CUDA call, or a GPU any operation of it."""
+    host: HostEvidence | None = None
+    """None without an explaining pass."""
+
+    @property
+    def idle(self) -> str:
+        """How much of the host time the GPU is idle."""
+        return percent(self.gpu_idle, self.wall)
+
+    @property
+    def missing_calls(self) -> list[str]:
+        """What the tracer does not record of the calls."""
+        return [] if self.api_is_complete else [MISSING_CALLS]
+
+    def a_batch(self, count: float) -> float:
+        """A count of all batches, a batch."""
+        return count / self.batches if self.batches else 0.0
+
+    def waiting_ns(self, kind: OsWaitKind) -> float:
+        """Of the host time, what its threads waited so: by the samples of their states, else by recorded calls."""
+        if self.host is not None:
+            return self.state_ns(kind.name.lower())
+        return float(self.blocked.get(kind, 0)) if self.blocked is not None else 0.0
+
+    @property
+    def waiting_outside_ns(self) -> float:
+        """Of the time outside of CUDA calls, what other rules have a name for: waits, and collections."""
+        waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable")
+        collected = (self.host.profile.collection_ms or 0.0) * 1e6 * self.batches if self.host else 0.0
+        return waits + collected
+
+    def line_during(self, calls: str) -> FunctionTime | None:
+        """The line that made most of these calls (`HostEvidence.during`)."""
+        return None if self.host is None else self.host.during.get(calls)
+
+    def line_in(self, state: str) -> FunctionTime | None:
+        """The line at which most of the time in a state passed."""
+        return None if self.host is None else self.host.in_state.get(state)
+
+    @property
+    def no_line(self) -> str:
+        """Why a line could not be had."""
+        return NO_STACKS if self.host is None else NO_SAMPLES
+
+    def state_ns(self, *states: str) -> float:
+        """Of the host time, what the stage's threads spent in these states, by their samples; 0 without samples."""
+        if self.host is None:
+            return 0.0
+        times = self.host.profile.state_ms
+        return sum(times.get(state) or 0.0 for state in states) * 1e6 * self.batches
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rule that holds for a stage: what it costs, and what to do about it.
+
+    `lost_ns` is the part of `of_ns` (the stage's host time, or its span) that it takes. `is_verdict`: enough of it to
+    be what limits the stage; else it is a further cause at most. `saves_ns` is what would be gained at most, None where
+    nothing in the trace bounds it.
+    """
+
+    verdict: Verdict
+    lost_ns: float
+    of_ns: float
+    evidence: list[str]
+    try_this: str
+    is_verdict: bool = True
+    saves_ns: float | None = None
+    where: FunctionTime | None = None
+    where_reason: str = NO_STACKS
+    missing: list[str] = field(default_factory=list)
+    limit: GpuLimit | None = None
+
+    def cause(self, batches: int, stage_ns: float) -> Cause:
+        """As it stands in results; what it saves is at most what the stage takes."""
+        share = min(max(self.lost_ns / self.of_ns, 0.0), 1.0) if self.of_ns > 0 else 0.0
+        saves = None
+        if self.saves_ns is not None and batches:
+            saves = min(max(self.saves_ns, 0.0), stage_ns) / 1e6 / batches
+        return Cause(
+            code=self.verdict.value,
+            what=self.evidence[0] if self.evidence else self.verdict.value,
+            share=share,
+            where=self.where,
+            where_reason=None if self.where is not None else self.where_reason,
+            try_this=self.try_this,
+            saves_ms=saves,
+        )
+
+
+def percent(part: float, whole: float) -> str:
+    """A share for a sentence."""
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"

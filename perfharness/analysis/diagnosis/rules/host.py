@@ -1,0 +1,59 @@
+"""Rules about what the host computes outside of CUDA calls."""
+
+from __future__ import annotations
+
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS, Figures, Match, percent
+from perfharness.model.diagnosis import Verdict
+
+CPU_BOUND_SHARE = 0.50
+"""Of the host time: most of it is spent outside of CUDA."""
+COLLECTION_SHARE = 0.15
+"""Of the host time. Collections do nothing for the result, and one that runs in every batch can be moved or avoided."""
+
+COLLECTION_STEP = (
+    "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
+)
+CPU_STEP = "Make {} cheaper, or do it in other threads while the GPU is at work."
+CPU_ONLY_STEP = "Make {} cheaper, or spread it over threads or processes."
+PROFILE_STEP = "Profile the stage: --explain names the function{}."
+
+
+def garbage_collection(f: Figures) -> Match | None:
+    """Python's garbage collector runs inside the stage."""
+    if f.host is None or not f.host.profile.collection_ms:
+        return None
+    lost, count = f.host.profile.collection_ms * 1e6 * f.batches, f.host.profile.collections or 0.0
+    evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
+    return Match(
+        Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, lost >= COLLECTION_SHARE * f.wall, lost,
+        f.host.busiest, f.no_line,
+    )  # fmt: skip
+
+
+def cpu_bound(f: Figures) -> Match | None:
+    """Most of the time is the host's own, outside of CUDA calls."""
+    if f.outside < CPU_BOUND_SHARE * f.wall:
+        return None
+    evidence = ["The process used no GPU, so all of its time is the CPU's."]
+    if f.uses_gpu:
+        outside = percent(f.outside, f.wall)
+        evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
+    if f.uses_gpu and not f.api_is_complete and f.gpu_idle < CPU_BOUND_SHARE * f.wall:
+        either = f"{evidence[0]} It may compute, or wait for the GPU."
+        next_step = "Trace it with --tracer nsys."
+        return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], next_step, missing=[MISSING_CALLS])
+    if f.blocked is not None:
+        evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
+    line = None if f.host is None else f.host.busiest
+    if line is not None:
+        evidence.append(f"Most of it passes in {line.function} ({line.file}:{line.line}): {line.cumulative_ms:.3f} ms.")
+        next_step = (CPU_STEP if f.uses_gpu else CPU_ONLY_STEP).format(line.function)
+    else:
+        next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
+    unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
+    computing = max(f.outside - f.waiting_outside_ns, 0.0)
+    lost = min(computing, f.gpu_idle) if f.uses_gpu else computing
+    return Match(
+        Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=lost, where=line, where_reason=f.no_line,
+        missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""Rules about threads that wait: for other threads, processes, files, the network, the interpreter lock, a CPU."""
+
+from __future__ import annotations
+
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, percent
+from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
+from perfharness.model.diagnosis import Verdict
+from perfharness.model.trace import OsWaitKind
+
+AT_WORK_SHARE = 0.50
+"""Of the waiting. With less, most of it passes while no thread works in the stage that is named."""
+BLOCKED_SHARE = 0.50
+"""Of the host time: most of it is spent blocked."""
+NAMED_WAIT_SHARE = 0.30
+"""Of the host time, of a wait whose cause is known: it overlaps with nothing on that thread."""
+GIL_SHARE = 0.20
+"""Of the host time. Threads that take turns by chance, each half of the time in Python, wait less than that: one gives
+the lock away every 5 ms."""
+LOADER_SHARE = 0.30
+"""Of the host time, inside a loader or a queue: as of any wait."""
+RUNNABLE_SHARE = 0.20
+"""Of the host time. A thread that finds no CPU for a fifth of it shares its CPUs with more threads than there are."""
+
+WAITS_FOR = {
+    OsWaitKind.LOCK: "locks and queues",
+    OsWaitKind.SLEEP: "sleeping",
+    OsWaitKind.PROCESS: "other processes' ends",
+    OsWaitKind.FILE: "files and pipes",
+    OsWaitKind.SOCKET: "sockets, and pipes to be ready",
+}
+LOADER_STEP = (
+    "Prepare batches faster: more workers (num_workers), prefetching (prefetch_factor), cheaper decoding; the function "
+    "named is what the stage waits in."
+)
+GIL_STEP = (
+    "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
+    "threads."
+)
+FILE_STEP = (
+    "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch; cache what is read."
+)
+NETWORK_STEP = "Ask ahead in another thread, for several items at a time, over a connection that stays open."
+RUNNABLE_STEP = (
+    "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
+)
+
+
+def locked_by_stage(f: Figures) -> Match | None:
+    """Waiting for a lock or queue while another thread is at work in one stage."""
+    lock, other = f.waiting_ns(OsWaitKind.LOCK), f.other_thread
+    if lock < WAITING_SHARE * f.wall or other is None or other.chance is not None or other.share < AT_WORK_SHARE:
+        return None
+    evidence = (
+        f"Its thread waits for a lock or a queue {percent(lock, f.wall)} of its host time; during "
+        f"{100 * other.share:.0f} % of that another thread is at work in '{other.stage}'."
+    )
+    next_step = f"Make '{other.stage}' faster, or give it more threads: this stage only waits for it."
+    return Match(
+        Verdict.WAITING_ON_STAGE, lock, f.wall, [evidence], next_step, saves_ns=lock, where=f.line_in("lock"),
+        where_reason=f.no_line,
+    )  # fmt: skip
+
+
+def gil_contention(f: Figures) -> Match | None:
+    """Another thread holds the interpreter lock; seen in samples only."""
+    waited = f.state_ns("gil")
+    if f.host is None or not waited:
+        return None
+    holders = f.host.profile.gil_holders
+    holder = max(holders, key=lambda each: each.self_ms) if holders else None
+    named = f", mostly by {holder.function} ({holder.file}:{holder.line})" if holder else ""
+    evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time; it is held{named}."
+    return Match(
+        Verdict.GIL_CONTENTION, waited, f.wall, [evidence if holder else evidence.split(";")[0] + "."], GIL_STEP,
+        waited >= GIL_SHARE * f.wall, waited, holder, "no sample shows the thread that holds it",
+    )  # fmt: skip
+
+
+def data_loader(f: Figures) -> Match | None:
+    """Blocked inside a data loader or a queue."""
+    if f.host is None:
+        return None
+    inside = f.host.work_ms.get("loader", 0.0) * 1e6 * f.batches
+    waited = min(inside, f.state_ns("lock", "socket", "sleep", "process", "other", "file"))
+    if not waited:
+        return None
+    evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
+    return Match(
+        Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, waited >= LOADER_SHARE * f.wall,
+        waited, f.host.work_lines.get("loader"), f.no_line,
+    )  # fmt: skip
+
+
+def process_wait(f: Figures) -> Match | None:
+    """Waiting for a child process to end."""
+    waited = f.waiting_ns(OsWaitKind.PROCESS)
+    if waited < WAITING_SHARE * f.wall or not waited:
+        return None
+    evidence = f"Its thread waits for another process to end {percent(waited, f.wall)} of its host time."
+    return Match(
+        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, *_parts(f)], "Look at the process that it waits for.",
+        saves_ns=waited, where=f.line_in("process"), where_reason=f.no_line,
+    )  # fmt: skip
+
+
+def file_wait(f: Figures) -> Match | None:
+    """Blocked in reading, writing or synchronising files."""
+    return _wait_for(f, OsWaitKind.FILE, Verdict.FILE_WAIT, "files", FILE_STEP)
+
+
+def network_wait(f: Figures) -> Match | None:
+    """Blocked in sockets."""
+    return _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, "the network or another process", NETWORK_STEP)
+
+
+def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_step: str) -> Match | None:
+    waited = f.waiting_ns(kind)
+    if not waited:
+        return None
+    evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
+    return Match(
+        verdict, waited, f.wall, [evidence], next_step, waited >= NAMED_WAIT_SHARE * f.wall, waited,
+        f.line_in(kind.name.lower()), f.no_line,
+    )  # fmt: skip
+
+
+def blocked(f: Figures) -> Match | None:
+    """Blocked in the operating system by what no trace shows: sleeps, locks whose holder is in no stage."""
+    lock = f.waiting_ns(OsWaitKind.LOCK)
+    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind)
+    if whole < BLOCKED_SHARE * f.wall or not whole:
+        return None
+    evidence = (
+        f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)[0]}"
+    )
+    missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
+    next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
+    is_lock = lock >= WAITING_SHARE * f.wall
+    most = max(OsWaitKind, key=f.waiting_ns)
+    return Match(
+        Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
+        where=f.line_in(most.name.lower()), where_reason=f.no_line, missing=[missing] if is_lock else [],
+    )  # fmt: skip
+
+
+def handover(f: Figures) -> Match | None:
+    """Without the operating system's calls: ends that follow another thread's, batch for batch."""
+    other = f.other_thread
+    if f.blocked is not None or other is None or other.chance is None or f.outside < BLOCKED_SHARE * f.wall:
+        return None
+    outside = f"{percent(f.outside, f.wall)} of its host time is outside of CUDA calls, and " if f.uses_gpu else ""
+    evidence = (
+        f"{outside}{100 * other.share:.0f} % of the times it ends right after '{other.stage}' of another thread has "
+        f"ended (by chance: {100 * other.chance:.0f} %), so it looks as if it waited for that."
+    )
+    next_step = f"Look at '{other.stage}'; trace the operating system's calls too (--trace-os) to be sure."
+    return Match(
+        Verdict.WAITING_ON_STAGE, f.outside, f.wall, [evidence], next_step, where=f.line_in("lock"),
+        where_reason=f.no_line, missing=[MISSING_OS],
+    )  # fmt: skip
+
+
+def cpu_contention(f: Figures) -> Match | None:
+    """Ready to run, and no CPU is free."""
+    waited = f.state_ns("runnable")
+    if not waited:
+        return None
+    evidence = f"It is ready and finds no free CPU {percent(waited, f.wall)} of its host time."
+    reason = "what takes the CPUs is other threads or processes, not a line of this stage"
+    return Match(
+        Verdict.CPU_CONTENTION, waited, f.wall, [evidence], RUNNABLE_STEP, waited >= RUNNABLE_SHARE * f.wall, waited,
+        where_reason=reason,
+    )  # fmt: skip
+
+
+def _parts(f: Figures) -> list[str]:
+    named = (
+        f"{name} {percent(f.waiting_ns(kind), f.wall)}"
+        for kind, name in WAITS_FOR.items()
+        if f.waiting_ns(kind) >= REPORTED_SHARE * f.wall
+    )
+    return [", ".join(named) + "."]

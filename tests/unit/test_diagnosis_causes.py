@@ -1,0 +1,249 @@
+"""Causes: what only samples can tell, each at its threshold; what comes first, what is left out, what is saved."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.diagnosis.rules import RULES, judge
+from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, Recompiling
+from perfharness.model.diagnosis import StageDiagnosis, Verdict
+from perfharness.model.host_samples import HostEventKind, HostState
+from perfharness.model.trace import CopyKind, OsWaitKind
+from perfharness.testing.diagnosis_builder import figures, host_evidence, line
+from perfharness.testing.probe_builder import ProbeBuilder
+from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import open_trace
+from tests.unit.made_batches import BATCH, SYNCHRONIZE, US, Batch, diagnosed, nothing, stage_of
+
+
+def by_samples(**profile: object) -> Figures:
+    return figures(100.0, uses_gpu=False, host=host_evidence(profile=dict(profile), busiest=line("work", 7)))
+
+
+def loading(ms: float, state: str = "lock") -> Figures:
+    evidence = host_evidence(
+        profile={"state_ms": {state: ms}}, work_ms={"loader": ms}, work_lines={"loader": line("next")}
+    )
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
+def compiling(ms: float) -> Figures:
+    evidence = host_evidence(work_ms={"compiler": ms}, work_lines={"compiler": line("forward", 3)})
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "has", "has_not"),
+    [
+        (Verdict.GARBAGE_COLLECTION, by_samples(collections=2.0, collection_ms=15.0), by_samples(collection_ms=14.9)),
+        (Verdict.GIL_CONTENTION, by_samples(state_ms={"gil": 20.0}), by_samples(state_ms={"gil": 19.9})),
+        (Verdict.CPU_CONTENTION, by_samples(state_ms={"runnable": 20.0}), by_samples(state_ms={"runnable": 19.9})),
+        (Verdict.FILE_WAIT, by_samples(state_ms={"file": 30.0}), by_samples(state_ms={"file": 29.9})),
+        (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
+        (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),
+        (Verdict.WAITING_ON_SYSTEM, by_samples(state_ms={"sleep": 50.0}), by_samples(state_ms={"sleep": 49.9})),
+        (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
+        (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
+        (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
+    ],
+)
+def test_a_wait_of_samples_at_its_threshold(verdict: Verdict, has: Figures, has_not: Figures) -> None:
+    judged = judge(has)
+    assert judged.verdict.verdict is verdict
+    assert judged.causes[0].code == verdict.value
+    assert judge(has_not).verdict.verdict is Verdict.CPU_BOUND
+
+
+def test_the_holder_of_the_interpreter_lock_is_where_to_look() -> None:
+    holders = [replace(line("spin", 12), self_ms=3.0), replace(line("other", 20), self_ms=1.0)]
+    (cause, *_) = judge(by_samples(state_ms={"gil": 40.0}, gil_holders=holders)).causes
+    assert (cause.code, cause.where, cause.share, cause.saves_ms) == ("gil-contention", holders[0], 0.4, 40.0)
+
+
+def test_computing_is_never_without_a_function_or_the_reason() -> None:
+    (known,) = judge(by_samples()).causes
+    assert (known.code, known.where, known.where_reason) == ("cpu-bound", line("work", 7), None)
+    (unknown,) = judge(figures(uses_gpu=False)).causes
+    assert (unknown.code, unknown.where) == ("cpu-bound", None)
+    assert "--explain" in (unknown.where_reason or "")
+
+
+def test_further_causes_take_a_twentieth_and_come_by_size() -> None:
+    sampled = by_samples(collections=1.0, collection_ms=20.0, state_ms={"gil": 5.0, "runnable": 4.9, "file": 12.0})
+    judged = judge(sampled)
+    assert judged.verdict.verdict is Verdict.GARBAGE_COLLECTION
+    # of 100 ms: 20 collecting, 21.9 waiting, and the rest computes
+    assert [(cause.code, round(cause.share, 3)) for cause in judged.causes] == [
+        ("garbage-collection", 0.2), ("cpu-bound", 0.581), ("file-wait", 0.12), ("gil-contention", 0.05),
+    ]  # fmt: skip
+
+
+def test_what_hides_behind_the_gpu_is_no_further_cause() -> None:
+    issuing = Issuing(launches=100, launching_ns=400_000.0, issued_gpu_ns=350_000.0)
+    launching = figures(issuing=issuing, gpu_busy=700_000.0, gpu_idle=300_000.0, outside=0.0)
+    judged = judge(launching)  # 0.4 ms of launching, of which 0.05 would be gained
+    assert [cause.code for cause in judged.causes] == ["gpu-bound", "dispatch-bound"]
+    assert judged.causes[1].saves_ms == pytest.approx(0.05)
+    less = replace(launching, issuing=replace(issuing, issued_gpu_ns=351_000.0))
+    assert [cause.code for cause in judge(less).causes] == ["gpu-bound"]
+
+
+def test_nothing_is_said_of_a_gpu_where_there_is_none() -> None:
+    for each in (by_samples(), by_samples(state_ms={"sleep": 60.0}), figures(uses_gpu=False, outside=0.0)):
+        judged = judge(each)
+        said = [*judged.verdict.evidence, *(cause.what for cause in judged.causes)]
+        assert not any("GPU is idle" in sentence or "CUDA" in sentence for sentence in said)
+
+
+TIMES = st.floats(0, 1e9, allow_nan=False)
+COUNTS = st.integers(0, 10**6)
+
+
+@st.composite
+def any_figures(draw: st.DrawFn) -> Figures:
+    drawn: dict[str, Any] = {
+        each.name: draw(COUNTS if each.type == "int" else TIMES) for each in fields(Issuing) if "bytes" not in each.name
+    }
+    states = draw(st.dictionaries(st.sampled_from([state.name.lower() for state in HostState]), TIMES))
+    host = host_evidence(
+        profile={"state_ms": states, "collection_ms": draw(st.none() | TIMES)}, work_ms={"loader": 1.0}
+    )
+    return figures(
+        draw(st.sampled_from([0.0, 1e-6, 1.0])),
+        batches=draw(st.integers(1, 1000)),
+        issuing=Issuing(**drawn),
+        uses_gpu=draw(st.booleans()),
+        api_is_complete=draw(st.booleans()),
+        host=draw(st.sampled_from([None, host])),
+        blocked=draw(st.none() | st.fixed_dictionaries(dict.fromkeys(OsWaitKind, COUNTS))),
+        recompiling=draw(st.none() | st.builds(Recompiling, TIMES, COUNTS, st.just("Modules are loaded"))),
+        shared=draw(st.none() | TIMES),
+        **{
+            name: draw(TIMES)
+            for name in ("gpu_busy", "copy_only", "pageable", "blocking_idle", "for_stages", "slow_start")
+        },
+    )
+
+
+@given(any_figures())
+def test_any_figures_give_shares_and_savings_within_the_stage(f: Figures) -> None:
+    for rule in RULES:
+        rule(f)
+    judged = judge(f)
+    for cause in judged.causes:
+        assert 0 <= cause.share <= 1
+        assert cause.saves_ms is None or 0 <= cause.saves_ms <= max(f.wall, f.span) / 1e6
+        assert (cause.where is None) == (cause.where_reason is not None)
+        assert cause.what
+        assert cause.try_this
+    codes = [cause.code for cause in judged.causes]
+    assert len(set(codes)) == len(codes)
+    if codes and judged.verdict.verdict is not Verdict.CANNOT_TELL:
+        assert codes[0] == judged.verdict.verdict.value
+
+
+def sampled(path: Path, content: object, probe: ProbeBuilder, batches: int = 12) -> StageDiagnosis:
+    """The stage of batches of 1 ms, whose thread was sampled."""
+    builder = TraceBuilder()
+    for index in range(batches):
+        batch = Batch(builder, (index + 1) * BATCH)
+        batch.range(f"batch_{index}", 0, 1000)
+        batch.range("stage", 0, 1000)
+        content(batch)  # type: ignore[operator]
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    return stage_of(diagnose(Analysis(trace, host_probe=probe.build())))
+
+
+def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path: Path) -> None:
+    def reads(batch: Batch) -> None:
+        for at in (100, 400, 700):
+            batch.copy((at, at + 5), (at + 80, at + 81), kind=CopyKind.DEVICE_TO_HOST, pageable=False, size=4)
+            batch.call(SYNCHRONIZE, at + 5, at + 205)
+
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        for at in range(50, 1000, 100):
+            is_reading = any(first <= at < first + 205 for first in (100, 400, 700))
+            stack = ("item@/x/site-packages/torch/a.py:9", f"step@user.py:{31 if is_reading else 30}")
+            probe.sample((index + 1) * BATCH + at * US, stack)
+    (cause, *_) = sampled(tmp_path, reads, probe).causes
+    assert cause.code == "implicit-synchronization"
+    assert cause.where is not None
+    assert (cause.where.function, cause.where.file, cause.where.line) == ("step", "user.py", 31)
+    assert cause.where.self_ms == pytest.approx(0.6)  # 6 of the 10 samples of a batch
+    assert cause.share == pytest.approx(0.615)
+
+
+def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) -> None:
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        for position, at in enumerate(range(50, 1000, 100)):
+            is_waiting = position < 4
+            stack = ("get@/usr/lib/python3.11/queue.py:170", "fetch@user.py:5") if is_waiting else ("decode@user.py:8",)
+            probe.sample(begin + at * US, stack, state=HostState.LOCK if is_waiting else HostState.RUNNING)
+        probe.event(HostEventKind.COLLECTION, begin + 500 * US, begin + 600 * US, 2)
+    stage = sampled(tmp_path, nothing, probe)
+    assert [(cause.code, cause.where and cause.where.line) for cause in stage.causes] == [
+        ("data-loader-starvation", 5), ("cpu-bound", 8), ("garbage-collection", 8),
+    ]  # fmt: skip
+    assert [round(cause.share, 6) for cause in stage.causes] == [0.4, 0.5, 0.1]
+    assert [cause.saves_ms for cause in stage.causes] == pytest.approx([0.4, 0.5, 0.1])
+
+
+def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: Path) -> None:
+    """Batches of 1 ms; those with a kernel of a new name take 2 ms: four of 12, of which three in the second half."""
+
+    def made(new: set[int]) -> StageDiagnosis:
+        builder, begin = TraceBuilder(), BATCH
+        for index in range(12):
+            length = 2 * BATCH if index in new else BATCH
+            builder.range(f"batch_{index}", begin, begin + length)
+            builder.range("stage", begin, begin + length)
+            name = f"kernel_{index}" if index in new else "kernel"
+            builder.kernel((begin + 10, begin + 20), (begin + 100, begin + 200), name=name)
+            begin += length
+        return stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))))
+
+    stage = made({2, 6, 8, 10})
+    assert stage.verdict.verdict is Verdict.RECOMPILATION
+    assert stage.causes[0].share == pytest.approx(4 / 16)
+    assert stage.causes[0].saves_ms == pytest.approx(4 / 12)
+    assert made({1, 2, 3, 8}).verdict.verdict is not Verdict.RECOMPILATION  # one late kernel may be a rare branch
+
+
+def test_a_cause_saves_no_more_than_the_batch_without_the_stage(tmp_path: Path) -> None:
+    def beside_the_gpu(batch: Batch) -> None:
+        batch.kernel(0, 10, 900)
+        batch.call(SYNCHRONIZE, 700, 905)
+
+    diagnosis = diagnosed(tmp_path, beside_the_gpu, {"prepare": (10, 690)})
+    stage = stage_of(diagnosis, "prepare")
+    assert stage.cost.pipeline_ms is not None
+    assert stage.cost.without_stage_ms is not None
+    at_most = stage.cost.pipeline_ms - stage.cost.without_stage_ms
+    for cause in stage.causes:
+        assert cause.saves_ms is None or cause.saves_ms <= at_most + 1e-9
+
+
+def test_the_page_lists_every_code_and_its_example_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "causes.md").read_text("utf-8")
+    listed = set(
+        re.findall(r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in page.splitlines() if row[:3] == "| `"))
+    )
+    assert listed == {verdict.value for verdict in Verdict} - {"cannot-tell"}
+    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "causes.md", "exec"), {})
+    assert capsys.readouterr().out == printed
