@@ -23,7 +23,11 @@ from perfharness.errors import UsageError
 from perfharness.files import is_stdout
 from perfharness.render.terminal.console import say
 from perfharness.render.timeline.chrome import write_chrome_trace
+from perfharness.render.timeline.speedscope import write_speedscope
+from perfharness.runs.inputs import locate
 from perfharness.runs.run import TABLES, open_run
+from perfharness.runs.run_folder import ReadAs
+from perfharness.runs.stacks import sampled_processes
 from perfharness.runs.tables.files import write_tables
 
 
@@ -31,6 +35,7 @@ class ExportFormat(str, Enum):
     """What is written."""
 
     CHROME = "chrome"
+    SPEEDSCOPE = "speedscope"
     CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
@@ -54,7 +59,10 @@ def export(
         Path, typer.Option("-o", "--output", help="File to write (-: stdout), or the folder for several tables.")
     ],
     output_format: Annotated[
-        ExportFormat, typer.Option("--format", help="chrome: one JSON file for Perfetto and chrome://tracing.")
+        ExportFormat,
+        typer.Option(
+            "--format", help="chrome: one JSON file for Perfetto and chrome://tracing; speedscope: stacks of --explain."
+        ),
     ] = ExportFormat.CHROME,
     tables: Annotated[
         list[TableName] | None,
@@ -65,16 +73,21 @@ def export(
     batch_pattern: BatchPatternOption = None,
     nsys: NsysOption = None,
 ) -> None:
-    """Write a run for other programs: a timeline (Chrome trace), or tables of ranges, batches, stages and kernels.
+    """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
     A timeline whose name ends in .gz is compressed. Tables of all processes are in one file, with a column that names
     the process. Findings go to stderr; exits with 3 where a trace is incomplete.
     """
-    run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
+    if tables and output_format in (ExportFormat.CHROME, ExportFormat.SPEEDSCOPE):
+        raise UsageError("--table is for csv, parquet and arrow; the other formats hold everything.")
     streams = Output.of()
+    if output_format is ExportFormat.SPEEDSCOPE:
+        read_as = ReadAs(warmup_batches, domain, batch_pattern)
+        write_speedscope(sampled_processes(locate(source, nsys), read_as), output, str(source))
+        say(streams.messages if is_stdout(output) else streams.results, str(output))
+        return
+    run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
     if output_format is ExportFormat.CHROME:
-        if tables:
-            raise UsageError("--table is for csv, parquet and arrow; a timeline holds everything.")
         findings, written = write_chrome_trace(run, output), [output]
     else:
         names = [table.value for table in tables or TableName]

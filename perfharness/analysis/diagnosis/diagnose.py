@@ -75,7 +75,7 @@ def diagnose(
     workload = build_workload(analysis, others)
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
-    rows, left_out = _longest_stages(workload, stage_rows(workload))
+    rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))
     counters = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
         diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, counters), rows))

@@ -175,16 +175,16 @@ def on_gpus(workload: Workload, positions: tuple[int, ...]) -> Workload:
     return workload.narrowed[positions]
 
 
-def stage_rows(workload: Workload) -> list[StageRows]:
+def stage_rows(stages: StageTable, stage_times: StageTimes) -> list[StageRows]:
     """The stages of a trace in order of their paths: ranges in batches, less the warm-up; without batches, all."""
-    stages, stage_times = workload.stages, workload.stage_times
+    paths = stages.paths.code
     has_batches = bool(stages.is_batch.any())
     eligible = stage_times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
     kept = eligible & ~stage_times.warmup
     found = []
-    rows_of = np.argsort(workload.paths, kind="stable")
-    bounds = np.r_[0, np.cumsum(np.bincount(workload.paths))]
-    for number, first in _in_order(workload.paths, eligible):
+    rows_of = np.argsort(paths, kind="stable")
+    bounds = np.r_[0, np.cumsum(np.bincount(paths))]
+    for number, first in _in_order(paths, eligible):
         rows = rows_of[bounds[number] : bounds[number + 1]]
         rows = rows[kept[rows]]
         batches = unique(stage_times.batch[rows]) if has_batches else rows

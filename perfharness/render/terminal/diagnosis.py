@@ -13,6 +13,7 @@ from perfharness.model.diagnosis import (
     GpuLimits,
     HostActivity,
     KernelGroup,
+    Path,
     StageDiagnosis,
     Verdict,
 )
@@ -26,7 +27,12 @@ from perfharness.render.terminal.results import NOT_MEASURED, print_findings, ro
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
     """Stages whose own name, or whole path, is `name`; all of them for None."""
-    return [stage for stage in diagnosis.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
+    return [stage for stage in diagnosis.stages if name is None or is_named(stage.path, name)]
+
+
+def is_named(path: Path, name: str) -> bool:
+    """Whether that is what a stage is called: its own name, or its whole path."""
+    return name in (path[-1], path_text(path))
 
 
 def print_diagnosis(
@@ -76,7 +82,7 @@ def _print_undecided(console: Console, stages: Sequence[StageDiagnosis]) -> None
 
 def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = None) -> None:
     """All processes in one table: means over all their batches, and how far their verdicts agree."""
-    stages = [stage for stage in pooled.stages if name is None or name in (stage.path[-1], path_text(stage.path))]
+    stages = [stage for stage in pooled.stages if name is None or is_named(stage.path, name)]
     headings = ("agree", "batches", "CPU", "GPU", "copies", "waiting", "costs")
     rows = []
     for path, stage in zip(row_names([stage.path for stage in stages]), stages, strict=True):

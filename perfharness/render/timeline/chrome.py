@@ -36,7 +36,7 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
         raise ResultError(f"{run.path} holds no trace, so there is no timeline; see its manifest and stderr.log files.")
     origin = _origin(run, traced)
     ids, findings, described = Ids(), run.launch_findings, {}
-    with replacing(path) as temporary, _text_file(temporary, path.suffix == ".gz") as file:
+    with replacing(path) as temporary, text_file(temporary, path.suffix == ".gz") as file:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         arrows, separator = 0, ""
         for place, process in enumerate(traced):
@@ -134,7 +134,8 @@ def _in_order(events: ProcessEvents) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _text_file(path: Path, compressed: bool) -> Iterator[TextIO]:
+def text_file(path: Path, compressed: bool) -> Iterator[TextIO]:
+    """A file for JSON, which is ASCII."""
     if not compressed:
         with path.open("w", encoding="ascii") as file:
             yield file
