@@ -1,0 +1,80 @@
+"""What is right to say of each program of this corpus (`tests/fault_corpus.py`). They need a GPU to have their fault;
+`--device cpu` runs them in small, to see that they work.
+"""
+
+from __future__ import annotations
+
+from tests.fault_corpus import Fault
+
+DISPATCH = ("dispatch-bound", "launch-bound")
+SYNCHRONIZES = ("implicit-synchronization", "synchronization-bound")
+COPIES = ("pageable-copies", "copy-bound")
+ALLOCATES = ("allocator-churn",)
+COMPILES = ("recompilation",)
+WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
+WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "process-wait")
+
+
+def torch_program(
+    program: str,
+    codes: tuple[str, ...],
+    stage: str,
+    report: str,
+    options: tuple[str, ...] = ("-w", "3"),
+    mended_codes: tuple[str, ...] = (),
+    more_modules: tuple[str, ...] = (),
+) -> Fault:
+    return Fault(
+        program, codes, stage, report, options=options, mended_codes=mended_codes, modules=("torch", *more_modules)
+    )
+
+
+def other_program(program: str, codes: tuple[str, ...], stage: str, report: str) -> Fault:
+    """Of CuPy or JAX, which its name begins with."""
+    return Fault(program, codes, stage, report, options=("-w", "3"), modules=(program.split("_")[0],))
+
+
+EXPECTED = (
+    torch_program("small_transformer", DISPATCH, "model", "pegainfer-project/pegainfer#910"),
+    torch_program("decode_loop", DISPATCH, "decode", "resemble-ai/chatterbox#552"),
+    torch_program("value_per_map", SYNCHRONIZES, "statistics", "openvdb/fvdb-reality-capture#144"),
+    torch_program("boolean_mask", SYNCHRONIZES, "penalties", "vllm-project/vllm#16436"),
+    torch_program("nonzero_per_image", SYNCHRONIZES, "select", "pytorch/pytorch#131256"),
+    torch_program("anchor_tensors", ("small-copies", *SYNCHRONIZES), "anchors", "pytorch/vision#5515"),
+    torch_program("synchronize_per_layer", SYNCHRONIZES, "model", "HuguesTHOMAS/KPConv-PyTorch#22"),
+    # Formatting a tensor waits for it, launches kernels on it, and is Python that takes long.
+    torch_program("print_tensor", (*SYNCHRONIZES, "cpu-bound", *DISPATCH), "model", "pytorch/pytorch#126829"),
+    torch_program("empty_cache", ALLOCATES, "enhance", "huggingface/transformers#31372"),
+    torch_program("growing_lengths", ALLOCATES, "encode", "pytorch/pytorch#96995"),
+    torch_program("unpinned_copy", COPIES, "upload", "pytorch/pytorch#39694"),
+    torch_program("offload_each_step", COPIES, "denoise", "huggingface/diffusers#11872"),
+    torch_program("copy_not_overlapped", ("copy-bound",), "upload", "KellerJordan/modded-nanogpt#231"),
+    torch_program("feature_dict", ("small-copies",), "upload", "sgl-project/sglang#18558"),
+    torch_program("cudnn_benchmark", COMPILES, "model", "pytorch/pytorch#2759"),
+    torch_program("compile_lengths", COMPILES, "model", "huggingface/transformers#37908"),
+    torch_program("fp32_product", ("gpu-bound:compute",), "model", "pytorch/pytorch#153195"),
+    # What the float64 pipe limits is called compute or memory, as the functions' cost and the card have it.
+    torch_program("float64_inputs", ("gpu-bound",), "tone", "dfalbel/torch#12"),
+    torch_program("rms_norm_by_hand", ("gpu-bound:memory",), "norms", "vllm-project/vllm#42251"),
+    torch_program("cache_cat", ("gpu-bound:memory",), "decode", "huggingface/transformers#24115"),
+    torch_program("layout_changes", ("gpu-bound:memory",), "model", "tensorflow/tensorflow#8286"),
+    torch_program("one_row", ("gpu-bound:underfilled",), "probabilities", "microsoft/onnxruntime#9696"),
+    torch_program("default_stream", ("gpu-bound:underfilled",), "models", "dmlc/xgboost#9396"),
+    torch_program("tensor_from_list", ("cpu-bound",), "prepare", "vllm-project/vllm#6879"),
+    torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
+    torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", more_modules=("PIL",)),
+    torch_program(
+        "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799", more_modules=("onnx", "onnxruntime")
+    ),
+    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139", mended_codes=DISPATCH),
+    torch_program("collect_per_image", ("garbage-collection",), "release", "Mikubill/sd-webui-controlnet#1462"),
+    torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958"),
+    torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731"),
+    torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=("-w", "3", "-np", "2")),
+    other_program("cupy_without_pool", ALLOCATES, "enhance", "NVIDIA/cudf#12222"),
+    other_program("cupy_element_by_element", SYNCHRONIZES, "search", "cupy/cupy#3142"),
+    other_program("cupy_new_kernel", COMPILES, "binarize", "cupy/cupy#2469"),
+    other_program("jax_new_function", COMPILES, "model", "jax-ml/jax#9288"),
+    other_program("jax_float_each_step", SYNCHRONIZES, "steps", "jax-ml/jax#802"),
+    other_program("jax_host_callback", ("cpu-bound", *SYNCHRONIZES), "steps", "jax-ml/jax#31319"),
+)

@@ -1,0 +1,53 @@
+"""`jax.jit` gets a new lambda in each batch, so it traces and compiles the same computation again.
+
+jax-ml/jax#9288: "if I switch this to a lambda function, it is indeed being compiled every iteration".
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+
+from perfharness import PerfRecorder
+
+BATCHES = 16
+WIDTH = {"cuda": 2048, "cpu": 16}
+LAYERS = 6
+
+
+def forward(hidden: jax.Array, weight: jax.Array) -> jax.Array:
+    for _ in range(LAYERS):
+        hidden = jax.nn.gelu(hidden @ weight) + hidden
+    return hidden
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args()
+    jax.config.update("jax_platforms", args.device)
+    width = WIDTH[args.device]
+    weight = jnp.full((width, width), 1.0 / width)
+    hidden = jnp.ones((4 * width, width))
+    compiled = jax.jit(forward)
+    compiled(hidden, weight).block_until_ready()
+
+    perf = PerfRecorder("jax_new_function")
+    with perf.range("pipeline"):
+        for index in range(BATCHES):
+            with perf.batch(index, total_items=len(hidden)):
+                with perf.range("model"):
+                    if args.mended:
+                        output = compiled(hidden, weight)
+                    else:
+                        output = jax.jit(lambda x: forward(x, weight))(hidden)  # fault
+                with perf.range("results"):
+                    float(output.max())
+    perf.finalize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Photographs are decoded in full on the CPU, in the loop, before a network that takes 224 pixels of them.
+
+NVIDIA/DALI#11: decoding, not resizing, is what keeps the GPU waiting. Mended: the decoder scales while it decodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+
+from perfharness import PerfRecorder
+
+BATCHES = 24
+SIDE = {"cuda": 2400, "cpu": 128}
+PHOTOGRAPHS = 2
+INPUT = 224
+
+
+def photograph(side: int) -> bytes:
+    rows = np.arange(side, dtype=np.uint32)
+    noise = (rows[:, None] * 31 + rows[None, :] * 17) % 251
+    file = io.BytesIO()
+    Image.fromarray(np.stack([noise, noise.T, noise], axis=2).astype(np.uint8)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def decode(encoded: bytes, *, is_scaled: bool) -> torch.Tensor:
+    image = Image.open(io.BytesIO(encoded))
+    if is_scaled:
+        image.draft("RGB", (INPUT, INPUT))
+    image.load()  # fault
+    small = image.convert("RGB").resize((INPUT, INPUT), Image.Resampling.NEAREST)
+    return torch.from_numpy(np.array(small))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args()
+    encoded = photograph(SIDE[args.device])
+    side = 4096 if args.device == "cuda" else 16
+    weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
+
+    perf = PerfRecorder("jpeg_on_cpu")
+    with perf.range("pipeline"), torch.inference_mode():
+        for index in range(BATCHES):
+            with perf.batch(index, total_items=PHOTOGRAPHS):
+                with perf.range("decode"):
+                    photographs = [decode(encoded, is_scaled=args.mended) for _ in range(PHOTOGRAPHS)]
+                with perf.range("model"):
+                    hidden = weight * torch.stack(photographs).to(args.device).float().mean()
+                    for _ in range(100):
+                        hidden = hidden @ weight * 0.01
+                with perf.range("results"):
+                    hidden.amax().item()
+    perf.finalize()
+
+
+if __name__ == "__main__":
+    main()

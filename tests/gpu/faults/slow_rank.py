@@ -1,0 +1,65 @@
+"""One rank has more work than the other, which waits for it in each all-reduce.
+
+NVIDIA/nccl#893: the collective of every GPU waits for that of the slowest. Two processes, by gloo.
+
+perfharness launch -np 2 tests/gpu/faults/slow_rank.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed
+
+from perfharness import PerfRecorder
+
+BATCHES = 30
+PRODUCTS = 10
+SHARD_BYTES = 30_000_000
+"""Of host work that the faulty rank has alone: about 20 ms."""
+
+
+def join(rank: int, ranks: int) -> None:
+    """The ranks of one launch meet at a file, named after the folder that their output folders lie in."""
+    place = str(Path(os.environ.get("PERFHARNESS_OUTPUT_DIR", str(os.getpid()))).parent)
+    name = "slow_rank_" + hashlib.sha256(place.encode()).hexdigest()[:16]
+    store = torch.distributed.FileStore(str(Path(tempfile.gettempdir(), name)), ranks)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args()
+    rank = int(os.environ.get("PERFHARNESS_PROCESS_INDEX", "0"))
+    join(rank, 2 if "PERFHARNESS_PROCESS_INDEX" in os.environ else 1)
+    shard = bytes(SHARD_BYTES if args.device == "cuda" else 1000)
+    side = 2048 if args.device == "cuda" else 16
+    weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16) / side**0.5
+
+    perf = PerfRecorder("slow_rank")
+    with perf.range("pipeline"), torch.inference_mode():
+        for index in range(BATCHES):
+            with perf.batch(index, total_items=1):
+                with perf.range("prepare"):
+                    if rank == 0 and not args.mended:
+                        hashlib.sha256(shard).digest()
+                with perf.range("model"):
+                    hidden = weight
+                    for _ in range(PRODUCTS):
+                        hidden = hidden @ weight
+                    total = hidden.amax().float().cpu()
+                with perf.range("reduce"):
+                    torch.distributed.all_reduce(total)  # fault
+    perf.finalize()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

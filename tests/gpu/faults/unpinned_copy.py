@@ -1,0 +1,47 @@
+"""Frames are sent with `non_blocking=True` from memory that is not pinned, so the call waits for the copy.
+
+pytorch/pytorch#39694 and #42539: without pinned memory the argument has no effect, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from perfharness import PerfRecorder
+
+BATCHES = 40
+FRAME_FLOATS = {"cuda": 48 << 20, "cpu": 1 << 10}
+SIDE = {"cuda": 4096, "cpu": 16}
+PRODUCTS = 40
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args()
+    frames = torch.ones(FRAME_FLOATS[args.device])
+    if args.mended and args.device == "cuda":
+        frames = frames.pin_memory()
+    side = SIDE[args.device]
+    weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
+
+    perf = PerfRecorder("unpinned_copy")
+    with perf.range("pipeline"), torch.inference_mode():
+        for index in range(BATCHES):
+            with perf.batch(index, total_items=16):
+                with perf.range("upload"):
+                    on_device = frames.to(args.device, non_blocking=True)  # fault
+                with perf.range("model"):
+                    hidden = on_device[: side * side].view(-1, min(side, len(on_device))).to(torch.bfloat16)
+                    for _ in range(PRODUCTS):
+                        hidden = hidden[:, :side] @ weight * 0.01
+                with perf.range("results"):
+                    hidden.amax().item()
+    perf.finalize()
+
+
+if __name__ == "__main__":
+    main()
