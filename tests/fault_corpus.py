@@ -3,8 +3,8 @@
 A corpus is a folder with programs `NAME.py` and an `expected.py` that holds a tuple `EXPECTED` of `Fault`.
 `scripts/score_diagnosis` measures the programs and counts how often the diagnosis is right.
 
-A program has its fault unless it is started with `--mended`, and ends by printing `COUNT WHAT`: how often it did the
-faulty thing. Comments `# fault` mark the lines at which a diagnosis may point: a statement with that comment counts
+A program has its fault unless it is started with `--mended`. Those that need no GPU end by printing `COUNT WHAT`: how
+often they did the faulty thing. Comments `# fault` mark the lines at which a diagnosis may point: a statement with that comment counts
 as a whole, with its body (`for …:  # fault`, `def …:  # fault`).
 """
 
@@ -26,7 +26,7 @@ class Fault:
     program: str
     """Its file in the corpus, without `.py`."""
     codes: tuple[str, ...]
-    """Codes of causes, or verdicts, of which each counts as right."""
+    """Codes of causes, or verdicts (`gpu-bound:LIMIT` with what limits the GPU), of which each counts as right."""
     stage: str
     """Last name of the path of the stage that has the fault."""
     report: str
@@ -66,7 +66,8 @@ def is_fault_line(program: Path, file: str, line: int) -> bool:
 
 
 DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting-on-stage", "cannot-tell", "none")
-"""What a sound program may be said to be: no accusation, unless it points at the line of the fault."""
+"""What a sound program may be said to be: no accusation, unless it points at the line of the fault (`gpu-bound` may do
+so: the line may launch the same work with other operands)."""
 
 WORTH_MENTIONING = 0.05
 """Of a batch: what takes less accuses nobody."""
@@ -107,10 +108,12 @@ def statements(diagnosis: Mapping[str, Any]) -> list[Statement]:
     found = []
     for stage in diagnosis["stages"]:
         path, verdict, host_ms = tuple(stage["path"]), stage["verdict"]["verdict"], stage["cpu_ms"] or 0.0
+        limit = stage["verdict"].get("limit")
+        verdicts = (verdict, f"{verdict}:{limit}") if limit else (verdict,)
         causes = stage.get("causes") or [{"code": verdict, "share": 1.0, "where": None}]
         for position, cause in enumerate(causes):
             where = cause["where"] or {"file": None, "line": None}
-            codes = (cause["code"],) if position else tuple(dict.fromkeys((cause["code"], verdict)))
+            codes = (cause["code"],) if position else tuple(dict.fromkeys((cause["code"], *verdicts)))
             found.append(
                 Statement(path, codes, cause["share"] * host_ms, where["file"], where["line"], is_first=position == 0)
             )
@@ -130,7 +133,8 @@ def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Map
     others = [
         one.ms
         for one in said
-        if not any(is_within(one.stage, of.stage) or is_within(of.stage, one.stage) for of in right)
+        if one.codes[0] not in DESCRIPTIONS
+        and not any(is_within(one.stage, of.stage) or is_within(of.stage, one.stage) for of in right)
     ]
     accusations = [] if of_twin is None else accusations_of_twin(fault, program, of_twin)
     return Score(
@@ -149,7 +153,8 @@ def accusations_of_twin(fault: Fault, program: Path, diagnosis: Mapping[str, Any
     return [
         one
         for one in statements(diagnosis)
-        if one.ms >= least_ms and (one.codes[0] not in allowed or points_at_fault(program, one))
+        if one.ms >= least_ms
+        and (one.codes[0] not in allowed or (one.codes[0] != "gpu-bound" and points_at_fault(program, one)))
     ]
 
 
