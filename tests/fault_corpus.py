@@ -4,8 +4,8 @@ A corpus is a folder with programs `NAME.py` and an `expected.py` that holds a t
 `scripts/score_diagnosis` measures the programs and counts how often the diagnosis is right.
 
 A program has its fault unless it is started with `--mended`. Those that need no GPU end by printing `COUNT WHAT`: how
-often they did the faulty thing. Comments `# fault` mark the lines at which a diagnosis may point: a statement with that comment counts
-as a whole, with its body (`for …:  # fault`, `def …:  # fault`).
+often they did the faulty thing. Comments `# fault` mark the lines at which a diagnosis may point: a statement with that
+comment counts as a whole, with its body (`for …:  # fault`, `def …:  # fault`).
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def is_fault_line(program: Path, file: str, line: int) -> bool:
 DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting-on-stage", "cannot-tell", "none")
 """What a sound program may be said to be: no accusation, unless it points at the line of the fault (`gpu-bound` may do
 so: the line may launch the same work with other operands)."""
+
+WAITS_FOR_GPU_WORK = ("gpu-bound", "waiting-on-stage")
+"""Of a stage that reads what others have started, host time that is theirs: it takes no blame away from them."""
 
 WORTH_MENTIONING = 0.05
 """Of a batch: what takes less accuses nobody."""
@@ -133,7 +136,7 @@ def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Map
     others = [
         one.ms
         for one in said
-        if one.codes[0] not in DESCRIPTIONS
+        if one.codes[0] not in WAITS_FOR_GPU_WORK
         and not any(is_within(one.stage, of.stage) or is_within(of.stage, one.stage) for of in right)
     ]
     accusations = [] if of_twin is None else accusations_of_twin(fault, program, of_twin)

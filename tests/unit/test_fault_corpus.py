@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_another_stage_accused_of_more_is_the_wrong_stage(program: Path) -> None
     said = diagnosis(stage("wait", 30, cause("sleep", 0.3, 10)), stage("infer", 20, cause("cpu-bound", 0.5)))
     score = judge(FAULT, program, said, None)
     assert (score.verdict, score.stage) == (True, False)
+
+
+def test_a_stage_that_waits_for_the_faulty_one_takes_no_blame_away(program: Path) -> None:
+    said = diagnosis(stage("wait", 3, cause("sleep", 1.0, 10)), stage("results", 20, verdict="waiting-on-stage"))
+    assert judge(FAULT, program, said, None).stage
+
+
+def test_the_limit_of_a_gpu_bound_stage_is_part_of_what_is_said(program: Path) -> None:
+    said = diagnosis(stage("wait", 30, verdict="gpu-bound"))
+    said["stages"][0]["verdict"]["limit"] = "memory"
+    right = replace(FAULT, codes=("gpu-bound:memory",))
+    assert judge(right, program, said, None).verdict
+    assert not judge(replace(FAULT, codes=("gpu-bound:compute",)), program, said, None).verdict
+    pointing = diagnosis(stage("wait", 30, cause("gpu-bound", 1.0, 10)))
+    assert judge(right, program, said, pointing).twin_is_silent
 
 
 def test_a_wrong_line_is_counted(program: Path) -> None:

@@ -1,6 +1,6 @@
 """Photographs are decoded in full on the CPU, in the loop, before a network that takes 224 pixels of them.
 
-NVIDIA/DALI#11: decoding, not resizing, keeps the GPU waiting. Mended: photographs are stored in the size that is needed.
+NVIDIA/DALI#11: decoding, not resizing, keeps the GPU waiting. Mended: photographs are stored in the size needed.
 """
 
 from __future__ import annotations
