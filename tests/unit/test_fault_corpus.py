@@ -92,7 +92,7 @@ def test_a_stage_that_waits_for_the_faulty_one_takes_no_blame_away(program: Path
 
 def test_the_limit_of_a_gpu_bound_stage_is_part_of_what_is_said(program: Path) -> None:
     said = diagnosis(stage("wait", 30, verdict="gpu-bound"))
-    said["stages"][0]["verdict"]["limit"] = "memory"
+    said["stages"][1]["verdict"]["limit"] = "memory"
     right = replace(FAULT, codes=("gpu-bound:memory",))
     assert judge(right, program, said, None).verdict
     assert not judge(replace(FAULT, codes=("gpu-bound:compute",)), program, said, None).verdict
