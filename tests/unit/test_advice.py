@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.advice import advise
-from perfharness.model.diagnosis import Cause, GpuLimit, StageCost, StageVerdict, Verdict
+from perfharness.model.diagnosis import Cause, Explained, GpuLimit, StageCost, StageVerdict, Verdict
 from perfharness.render.terminal.advice import limited_by, print_advice
 from perfharness.render.terminal.console import Console
 from perfharness.testing.diagnosis_builder import gpu_work
-from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
+from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, profile, stage
 
 
 def advised(*stages: object) -> list[tuple[str, str]]:
@@ -115,7 +115,9 @@ SLOW = cause(where=function(), where_reason=None, saves_ms=6.0)
 
 def test_a_sentence_has_the_stage_the_cause_the_line_the_step_and_the_saving() -> None:
     said = printed(stage("", cpu_ms=20.0), stage("decode", SLOW))
-    (line,) = said.splitlines()[1:]
+    _, line, hint = said.splitlines()
+    assert "--explain" in hint
+    assert "GPU" not in hint
     parts = ["decode (10.0 ms of 20.0 ms a batch)", "cpu-bound: what", "resize (/work/app/pipeline.py:42)", "mend cpu"]
     for part in [*parts, "6.00 ms, 30% of the batch"]:
         assert part in line
@@ -123,24 +125,31 @@ def test_a_sentence_has_the_stage_the_cause_the_line_the_step_and_the_saving() -
     assert "2 of 2 processes; proc_0" in printed(stage("decode", SLOW), processes=2)
 
 
+def test_what_a_second_pass_would_add_is_said_until_there_was_one() -> None:
+    explained = stage("decode", SLOW, explained=Explained(1.1, trusted=True))
+    assert "--explain" not in printed(explained)
+    assert "--explain" not in printed(stage("decode", SLOW, profile=profile(function())))
+    assert "--explain" in printed(stage("decode", SLOW))
+
+
 def test_only_the_most_valuable_are_printed_and_how_many_there_are() -> None:
     stages = [stage("", cpu_ms=20.0), *(stage(name, cause(name, saves_ms=5.0)) for name in "abcd")]
-    assert [line.split()[0] for line in printed(*stages).splitlines()[1:]] == ["1.", "2.", "3."]
+    assert [line.split()[0] for line in printed(*stages).splitlines()[1:]] == ["1.", "2.", "3.", "With"]
     assert "3 of 4" in printed(*stages)
-    assert len(printed(*stages, most=None).splitlines()) == 5
+    assert len(printed(*stages, most=None).splitlines()) == 6
     assert printed(stage("", cpu_ms=20.0), stage("a", cause(saves_ms=0.1))) == ""  # half a percent of the batch
 
 
 def test_lines_end_at_the_width_of_a_terminal_and_nowhere_else() -> None:
     wide = stage("decode", replace(SLOW, what="word " * 60))
-    assert len(printed(wide).splitlines()) == 2
+    assert len(printed(wide).splitlines()) == 3
     terminal = rich.console.Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     print_advice(terminal, {"proc": diagnosis(wide)})
     assert isinstance(terminal.file, io.StringIO)
     lines = terminal.file.getvalue().splitlines()
     assert len(lines) > 4
     assert max(len(line) for line in lines) <= 80
-    assert all(line.startswith("    ") for line in lines[2:])  # below the text, not below its number
+    assert all(line.startswith("    ") for line in lines[2:-1])  # below the text, not below its number
 
 
 @pytest.mark.parametrize("is_markdown", [False, True])
@@ -149,7 +158,7 @@ def test_names_of_others_mean_nothing_but_themselves(is_markdown: bool) -> None:
     mean: Cause = cause(evil, what=evil, try_this=evil, where=function(evil, evil))
     said = printed(stage(evil, mean), markdown=is_markdown)
     assert "\x1b" not in said
-    assert len(said.splitlines()) == 2
+    assert len(said.splitlines()) == 3
     assert ("\\[bold\\]\\*x\\*\\</b\\>\\|\\`" if is_markdown else "[bold]*x*</b>|`") in said
 
 

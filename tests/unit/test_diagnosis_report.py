@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from perfharness.model.diagnosis import (
+    Cause,
     CopyGroup,
     Diagnosis,
+    FunctionTime,
     GpuDuringStage,
     GpuLimit,
     GpuLimits,
@@ -115,3 +117,18 @@ def test_json_holds_it_all_and_fits_the_schema() -> None:
     assert body["stages"][0]["gpu"]["top_kernels"][0]["limiter"] == "registers"
     assert body["stages"][0]["verdict"]["limit"] == "memory"
     assert [gpu["name"] for gpu in body["gpus"]] == ["A GPU", "B GPU"]
+
+
+def test_a_cause_is_printed_once_with_its_line_and_saving() -> None:
+    """A cause's sentence, which is the verdict's evidence too, is not repeated."""
+    line = FunctionTime("resize", "/app/pre.py", 42, is_native=False, self_ms=1.0, cumulative_ms=1.0, error_ms=0.1)
+    causes = [
+        Cause("gpu-bound", "the evidence", 0.61, None, "nothing was sampled", "the next step", None),
+        Cause("cpu-bound", "another", 0.25, line, None, "another step", 1.5),
+    ]
+    lines = printed(Diagnosis([replace(STAGE, causes=causes)], [], [], []), "stage").splitlines()
+    begin = next(place for place, line in enumerate(lines) if "gpu-bound, 61% of it: the evidence" in line)
+    assert [line.strip() for line in lines[begin + 1 : begin + 7]] == [
+        "where: nothing was sampled", "try: the next step", "cpu-bound, 25% of it: another",
+        "where: resize (/app/pre.py:42)", "try: another step (saves up to 1.50 ms a batch)", "missing: the missing",
+    ]  # fmt: skip

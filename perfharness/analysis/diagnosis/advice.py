@@ -124,4 +124,8 @@ def _repeats(outer: Advice, inner: Advice) -> bool:
 
 def is_explained(diagnoses: Iterable[Diagnosis]) -> bool:
     """Whether an explaining pass is part of any of them."""
-    return any(stage.explained is not None for diagnosis in diagnoses for stage in diagnosis.stages)
+    return any(
+        stage.explained is not None or stage.profile is not None
+        for diagnosis in diagnoses
+        for stage in diagnosis.stages
+    )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfharness.analysis.diagnosis.advice import Advice, advise
+from perfharness.analysis.diagnosis.advice import Advice, advise, is_explained
 from perfharness.model.diagnosis import Diagnosis, FunctionTime, GpuLimit, Path, StageDiagnosis, Verdict
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
@@ -71,6 +71,9 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     names = _stage_names(diagnoses.values())
     for place, advice in enumerate(shown, 1):
         _print_numbered(console, place, advice_text(advice, names[advice.path], len(diagnoses)))
+    if not is_explained(diagnoses.values()):
+        counters = ", and reads the GPU's counters" if any(one.gpus for one in diagnoses.values()) else ""
+        say(console, "With --explain a second pass finds functions, lines and what threads wait for", counters)
 
 
 def _stage_names(diagnoses: Iterable[Diagnosis]) -> dict[Path, str]:

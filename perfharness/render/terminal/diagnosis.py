@@ -147,12 +147,16 @@ def _number(value: float | None) -> str:
 
 
 def _reasons(stage: StageDiagnosis) -> Iterator[str]:
-    yield from stage.verdict.evidence
-    yield f"next: {stage.verdict.next_step}"
+    """The causes; of the verdict, what is not one of them."""
     for cause in stage.causes:
-        where = f"not known where ({cause.where_reason})" if cause.where is None else place_text(cause.where)
-        saves = "" if cause.saves_ms is None else f"; saves up to {milliseconds(cause.saves_ms)} a batch"
-        yield f"cause: {cause.code}, {cause.share:.0%} of it: {cause.what} {where}; try: {cause.try_this}{saves}"
+        yield f"{cause.code}, {cause.share:.0%} of it: {cause.what}"
+        yield f"  where: {cause.where_reason or 'not known' if cause.where is None else place_text(cause.where)}"
+        saves = "" if cause.saves_ms is None else f" (saves up to {milliseconds(cause.saves_ms)} a batch)"
+        yield f"  try: {cause.try_this}{saves}"
+    whats, steps = ({getattr(cause, name) for cause in stage.causes} for name in ("what", "try_this"))
+    yield from (evidence for evidence in stage.verdict.evidence if evidence not in whats)
+    if stage.verdict.next_step not in steps:
+        yield f"next: {stage.verdict.next_step}"
     for missing in stage.verdict.missing:
         yield f"missing: {missing}"
 
