@@ -47,6 +47,7 @@ META_CUDA_UNTRACED_REASON = "cuda_untraced_reason"  # one sentence, where cuda_t
 META_CUDA_USED = "cuda_used"  # "yes" | "no": was libcuda loaded in the process when it ended
 META_GPU_PRESENT = "gpu_present"  # "yes" | "no": has the machine an NVIDIA GPU
 META_DROPPED_RECORDS = "dropped_records"  # what CUPTI says it dropped, decimal
+META_ALL_CALLS = "all_calls"  # "yes" | "no": are the calls of all functions in it, but for mere inquiries, as by nsys
 META_CUPTI_VERSION = "cupti_version"
 META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0
 META_LOST_EVENTS = "lost_events"  # NVTX events of a process for which the disk had no room, decimal; once a process

@@ -274,6 +274,10 @@ class TraceMeta:
     session_start_unix_ns: int | None
     """UTC time of trace time 0, or None where the trace lacks it."""
 
+    has_all_calls: bool = False
+    """Whether CUDA calls that start no GPU work are in the trace too: by nsys, and in the embedded tracer's explaining
+    pass."""
+
     monotonic_origin_ns: int | None = None
     """CLOCK_MONOTONIC at trace time 0, where the tracer stamps with that clock and records that."""
 

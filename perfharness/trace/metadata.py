@@ -32,6 +32,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         tracer_version=version,
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
+        has_all_calls=own.get(schema.META_ALL_CALLS) == ["yes"] if own else True,
         session_start_unix_ns=_session_start(source),
         monotonic_origin_ns=_monotonic_origin(own),
         device_names=_device_names(source),

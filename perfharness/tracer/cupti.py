@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ KIND_CONCURRENT_KERNEL = 10
 KIND_MARKER = 12
 KIND_MARKER_DATA = 13
 KIND_MEMCPY_PEER = 22
+KIND_SYNCHRONIZATION = 38
 KIND_GRAPH_TRACE = 51
 
 DOMAIN_DRIVER = 1
@@ -32,6 +34,13 @@ _LARGEST_GAP = 16
 
 _LAUNCHING_PARTS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
 _LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
+
+_INQUIRIES = re.compile(
+    r"(cuda(Get|Set)Device|cuda(Get|PeekAt)LastError|cudaGetDeviceCount|cudaDeviceGet\w+|cudaPointerGetAttributes"
+    r"|cudaGetError\w+|cuGetError\w+|cuCtx(Get|Set)(Current|Device|Flags)|cuDeviceGet\w*|cuDevicePrimaryCtxGetState"
+    r"|cuPointerGetAttributes?|__cuda(Push|Pop)CallConfiguration)(_v\d+|_ptsz)*"
+)
+"""Functions that neither wait nor start nor take anything, called with every operation. nsys leaves them out too."""
 
 
 class CuptiError(Exception):
@@ -85,6 +94,11 @@ def starts_gpu_work(function: str) -> bool:
     return any(word in function for word in _LAUNCHING_PARTS) and not any(
         word in function for word in _LAUNCHING_EXCEPTIONS
     )
+
+
+def is_inquiry(function: str) -> bool:
+    """Whether a CUDA API function only asks or sets what costs nothing, so that it is recorded in no pass."""
+    return _INQUIRIES.fullmatch(function) is not None
 
 
 class Cupti:

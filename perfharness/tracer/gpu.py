@@ -2,7 +2,8 @@
 
 What is recorded, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph
 launches as the GPU ran them, and API records of only those functions that start such work. That is enough to
-attribute work to ranges (by correlation id, thread and time), and costs a third of recording all API calls.
+attribute work to ranges (by correlation id, thread and time), and costs a third of recording all API calls. The
+explaining pass may cost time, and records the calls of all other functions and CUPTI's synchronisations too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import os
 from dataclasses import dataclass, field
 
+from perfharness.model import environment
 from perfharness.tracer import cupti, native
 from perfharness.tracer.cupti import Cupti, CuptiError
 from perfharness.tracer.gpu_spool import GpuSpool
@@ -47,6 +49,7 @@ class GpuTrace:
         spool: holds the buffers.
         api_names: function names by `(domain, cbid)` of the enabled functions.
         canary: number of a function whose call must leave a record.
+        all_calls: whether the calls of all functions are recorded, but for mere inquiries.
     """
 
     cupti: Cupti
@@ -54,6 +57,7 @@ class GpuTrace:
     driver: ctypes.CDLL
     api_names: dict[tuple[int, int], str] = field(default_factory=dict)
     canary: int | None = None
+    all_calls: bool = False
 
     def stop(self) -> tuple[int, bool]:
         """Have CUPTI return all buffers; those in memory stay there until the process ends.
@@ -63,7 +67,7 @@ class GpuTrace:
         self.spool.stop()
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
-        for kind in OPERATION_KINDS:
+        for kind in (*OPERATION_KINDS, *((cupti.KIND_SYNCHRONIZATION,) if self.all_calls else ())):
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
         return self.cupti.dropped_records(), taken_over
 
@@ -125,7 +129,7 @@ def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTr
         if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
             return None, "another CUPTI subscriber (nsys, ncu or a profiler) is active in this process"
         raise
-    trace = GpuTrace(library, GpuSpool(pool, folder), driver)
+    trace = GpuTrace(library, GpuSpool(pool, folder), driver, all_calls=os.environ.get(environment.EXPLAIN) == "1")
     library.set_flag(cupti.ATTRIBUTE_ZEROED_OUT_BUFFER, 1)
     library.call("cuptiSetThreadIdType", ctypes.c_int(cupti.THREAD_ID_SYSTEM))
     library.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(pool.clock_address))
@@ -136,14 +140,16 @@ def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTr
     )
     for kind in OPERATION_KINDS:
         library.enable(kind)
-    _enable_launching_functions(trace)
+    if trace.all_calls:
+        library.enable(cupti.KIND_SYNCHRONIZATION)
+    _enable_functions(trace)
     _listen_to_nvtx(library)
     trace.spool.start()
     return trace, None
 
 
-def _enable_launching_functions(trace: GpuTrace) -> None:
-    """API records of the functions that start GPU work, of both APIs; of all functions where CUPTI cannot choose."""
+def _enable_functions(trace: GpuTrace) -> None:
+    """API records of the functions that start GPU work, or of all but inquiries; of all where CUPTI cannot choose."""
     library = trace.cupti
     for domain, kind, enable in (
         (cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi"),
@@ -153,7 +159,7 @@ def _enable_launching_functions(trace: GpuTrace) -> None:
         if not selective:
             library.enable(kind)
         for cbid, name in library.functions(domain).items():
-            wanted = cupti.starts_gpu_work(name)
+            wanted = not cupti.is_inquiry(name) if trace.all_calls else cupti.starts_gpu_work(name)
             if domain == cupti.DOMAIN_DRIVER and name == "cuDriverGetVersion":
                 trace.canary, wanted = cbid, True
             if wanted or not selective:

@@ -30,7 +30,9 @@ def write(
     Args:
         api_names: names of API functions by domain and number.
     """
+    records = without_inner_calls(records)
     calls = _write_api(file, session, records, api_names)
+    _write_synchronizations(file, session, records)
     diagnostics = []
     started_by = [np.empty(0, dtype=np.uint32)]
     for kind, (operations, write_rows) in _WRITERS.items():
@@ -49,6 +51,53 @@ def write(
             "no range counts them."
         )
     return diagnostics
+
+
+def without_inner_calls(records: dict[int, Columns]) -> dict[int, Columns]:
+    """Without the driver calls that lie in runtime calls of their thread, as nsys has it; nor calls without an end.
+
+    What such a driver call started or waited for is the runtime call's.
+    """
+    whole = {
+        kind: _only(columns, (columns["start"] != 0) & (columns["end"] >= columns["start"]))
+        if kind in (cupti.KIND_RUNTIME, cupti.KIND_DRIVER)
+        else columns
+        for kind, columns in records.items()
+    }
+    if not {cupti.KIND_RUNTIME, cupti.KIND_DRIVER} <= whole.keys():
+        return whole
+    runtime, driver = whole[cupti.KIND_RUNTIME], whole[cupti.KIND_DRIVER]
+    outer = _enclosing(runtime, driver)
+    is_inner = outer >= 0
+    inner = driver["correlation"][is_inner]
+    order = np.argsort(inner, kind="stable")
+    inner, owner = inner[order], runtime["correlation"][outer[is_inner]][order]
+    whole[cupti.KIND_DRIVER] = _only(driver, ~is_inner)
+    for kind in (*_WRITERS, cupti.KIND_SYNCHRONIZATION) if len(inner) else ():
+        if kind in whole:
+            known = whole[kind]["correlation"]
+            at = np.minimum(np.searchsorted(inner, known), len(inner) - 1)
+            whole[kind] = {**whole[kind], "correlation": np.where(inner[at] == known, owner[at], known)}
+    return whole
+
+
+def _only(columns: Columns, keep: NDArray[np.bool_]) -> Columns:
+    return columns if keep.all() else {name: values[keep] for name, values in columns.items()}
+
+
+def _enclosing(outer: Columns, inner: Columns) -> NDArray[np.int64]:
+    """Row of the outer call in which each inner one lies on its thread; -1: in none. Outer calls do not overlap."""
+    found = np.full(len(inner["start"]), -1, dtype=np.int64)
+    if not len(outer["start"]):
+        return found
+    threads = np.unique(outer["thread"])
+    for thread in threads.tolist():
+        rows, mine = np.flatnonzero(outer["thread"] == thread), np.flatnonzero(inner["thread"] == thread)
+        rows = rows[np.argsort(outer["start"][rows], kind="stable")]
+        at = np.searchsorted(outer["start"][rows], inner["start"][mine], side="right") - 1
+        last = rows[np.maximum(at, 0)]
+        found[mine] = np.where((at >= 0) & (inner["end"][mine] <= outer["end"][last]), last, -1)
+    return found
 
 
 def _timed(columns: Columns) -> tuple[Columns, int]:
@@ -175,6 +224,34 @@ def _write_api(
         file.insert_columns(schema.TABLE_API, values, len(columns["start"]))
         found.append(columns["correlation"])
     return np.concatenate(found)
+
+
+def _write_synchronizations(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
+    """Write the waits that CUPTI recorded; their GPU is that of their context, as far as operations show it."""
+    columns = records.get(cupti.KIND_SYNCHRONIZATION)
+    if columns is None:
+        return
+    columns, _ = _timed(columns)
+    operations = [records[kind] for kind in _WRITERS if kind in records]
+    device_of = {
+        context: device
+        for each in operations
+        for context, device in np.unique(np.stack([each["context"], each["device"]], axis=1), axis=0).tolist()
+    }
+    contexts, which = np.unique(columns["context"], return_inverse=True)
+    devices = np.asarray([device_of.get(context, -1) for context in contexts.tolist()], dtype=np.int64)[which]
+    values = {
+        "start": columns["start"].astype(np.int64) - session.origin_ns,
+        "end": columns["end"].astype(np.int64) - session.origin_ns,
+        "deviceId": np.ma.masked_equal(devices, -1),
+        "contextId": columns["context"],
+        "streamId": columns["stream"],
+        "correlationId": columns["correlation"],
+        "globalPid": schema.global_tid(session.pid, 0),
+        "syncType": columns["type"],
+        "eventId": columns["event"],
+    }
+    file.insert_columns(schema.TABLE_SYNCHRONIZATION, values, len(columns["start"]))
 
 
 def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:

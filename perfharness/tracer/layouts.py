@@ -95,6 +95,13 @@ LAYOUTS = {
         },
         ((_OLDEST, 56),),
     ),
+    cupti.KIND_SYNCHRONIZATION: Layout(
+        {
+            "type": ("<u4", 4), "start": ("<u8", 8), "end": ("<u8", 16), "correlation": ("<u4", 24),
+            "context": ("<u4", 28), "stream": ("<u4", 32), "event": ("<u4", 36),
+        },
+        ((_OLDEST, 40), (26, 56)),
+    ),
     cupti.KIND_MARKER_DATA: Layout(
         {
             "flags": ("<u4", 4), "id": ("<u4", 8), "payload_kind": ("<u4", 12), "payload": ("<i8", 16),

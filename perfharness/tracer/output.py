@@ -195,6 +195,7 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
         try:
             dropped, taken_over = session.gpu.stop()
             meta[schema.META_DROPPED_RECORDS] = str(dropped)
+            meta[schema.META_ALL_CALLS] = "yes" if session.gpu.all_calls and not dropped else "no"
             if taken_over:
                 reason = "another user of CUPTI (torch.profiler?) took the records while the script ran"
             else:

@@ -41,6 +41,11 @@ TABLES = {
         "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER, "
         "correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER"
     ),
+    schema.TABLE_SYNCHRONIZATION: (
+        "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER, contextId INTEGER NOT NULL, "
+        "greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
+        "deprecatedSyncType INTEGER, syncType INTEGER NOT NULL, eventId INTEGER NOT NULL, eventSyncId INTEGER"
+    ),
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
     "TARGET_INFO_SYSTEM_ENV": (
         "globalVid INTEGER, devStateName TEXT NOT NULL, name TEXT NOT NULL, nameEnum INTEGER NOT NULL, "
@@ -102,6 +107,18 @@ ENUMERATIONS: dict[str, dict[int, tuple[str, str]]] = {
         number: (f"CUDA_MEMOPR_MEMORY_KIND_{label.upper().replace(' ', '_')}", label)
         for number, label in enumerate(
             ["Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown"]
+        )
+    },
+    "ENUM_CUPTI_SYNC_TYPE": {
+        number: (f"CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_{name}", label)
+        for number, (name, label) in enumerate(
+            [
+                ("UNKNOWN", "Unknown"),
+                ("EVENT_SYNCHRONIZE", "Event sync"),
+                ("STREAM_WAIT_EVENT", "Stream wait sync"),
+                ("STREAM_SYNCHRONIZE", "Stream sync"),
+                ("CONTEXT_SYNCHRONIZE", "Context sync"),
+            ]
         )
     },
     "ENUM_CUDA_KERNEL_LAUNCH_TYPE": {

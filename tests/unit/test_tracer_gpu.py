@@ -6,6 +6,7 @@ import ctypes
 import os
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis import ALONE
+from perfharness.analysis.diagnosis.workload import build_workload
+from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
+from perfharness.trace import open_trace
 from perfharness.tracer import cupti, gpu, gpu_tables, native, nvtx_table
 from perfharness.tracer.cupti import CuptiError
 from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
@@ -113,6 +119,44 @@ def test_a_cupti_that_cannot_choose_functions_records_them_all(machine: type[Fak
     machine.selective = False
     _, library = started()
     assert {cupti.KIND_RUNTIME, cupti.KIND_DRIVER} <= {number for _, number in library.enabled}
+
+
+def test_the_explaining_pass_records_all_calls_but_inquiries_and_waits(
+    machine: type[FakeCupti], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.EXPLAIN, "1")
+    monkeypatch.setitem(
+        FUNCTIONS,
+        cupti.DOMAIN_RUNTIME,
+        {17: "cudaGetDevice_v3020", 22: "cudaFree_v3020", 131: "cudaStreamSynchronize_v3020"},
+    )
+    trace, library = started()
+    assert trace.all_calls
+    kinds = [number for name, number in library.enabled if name == "cuptiActivityEnable"]
+    assert kinds == [*gpu.OPERATION_KINDS, cupti.KIND_SYNCHRONIZATION]
+    functions = {number for name, number in library.enabled if name == "cuptiActivityEnableRuntimeApi"}
+    assert functions == {22, 131}
+    assert {number for name, number in library.enabled if name == "cuptiActivityEnableDriverApi"} == {3, 307}
+
+
+ASKED = [
+    "cudaGetDevice_v3020", "cudaSetDevice_v3020", "cudaGetLastError_v3020", "cudaPeekAtLastError_v3020",
+    "cudaDeviceGetAttribute_v5000", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuDeviceGet", "cuDeviceGetAttribute",
+    "cuDeviceGetUuid_v2", "cudaPointerGetAttributes_v4000", "__cudaPushCallConfiguration_v9000",
+]  # fmt: skip
+NOT_ASKED = [
+    "cudaMalloc_v3020", "cudaFree_v3020", "cudaMallocAsync_v11020", "cudaHostAlloc_v3020", "cudaFreeHost_v3020",
+    "cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cudaEventRecord_v3020",
+    "cudaStreamWaitEvent_v3020", "cudaGetDeviceProperties_v12000", "cudaSetDeviceFlags_v3020", "cuLibraryLoadData",
+    "cuModuleLoadData", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxSynchronize", "cuStreamSynchronize", "cuEventQuery",
+    "cuLaunchKernel", "cudaLaunchKernel_v7000", "cudaStreamIsCapturing_v10000", "cudaGraphLaunch_v10000",
+    "cudaGraphInstantiate_v12000", "cuInit", "cuDevicePrimaryCtxRetain", "cudaMemGetInfo_v3020",
+]  # fmt: skip
+
+
+def test_what_is_an_inquiry() -> None:
+    assert [name for name in ASKED if not cupti.is_inquiry(name)] == []
+    assert [name for name in NOT_ASKED if cupti.is_inquiry(name)] == []
 
 
 @pytest.mark.parametrize(
@@ -322,3 +366,128 @@ def test_work_whose_call_was_not_recorded_is_reported(tmp_path: Path) -> None:
         diagnostics = gpu_tables.write(file, session, records, {(cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel"})
     assert len(diagnostics) == 1
     assert diagnostics[0].startswith("1 of 3 ")
+
+
+def test_a_driver_call_inside_a_runtime_call_is_the_runtime_call(tmp_path: Path) -> None:
+    """On thread 1 the runtime call 10 holds the driver call 11, which started kernel 11 and waited; 12 is a driver call
+    of its own, 13 one at the same time on thread 2. Call 20 has no end, and 21 no times.
+    """
+    runtime, driver = cupti.KIND_RUNTIME, cupti.KIND_DRIVER
+    records = {
+        runtime: columns_of(runtime, [
+            {"start": 10, "end": 20, "thread": 1, "correlation": 10}, {"start": 90, "end": 0, "correlation": 20},
+            {"start": 0, "end": 0, "correlation": 21}, {"start": 2, "end": 5, "thread": 1, "correlation": 9},
+        ]),
+        driver: columns_of(driver, [
+            {"start": 12, "end": 20, "thread": 1, "correlation": 11},
+            {"start": 12, "end": 18, "thread": 2, "correlation": 13},
+            {"start": 22, "end": 25, "thread": 1, "correlation": 12},
+            {"start": 4, "end": 6, "thread": 1, "correlation": 14},
+        ]),
+        cupti.KIND_CONCURRENT_KERNEL: columns_of(cupti.KIND_CONCURRENT_KERNEL, [
+            {"start": 30, "end": 40, "correlation": number} for number in (11, 12, 13)
+        ]),
+        cupti.KIND_SYNCHRONIZATION: columns_of(cupti.KIND_SYNCHRONIZATION, [
+            {"start": 14, "end": 19, "correlation": 11},
+        ]),
+    }  # fmt: skip
+    found = gpu_tables.without_inner_calls(records)
+    correlations = {kind: columns["correlation"].tolist() for kind, columns in found.items()}
+    assert correlations == {
+        runtime: [10, 9],
+        driver: [13, 12, 14],
+        cupti.KIND_CONCURRENT_KERNEL: [10, 12, 13],
+        cupti.KIND_SYNCHRONIZATION: [10],
+    }
+    assert len(records[driver]["start"]) == 4
+
+
+def raw(kind: int, columns: Columns, version: int) -> bytes:
+    """Records as CUPTI writes them."""
+    fields = LAYOUTS[kind].fields
+    layout = np.dtype({
+        "names": list(fields), "formats": [form for form, _ in fields.values()],
+        "offsets": [offset for _, offset in fields.values()], "itemsize": LAYOUTS[kind].length(version),
+    })  # fmt: skip
+    made = np.zeros(len(columns["start"]), dtype=layout)
+    for name, values in columns.items():
+        made[name] = values
+    made.view(np.uint8).reshape(len(made), -1)[:, :4] = np.frombuffer(np.uint32(kind).tobytes(), dtype=np.uint8)
+    return made.tobytes()
+
+
+def traced(folder: Path, records: dict[int, Columns], names: dict[tuple[int, int], str], *, dropped: int = 0) -> Path:
+    """The trace of a process whose CUPTI returned these records, in the explaining pass."""
+    version = 130001
+    kept = [ctypes.create_string_buffer(raw(kind, columns, version)) for kind, columns in records.items()]
+    buffers = [(ctypes.addressof(data), len(data) - 1) for data in kept]
+    spool = SimpleNamespace(buffers=lambda: iter(buffers), remove=lambda: None)
+    library = SimpleNamespace(cuptiActivityGetNextRecord=lambda *_: 12)
+    session = Session(str(folder), write_trace)
+    session.origin_ns, session.end_ns = 0, 10**9
+    session.gpu = cast(Any, SimpleNamespace(
+        cupti=SimpleNamespace(version=version, path=Path("libcupti.so"), library=library), spool=spool,
+        stop=lambda: (dropped, False), api_names=names, all_calls=True,
+    ))  # fmt: skip
+    return write_trace(session)
+
+
+RUNTIME_NAMES = {
+    (cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel_v7000",
+    (cupti.DOMAIN_RUNTIME, 131): "cudaStreamSynchronize_v3020",
+    (cupti.DOMAIN_RUNTIME, 22): "cudaFree_v3020",
+}
+
+
+@pytest.mark.parametrize(("dropped", "complete"), [(0, True), (3, False)])
+def test_the_trace_of_an_explaining_pass_says_that_it_has_all_calls(
+    tmp_path: Path, dropped: int, complete: bool
+) -> None:
+    kernel = {"start": 300, "end": 900, "correlation": 1, "device": 2, "context": 5, "stream": 7}
+    records = {
+        cupti.KIND_RUNTIME: columns_of(cupti.KIND_RUNTIME, [
+            {"start": 100, "end": 200, "thread": 1, "correlation": 1, "cbid": 211},
+            {"start": 210, "end": 950, "thread": 1, "correlation": 2, "cbid": 131},
+            {"start": 960, "end": 970, "thread": 1, "correlation": 3, "cbid": 22, "return_value": 700},
+        ]),
+        cupti.KIND_CONCURRENT_KERNEL: columns_of(cupti.KIND_CONCURRENT_KERNEL, [kernel]),
+        cupti.KIND_SYNCHRONIZATION: columns_of(cupti.KIND_SYNCHRONIZATION, [
+            {"start": 220, "end": 940, "correlation": 2, "context": 5, "stream": 7, "type": 3, "event": 2**32 - 1},
+            {"start": 961, "end": 965, "correlation": 3, "context": 6, "stream": 2**32 - 1, "type": 4},
+        ]),
+    }  # fmt: skip
+    trace = open_trace(traced(tmp_path, records, RUNTIME_NAMES, dropped=dropped))
+    assert trace.meta.has_all_calls is complete
+    names = [trace.names[code] for code in trace.api.name.tolist()]
+    assert sorted(names) == sorted(RUNTIME_NAMES.values())
+    assert trace.api.return_value.tolist() == [0, 0, 700]
+    waits = trace.synchronizations
+    columns = (waits.correlation, waits.kind, waits.device, waits.stream)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [(2, 3, 2, 7), (3, 4, -1, -1)]
+    workload = build_workload(Analysis(trace), ALONE)
+    assert workload.api_is_complete is complete
+
+
+@pytest.mark.slow
+def test_a_million_calls_are_written_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    """Every call of a hot loop is in the trace; writing it takes at most some times the memory of the records."""
+    count = 1_000_000
+    number = np.arange(count, dtype=np.uint32)
+    calls = columns_of(cupti.KIND_RUNTIME, [])
+    calls = {name: np.zeros(count, dtype=values.dtype) for name, values in calls.items()}
+    calls["start"], calls["end"] = 1000 + 10 * number.astype(np.uint64), 1005 + 10 * number.astype(np.uint64)
+    calls["correlation"], calls["thread"] = number + 1, np.ones(count, dtype=np.uint32)
+    calls["cbid"] = np.asarray([211, 131, 22], dtype=np.uint32)[number % 3]
+    tracemalloc.start()
+    path = traced(tmp_path, {cupti.KIND_RUNTIME: calls}, RUNTIME_NAMES)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 20 * 40 * count
+    with closing(sqlite3.connect(path)) as connection:
+        query = (
+            f"SELECT s.value, count(*) FROM {schema.TABLE_API} "
+            f"JOIN {schema.TABLE_STRINGS} s ON s.id = nameId GROUP BY 1"
+        )
+        counts = dict(connection.execute(query))
+    assert sum(counts.values()) == count
+    assert set(counts) == set(RUNTIME_NAMES.values())

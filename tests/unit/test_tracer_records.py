@@ -16,7 +16,7 @@ from perfharness.tracer.layouts import LAYOUTS, is_known, record_lengths
 from perfharness.tracer.records import Columns, LayoutError, check_lengths
 
 VERSIONS = [18, 21, 26, 28, 130001, 130101, 130301, 130401, 130500]
-FOREIGN_KIND = 38
+FOREIGN_KIND = 99
 FOREIGN_LENGTH = 48
 
 

@@ -83,8 +83,8 @@ class Workload:
 
     @property
     def api_is_complete(self) -> bool:
-        """Whether calls that start no GPU work are in the trace: the embedded tracer does not record them."""
-        return self.trace.meta.tracer == "nsys" or self.trace.meta.gpu_coverage == "no_gpu_work"
+        """Whether calls that start no GPU work are in the trace: of the embedded tracer, in the explaining pass."""
+        return self.trace.meta.has_all_calls or self.trace.meta.gpu_coverage == "no_gpu_work"
 
     @cached_property
     def is_first_of_name(self) -> Bool:
