@@ -36,9 +36,10 @@ from perfharness.render.terminal.diagnosis import (
     print_example,
     print_pooled,
 )
+from perfharness.runs.explain import changed_stages
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
-from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, read_manifest
+from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, explained_process, read_manifest
 from perfharness.runs.stacks import sampled_processes
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -169,7 +170,9 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
         analysed, findings = analyze_process(folder, manifest, record, options, sharing, telemetry)
         run.findings += [replace(finding, process=name) for finding in findings]
         if analysed is not None and analysed.result.diagnosis is not None:
-            run.processes[name] = analysed.result.diagnosis
+            result = explained_process(folder, manifest, analysed.result, record.folder, read_as)
+            run.processes[name] = result.diagnosis or analysed.result.diagnosis
+            run.findings += [replace(one, process=name) for one in changed_stages(name, result.diagnosis)]
     return run
 
 

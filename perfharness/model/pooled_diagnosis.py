@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from perfharness.model.diagnosis import Path, Verdict, WarmupState, rounded
+from perfharness.model.diagnosis import Cause, Explained, Path, Verdict, WarmupState, rounded
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,9 @@ class StageOfProcess:
     cpu_ms: float | None
     gpu_busy_ms: float | None
     saving_share: float | None
+    causes: list[Cause] = field(default_factory=list)
+    explained: Explained | None = None
+    """None without an explaining pass."""
 
 
 @dataclass(frozen=True)

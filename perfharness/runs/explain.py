@@ -5,11 +5,18 @@ It is a run folder of its own, analysed as any other; its results explain those 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, ProcessRecord, RunManifest
 from perfharness.run_swap import is_explaining_pass
+
+if TYPE_CHECKING:
+    from perfharness.analysis.diagnosis.passes import Pass
+    from perfharness.model.diagnosis import Diagnosis
+    from perfharness.model.result import ProcessResult
 
 FAILED = "explaining-pass-failed"
 
@@ -39,6 +46,39 @@ def explaining_pass_failed(reason: str) -> Finding:
     """The finding that times and verdicts rest on the measured pass alone."""
     message = f"The explaining pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
     return Finding("explaining-pass-failed", Severity.ERROR, message, "`perfharness explain RUN` runs it again")
+
+
+def pass_of(result: ProcessResult) -> Pass | None:
+    """What laying passes onto each other takes of a result; None where it was not diagnosed."""
+    from perfharness.analysis.diagnosis.passes import Pass
+
+    return None if result.diagnosis is None else Pass(result.diagnosis, result.values_minus_warmup)
+
+
+def with_explained(result: ProcessResult, explaining: Pass) -> ProcessResult:
+    """The result of the measured pass, its diagnosis with what the explaining pass adds."""
+    from perfharness.analysis.diagnosis.passes import lay_onto
+
+    measured = pass_of(result)
+    return result if measured is None else replace(result, diagnosis=lay_onto(measured, explaining))
+
+
+def changed_stages(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
+    """Which stages of a process the explaining pass does not explain, for they were others in it."""
+    from perfharness.model.result import path_text
+
+    stages = [] if diagnosis is None else diagnosis.stages
+    doubted = [(stage, stage.explained.reason) for stage in stages if stage.explained and not stage.explained.trusted]
+    if not doubted:
+        return []
+    first, reason = doubted[0]
+    more = f", and {len(doubted) - 1} more" if len(doubted) > 1 else ""
+    message = (
+        f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: verdicts there are those of "
+        "the measured pass alone."
+    )
+    hint = "Have the script do the same work in every run; `perfharness explain RUN` runs the pass again"
+    return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
 
 
 def _reason(process: ProcessRecord | None) -> str:

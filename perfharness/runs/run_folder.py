@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
+from perfharness.analysis.diagnosis.passes import Pass
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
@@ -35,7 +36,16 @@ from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
 from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.explain import FAILED, explaining_findings, explaining_folder, explaining_pass_failed
+from perfharness.runs.explain import (
+    FAILED,
+    changed_stages,
+    explaining_findings,
+    explaining_folder,
+    explaining_pass_failed,
+    pass_of,
+    usable_processes,
+    with_explained,
+)
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.journals import TRACE_NAME, Journals, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
@@ -204,15 +214,20 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     """
     options = read_as.options(manifest)
     findings = [record.to_finding() for record in manifest.findings]
+    explaining: dict[str, Pass] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
         findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
-        findings += _analyze_explaining(explaining_dir, manifest, read_as)
+        explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as)
+        findings += problems
     all_analysed: dict[str, Analysed] = {}
     sharing = GpuSharing(run_dir, manifest)
     telemetry = RunTelemetry(run_dir, manifest)
     for process in manifest.processes:
         analysed, problems = analyze_process(run_dir, manifest, process, options, sharing, telemetry)
         findings.extend(problems)
+        if analysed is not None and process.folder in explaining:
+            analysed = replace(analysed, result=with_explained(analysed.result, explaining[process.folder]))
+            findings.extend(changed_stages(process.folder, analysed.result.diagnosis))
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
@@ -260,14 +275,40 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
 
 
-def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) -> list[Finding]:
-    """Analyse the explaining pass of a run, and say what of it is missing."""
+def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) -> tuple[dict[str, Pass], list[Finding]]:
+    """Analyse the explaining pass of a run: what it adds to each process, and what of it is missing."""
     try:
         manifest = read_manifest(folder)
     except ResultError as error:
-        return [explaining_pass_failed(str(error))]
-    analyze_run(folder, manifest, read_as)
-    return explaining_findings(measured, manifest)
+        return {}, [explaining_pass_failed(str(error))]
+    results = analyze_run(folder, manifest, read_as).results
+    usable = usable_processes(measured, manifest)
+    passes = {name: pass_of(result) for name, result in results.items() if name in usable}
+    return {name: one for name, one in passes.items() if one is not None}, explaining_findings(measured, manifest)
+
+
+def explained_process(
+    run_dir: Path, manifest: RunManifest, result: ProcessResult, name: str, read_as: ReadAs
+) -> ProcessResult:
+    """The result of one process with what the run's explaining pass adds, which is analysed for it.
+
+    Args:
+        name: its folder.
+    """
+    folder = explaining_folder(run_dir, manifest)
+    if folder is None:
+        return result
+    try:
+        second = read_manifest(folder)
+    except ResultError:
+        return result
+    process = usable_processes(manifest, second).get(name)
+    if process is None:
+        return result
+    sharing, telemetry = GpuSharing(folder, second), RunTelemetry(folder, second)
+    analysed, _ = analyze_process(folder, second, process, read_as.options(second), sharing, telemetry)
+    explaining = None if analysed is None else pass_of(analysed.result)
+    return result if explaining is None else with_explained(result, explaining)
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

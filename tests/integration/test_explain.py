@@ -98,6 +98,35 @@ def test_both_passes_of_two_processes(script: Path, tmp_path: Path) -> None:
     assert [process.name for process in run.processes] == folders
 
 
+def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:
+    tree = json.loads((out / process / "benchmark.json").read_text())
+    return {one["path"][-1]: one for one in tree["diagnosis"]["stages"]}
+
+
+def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert explained(out, script, "other") == 0
+    found, pooled = stages(out), mean(out)["diagnosis"]["stages"]
+    assert {name: one["explained"]["trusted"] for name, one in found.items()} == {
+        "batch": False, "decode": False, "infer": True,
+    }  # fmt: skip
+    assert 3 < found["decode"]["explained"]["slowdown"] < 8
+    assert 2 < found["decode"]["cpu_ms"] < 4
+    assert found["decode"]["profile"] is None
+    of_process = [stage["processes"]["proc_0_gpu_0"]["explained"]["trusted"] for stage in pooled]
+    assert of_process == [False, False, True]
+    assert "explaining-pass-differs" in codes(out)
+    assert verb("analyze", out, "-w", 2).returncode == 0
+    again = stages(out)
+    assert [one["explained"]["trusted"] for one in again.values()] == [False, False, True]
+    assert again["decode"]["batches"] == 8
+    done = verb("diagnose", out, "-w", 2, "--format", "json")
+    told = json.loads(done.stdout)["proc_0_gpu_0"]["stages"]
+    assert told == list(again.values())
+    alone = stages(out / "explain")
+    assert {one["explained"] for one in alone.values()} == {None}
+
+
 @pytest.mark.nsys
 @pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
 def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def _of_process(stage: StageDiagnosis) -> StageOfProcess:
         cpu_ms=stage.cpu_ms,
         gpu_busy_ms=stage.gpu.busy_ms if stage.gpu else None,
         saving_share=stage.cost.saving_share,
+        causes=stage.causes,
+        explained=stage.explained,
     )
 
 

@@ -1,0 +1,285 @@
+"""The measured and the explaining pass laid onto each other, stage by stage: totals of the first, causes of the second.
+
+A stage's causes are taken over where the explaining pass did the same in the same proportions. Compared are, per stage:
+its host time; its share of its batch, where its own time changed as well; the shares of it that the stages directly
+inside it take; the GPU's busy time and the number of GPU operations, per item. A proportion has changed where the two
+passes differ by more than `MAX_CHANGE` times, and by more than the spread between batches allows: the logarithms of two
+ratios of totals differ by more than Welch's t of 95 %, with the variance of each by the delta method (Cochran, Sampling
+Techniques, 1977, section 6.3). Where a pass has a single batch there is no spread, and the size of the difference
+decides alone, as it does for counts of operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from perfharness.analysis.statistics import student_t
+from perfharness.model.diagnosis import (
+    Cause,
+    Diagnosis,
+    Explained,
+    FunctionTime,
+    GpuLimits,
+    GpuWork,
+    HostProfile,
+    Path,
+    StageDiagnosis,
+    Verdict,
+)
+from perfharness.model.result import Float64, path_text
+
+MAX_CHANGE = 1.25
+"""Of a share of a batch, or of GPU work per item, from one pass to the other."""
+
+MAX_SLOWDOWN = 2.0
+"""Of a stage's host time: beyond it, most of what was recorded was no part of the measured pass."""
+
+CONSIDERABLE_SHARE = 0.1
+"""Of a stage: a stage inside it that takes less does not decide whether the outer one is to be trusted."""
+
+KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.FIRST_USE, Verdict.WAITING_ON_PROCESS})
+"""Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was compiled,
+loaded or in the way in the one pass is perhaps not in the other."""
+
+NO_STAGE = "the explaining pass has no such stage"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a process.
+
+    `values`: per path and key one value per batch without the warm-up, as `ProcessResult.values_minus_warmup` has them.
+    """
+
+    diagnosis: Diagnosis
+    values: Mapping[Path, Mapping[str, Float64]]
+
+
+def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
+    """The diagnosis of the measured pass with what the explaining pass adds to its stages."""
+    found = {stage.path: stage for stage in explaining.diagnosis.stages}
+    comparison = _Comparison(measured, explaining)
+    stages = [_explain(stage, found.get(stage.path), comparison) for stage in measured.diagnosis.stages]
+    return replace(measured.diagnosis, stages=stages)
+
+
+def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _Comparison) -> StageDiagnosis:
+    if found is None or stage.cpu_ms is None or not found.cpu_ms:
+        return _unexplained(stage, Explained(None, trusted=False, reason=NO_STAGE))
+    slowdown = comparison.slowdown(stage, found)
+    reason = next(comparison.changes(stage, found), None)
+    explained = Explained(slowdown, trusted=reason is None, reason=reason)
+    if reason is not None:
+        return _unexplained(stage, explained)
+    scale = stage.cpu_ms / found.cpu_ms
+    keeps = stage.verdict.verdict in KEPT and found.verdict.verdict is not stage.verdict.verdict
+    known = {(one.gpu, one.source) for one in stage.counters}
+    return replace(
+        stage,
+        verdict=stage.verdict if keeps else found.verdict,
+        causes=stage.causes if keeps else [_cause(cause, scale, stage.cpu_ms) for cause in found.causes],
+        profile=None if found.profile is None else _profile(found.profile, scale),
+        counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
+        gpu=_gpu(stage.gpu, found.gpu),
+        explained=explained,
+    )
+
+
+def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
+    """The stage as the measured pass has it; why its causes have no line is another reason now."""
+    why = f"the explaining pass is not used for this stage: {explained.reason}"
+    causes = [cause if cause.where is not None else replace(cause, where_reason=why) for cause in stage.causes]
+    return replace(stage, causes=causes, explained=explained)
+
+
+def _cause(cause: Cause, scale: float, most_ms: float) -> Cause:
+    saves = None if cause.saves_ms is None else min(cause.saves_ms * scale, max(most_ms, cause.saves_ms))
+    return replace(cause, where=None if cause.where is None else _function(cause.where, scale), saves_ms=saves)
+
+
+def _function(function: FunctionTime, scale: float) -> FunctionTime:
+    return replace(
+        function,
+        self_ms=function.self_ms * scale,
+        cumulative_ms=function.cumulative_ms * scale,
+        error_ms=function.error_ms * scale,
+    )
+
+
+def _profile(profile: HostProfile, scale: float) -> HostProfile:
+    return replace(
+        profile,
+        on_cpu_ms=_times(profile.on_cpu_ms, scale),
+        state_ms={state: _times(time, scale) for state, time in profile.state_ms.items()},
+        top_functions=[_function(function, scale) for function in profile.top_functions],
+        collection_ms=_times(profile.collection_ms, scale),
+        gil_holders=[_function(function, scale) for function in profile.gil_holders],
+    )
+
+
+def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:
+    """The GPU's work as measured; what limits it, by counters where only the explaining pass has them."""
+    if measured is None or explaining is None or not explaining.limits.work_ms:
+        return measured
+    bases: tuple[str | None, str | None] = (measured.limits.basis, explaining.limits.basis)
+    if bases[0] == "counters" or bases[1] != "counters":
+        return measured
+    return replace(measured, limits=_limits(explaining.limits, measured.limits.work_ms / explaining.limits.work_ms))
+
+
+def _limits(limits: GpuLimits, scale: float) -> GpuLimits:
+    times = {one.name: _times(getattr(limits, one.name), scale) for one in fields(limits) if one.name in LIMIT_TIMES}
+    by_name = {name: time * scale for name, time in limits.by_name_ms.items()}
+    return replace(limits, **times, by_name_ms=by_name)  # type: ignore[arg-type]
+
+
+LIMIT_TIMES = frozenset({"work_ms", "underfilled_ms", "short_ms", "tail_ms", "at_peak_ms"})
+
+
+def _times(value: float | None, scale: float) -> float | None:
+    return None if value is None else value * scale
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """A ratio of totals over batches; `variance` is that of its logarithm, None where there is no spread."""
+
+    value: float
+    variance: float | None
+    count: int
+
+
+class _Comparison:
+    """What changed from the measured to the explaining pass."""
+
+    def __init__(self, measured: Pass, explaining: Pass) -> None:
+        self._values = (measured.values, explaining.values)
+        self._paths = [stage.path for stage in measured.diagnosis.stages]
+
+    def slowdown(self, stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
+        """Host time in the explaining pass by that in the measured one: per item where both count them."""
+        times = (stage.cpu_ms_per_item, found.cpu_ms_per_item)
+        if None in times:
+            times = (stage.cpu_ms, found.cpu_ms)
+        measured, explaining = times
+        return explaining / measured if measured and explaining is not None else None
+
+    def changes(self, stage: StageDiagnosis, found: StageDiagnosis) -> Iterator[str]:
+        """Reasons not to trust the explaining pass for a stage, a sentence each without an end."""
+        path = stage.path
+        slowdown = self.slowdown(stage, found)
+        before, after = self._per_item(path, "cpu_time")
+        if slowdown is None or _has_changed(before, after, MAX_SLOWDOWN, (1.0, slowdown)):
+            yield f"its host time was {slowdown or 0:.2g} times that of the measured pass"
+        batch = self._batch_around(path) if _has_changed(before, after, MAX_CHANGE) else None
+        if batch is not None and (shares := self._changed_share(path, batch)) is not None:
+            yield f"of its batch it took {_shares(shares)}"
+        for inner in self._paths:
+            shares = self._changed_share(inner, path) if inner[:-1] == path else None
+            if shares is not None and max(share.value for share in shares) >= CONSIDERABLE_SHARE:
+                yield f"of its time {path_text(inner[-1:])} took {_shares(shares)}"
+        busy = self._per_item(path, "gpu_busy_time")
+        if _has_changed(*busy, MAX_CHANGE, (_busy(stage), _busy(found))):
+            yield "the GPU was busy with it for another time per item than in the measured pass"
+        counts = _operations(stage), _operations(found)
+        if _has_changed(None, None, MAX_CHANGE, counts):
+            yield f"it started {counts[1]:.4g} GPU operations, and {counts[0]:.4g} in the measured pass"
+
+    def _changed_share(self, part: Path, whole: Path) -> tuple[_Ratio, _Ratio] | None:
+        """The share of a stage in one around it in both passes, where it changed."""
+        before, after = (_ratio(values, part, "cpu_time", whole, "cpu_time") for values in self._values)
+        return (before, after) if before and after and _has_changed(before, after, MAX_CHANGE) else None
+
+    def _per_item(self, path: Path, key: str) -> tuple[_Ratio | None, _Ratio | None]:
+        """A time by the items of its batches; by the batches where one pass did not count items."""
+        counted = all(
+            ITEMS in one and not np.isnan(one[ITEMS]).any() for one in (v.get(path, {}) for v in self._values)
+        )
+        measured, explaining = (_ratio(values, path, key, path, ITEMS if counted else None) for values in self._values)
+        return measured, explaining
+
+    def _batch_around(self, path: Path) -> Path | None:
+        """The nearest batch around a stage; None of an outermost one."""
+        above = (path[:length] for length in range(len(path) - 1, 0, -1))
+        return next((one for one in above if "total_items" in self._values[0].get(one, {})), None)
+
+
+ITEMS = "items"
+"""Key of the items of a batch among the values of what is in it."""
+
+
+def _shares(shares: tuple[_Ratio, _Ratio]) -> str:
+    before, after = shares
+    return f"{after.value:.0%}, and {before.value:.0%} in the measured pass"
+
+
+def _busy(stage: StageDiagnosis) -> float | None:
+    return None if stage.gpu is None else stage.gpu.busy_ms
+
+
+def _operations(stage: StageDiagnosis) -> float | None:
+    """GPU operations per item where items are counted, else a batch."""
+    gpu = stage.gpu
+    if gpu is None:
+        return None
+    count = gpu.kernel_count + sum(copy.count for copy in gpu.copies) + gpu.memset_count + gpu.graph_launch_count
+    return count * stage.batches / stage.items if stage.items else count
+
+
+def _ratio(
+    values: Mapping[Path, Mapping[str, Float64]], part: Path, part_key: str, whole: Path, whole_key: str | None
+) -> _Ratio | None:
+    """Total of the one by total of the other (None: number of batches), with its spread; None: not known."""
+    parts = values.get(part, {}).get(part_key)
+    wholes = None if parts is None else np.ones(len(parts))
+    if whole_key is not None:
+        wholes = values.get(whole, {}).get(whole_key)
+    if parts is None or wholes is None or not len(parts) or not len(wholes):
+        return None
+    total, of_total = float(parts.sum()), float(wholes.sum())
+    if math.isnan(total) or math.isnan(of_total) or of_total <= 0:
+        return None
+    if total <= 0 or min(len(parts), len(wholes)) < 2:
+        return _Ratio(total / of_total, None, len(parts))
+    part_spread, whole_spread = parts / parts.mean(), wholes / wholes.mean()
+    if len(parts) == len(wholes):
+        variance = float(np.var(part_spread - whole_spread, ddof=1)) / len(parts)
+    else:  # in some of the batches only: which of them is not known here
+        variance = float(np.var(part_spread, ddof=1)) / len(parts) + float(np.var(whole_spread, ddof=1)) / len(wholes)
+    return _Ratio(total / of_total, variance, min(len(parts), len(wholes)))
+
+
+def _has_changed(
+    before: _Ratio | None,
+    after: _Ratio | None,
+    most: float,
+    otherwise: tuple[float | None, float | None] = (None, None),
+) -> bool:
+    """Whether a ratio differs by more than `most` times, and by more than chance.
+
+    Args:
+        otherwise: the two values, where there is no ratio with a spread.
+    """
+    first, second = otherwise if before is None or after is None else (before.value, after.value)
+    if first is None or second is None or (first <= 0 and second <= 0):
+        return False
+    if first <= 0 or second <= 0:
+        return True
+    difference = abs(math.log(second / first))
+    if difference <= math.log(most):
+        return False
+    if before is None or after is None or before.variance is None or after.variance is None:
+        return True
+    error = math.sqrt(before.variance + after.variance)
+    return error == 0 or difference > student_t(_freedom(before, after)) * error
+
+
+def _freedom(before: _Ratio, after: _Ratio) -> int:
+    """Degrees of freedom of a difference, after Welch and Satterthwaite."""
+    first, second = before.variance or 0.0, after.variance or 0.0
+    below = first**2 / (before.count - 1) + second**2 / (after.count - 1)
+    return int((first + second) ** 2 / below) if below else 1

@@ -1,0 +1,193 @@
+"""The explaining pass laid onto the measured one: what is taken over, how it is scaled, and when it is not trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
+from perfharness.model.diagnosis import Explained, HostProfile, Path, StageDiagnosis, StageVerdict, Verdict
+from perfharness.model.result import Float64
+from perfharness.testing.diagnosis_builder import gpu_work
+from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
+
+DECODE, INFER = (*BATCH, "decode"), (*BATCH, "infer")
+STEADY = np.linspace(0.99, 1.01, 20)
+"""Twenty batches with a spread of one per cent."""
+
+PROFILE = HostProfile(
+    samples=500, on_cpu_ms=4.0, state_ms={"running": 4.0, "file": 2.0, "gil": None}, top_functions=[function()],
+    collections=3.0, collection_ms=0.5, gil_holders=[function("hold", self_ms=1.0)], missing=[],
+)  # fmt: skip
+
+
+def a_pass(
+    times: dict[Path, Float64], *, gpu_ms: dict[Path, Float64] | None = None, items: float = 2.0, **figures: object
+) -> Pass:
+    """Stages with one host time per batch each; `figures` are of every stage."""
+    values = {}
+    stages = []
+    for path, each in times.items():
+        busy = (gpu_ms or {}).get(path, np.zeros(len(each)))
+        values[path] = {"cpu_time": each, "gpu_busy_time": busy, "items": np.full(len(each), items)}
+        if path == BATCH:
+            values[path]["total_items"] = values[path]["items"]
+        name = "/".join(path[len(BATCH) :])
+        made = stage(name, cpu_ms=float(each.mean()), batches=len(each), gpu=gpu_work(busy_ms=float(busy.mean())))
+        stages.append(replace(made, cpu_ms_per_item=float(each.mean()) / items, **figures))  # type: ignore[arg-type]
+    return Pass(diagnosis(*stages), values)
+
+
+def times(decode: float, infer: float, spread: Float64 = STEADY) -> dict[Path, Float64]:
+    return {BATCH: (decode + infer) * spread, DECODE: decode * spread, INFER: infer * spread}
+
+
+def laid(measured: Pass, explaining: Pass) -> dict[str, StageDiagnosis]:
+    return {one.path[-1]: one for one in lay_onto(measured, explaining).stages}
+
+
+def trust(stages: dict[str, StageDiagnosis]) -> dict[str, bool]:
+    return {name: one.explained.trusted for name, one in stages.items() if one.explained is not None}
+
+
+def test_times_are_the_measured_ones_and_proportions_the_explained_ones() -> None:
+    found = cause("file-wait", where=function(self_ms=3.0, cumulative_ms=3.9, error_ms=0.3), saves_ms=2.6, share=0.4)
+    verdict = StageVerdict(Verdict.WAITING_ON_SYSTEM, ["40 %"], "read ahead")
+    measured = a_pass(times(4.0, 6.0))
+    explaining = a_pass(times(5.2, 7.8), profile=PROFILE, causes=[found], verdict=verdict)
+    for name, one in laid(measured, explaining).items():
+        before = next(stage for stage in measured.diagnosis.stages if stage.path[-1] == name)
+        assert (one.cpu_ms, one.cost, one.gpu, one.batches) == (before.cpu_ms, before.cost, before.gpu, before.batches)
+        assert one.explained is not None
+        assert one.explained == Explained(one.explained.slowdown, trusted=True)
+        assert one.explained.slowdown == pytest.approx(1.3)
+        assert one.verdict == verdict
+        assert one.causes[0].share == 0.4
+        assert one.causes[0].saves_ms == pytest.approx(2.0)
+        assert one.causes[0].where == function(
+            self_ms=pytest.approx(3.0 / 1.3), cumulative_ms=pytest.approx(3.0), error_ms=pytest.approx(0.3 / 1.3)
+        )
+        assert one.profile is not None
+        assert (one.profile.samples, one.profile.collections) == (500, 3.0)
+        assert one.profile.state_ms == {"running": pytest.approx(4 / 1.3), "file": pytest.approx(2 / 1.3), "gil": None}
+        assert one.profile.collection_ms == pytest.approx(0.5 / 1.3)
+        assert one.profile.gil_holders[0].self_ms == pytest.approx(1.0 / 1.3)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (times(4.0, 6.0), {"batch": True, "decode": True, "infer": True}),
+        (times(7.6, 11.4), {"batch": True, "decode": True, "infer": True}),  # slower all over, and below twice
+        (times(9.0, 13.0), {"batch": False, "decode": False, "infer": False}),
+        (times(4.4, 6.6), {"batch": True, "decode": True, "infer": True}),
+        (times(7.0, 6.0), {"batch": False, "decode": False, "infer": True}),  # infer is as it was
+        (times(1.5, 6.0), {"batch": False, "decode": False, "infer": True}),
+        ({BATCH: 10 * STEADY, DECODE: 4 * STEADY}, {"batch": True, "decode": True, "infer": False}),
+    ],
+)
+def test_what_changed_is_not_trusted(second: dict[Path, Float64], expected: dict[str, bool]) -> None:
+    explaining = a_pass(second, profile=PROFILE, causes=[cause("file-wait")])
+    found = laid(a_pass(times(4.0, 6.0), causes=[cause("cpu-bound")]), explaining)
+    assert trust(found) == expected
+    for one in found.values():
+        assert one.explained is not None
+        assert (one.explained.reason is None) == (one.profile is not None) == one.explained.trusted
+        assert one.causes[0].code == ("file-wait" if one.explained.trusted else "cpu-bound")
+        if not one.explained.trusted:
+            assert one.explained.reason is not None
+            assert one.explained.reason in (one.causes[0].where_reason or "")
+
+
+def test_a_change_within_the_spread_of_batches_is_none() -> None:
+    wild = np.array([0.1, 3.0, 0.2, 0.1, 5.0, 0.3])
+    rest = np.full(6, 5.0)
+    measured = a_pass({BATCH: wild + rest, DECODE: wild, INFER: rest})
+    again = 1.5 * wild
+    explaining = a_pass({BATCH: again + rest, DECODE: again, INFER: rest})
+    assert trust(laid(measured, explaining)) == {"batch": True, "decode": True, "infer": True}
+    steady = {BATCH: np.full(6, 6.45), DECODE: np.full(6, 1.45), INFER: rest}
+    risen = {BATCH: np.full(6, 7.175), DECODE: np.full(6, 2.175), INFER: rest}
+    assert not trust(laid(a_pass(steady), a_pass(risen)))["decode"]
+
+
+def test_of_a_single_batch_the_size_of_a_change_decides() -> None:
+    one = np.ones(1)
+    assert trust(laid(a_pass(times(4.0, 6.0, one)), a_pass(times(4.4, 6.0, one))))["decode"]
+    assert not trust(laid(a_pass(times(4.0, 6.0, one)), a_pass(times(7.0, 6.0, one))))["decode"]
+
+
+@pytest.mark.parametrize(("gpu_ms", "kernels", "is_same"), [(1.1, 10.0, True), (1.5, 10.0, False), (1.0, 20.0, False)])
+def test_gpu_work_per_item(gpu_ms: float, kernels: float, is_same: bool) -> None:
+    def made(busy_ms: float, count: float) -> Pass:
+        found = a_pass(times(4.0, 6.0), gpu_ms={INFER: busy_ms * STEADY})
+        stages = [
+            replace(one, gpu=gpu_work(busy_ms=busy_ms, kernel_count=count)) if one.path == INFER else one
+            for one in found.diagnosis.stages
+        ]
+        return replace(found, diagnosis=replace(found.diagnosis, stages=stages))
+
+    assert trust(laid(made(1.0, 10.0), made(gpu_ms, kernels)))["infer"] is is_same
+
+
+def test_batches_of_other_sizes_are_compared_by_item() -> None:
+    explaining = a_pass({path: 4 * each for path, each in times(4.0, 6.0).items()}, items=8.0)
+    found = laid(a_pass(times(4.0, 6.0)), explaining)
+    assert trust(found) == {"batch": True, "decode": True, "infer": True}
+    assert found["batch"].explained == Explained(1.0, trusted=True)
+
+
+def test_a_gpu_that_was_busy_is_not_idle_for_a_slower_host() -> None:
+    busy = StageVerdict(Verdict.GPU_BOUND, ["95 %"], "a faster GPU")
+    measured = a_pass(times(4.0, 6.0), verdict=busy, causes=[cause("gpu-bound")])
+    idle = StageVerdict(Verdict.LAUNCH_BOUND, ["60 %"], "launch less")
+    found = laid(measured, a_pass(times(5.6, 8.4), verdict=idle, causes=[cause("launch-bound")], profile=PROFILE))
+    assert [one.verdict for one in found.values()] == [busy] * 3
+    assert [one.causes[0].code for one in found.values()] == ["gpu-bound"] * 3
+    assert found["infer"].profile is not None
+
+
+def test_the_spread_of_a_ratio_against_the_bootstrap() -> None:
+    random = np.random.default_rng(5)
+    part = random.lognormal(0.0, 0.4, 60)
+    whole = part + random.lognormal(0.5, 0.3, 60)
+    values = {DECODE: {"cpu_time": part}, BATCH: {"cpu_time": whole}}
+    found = _ratio(values, DECODE, "cpu_time", BATCH, "cpu_time")
+    assert found is not None
+    assert found.variance is not None
+    assert found.value == pytest.approx(part.sum() / whole.sum())
+    drawn = random.integers(0, 60, (4000, 60))
+    resampled = np.log(part[drawn].sum(axis=1) / whole[drawn].sum(axis=1))
+    assert math.sqrt(found.variance) == pytest.approx(resampled.std(), rel=0.1)
+
+
+def test_chance_alone_is_rarely_called_a_change() -> None:
+    random = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(300):
+        made = []
+        for _ in range(2):
+            decode, infer = random.lognormal(0.0, 0.9, 15), random.lognormal(0.0, 0.9, 15)
+            made.append(a_pass({BATCH: decode + infer, DECODE: decode, INFER: infer}))
+        wrong += not trust(laid(*made))["decode"]
+    assert wrong <= 300 * 0.08  # 5 % of normal batches; these are skewed
+
+
+host_times = st.lists(st.floats(0.001, 100.0), min_size=1, max_size=6).map(np.array)
+
+
+@given(host_times, host_times, st.floats(0.0, 10.0), st.sampled_from([2.0, math.nan]))
+def test_any_two_passes(first: Float64, second: Float64, gpu_ms: float, items: float) -> None:
+    made = [
+        a_pass({BATCH: 2 * each, INFER: each}, gpu_ms={INFER: gpu * np.ones(len(each))}, items=items, profile=PROFILE)
+        for each, gpu in ((first, gpu_ms), (second, 1.0))
+    ]
+    for before, after in zip(made[0].diagnosis.stages, lay_onto(*made).stages, strict=True):
+        assert after.cpu_ms == before.cpu_ms
+        assert after.explained is not None
+        assert (after.explained.reason is None) == after.explained.trusted
