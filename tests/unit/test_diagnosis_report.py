@@ -127,8 +127,8 @@ def test_a_cause_is_printed_once_with_its_line_and_saving() -> None:
         Cause("cpu-bound", "another", 0.25, line, None, "another step", 1.5),
     ]
     lines = printed(Diagnosis([replace(STAGE, causes=causes)], [], [], []), "stage").splitlines()
-    begin = next(place for place, line in enumerate(lines) if "gpu-bound, 61% of it: the evidence" in line)
+    begin = next(place for place, line in enumerate(lines) if "gpu-bound, 61 % of it: the evidence" in line)
     assert [line.strip() for line in lines[begin + 1 : begin + 7]] == [
-        "where: nothing was sampled", "try: the next step", "cpu-bound, 25% of it: another",
+        "where: nothing was sampled", "try: the next step", "cpu-bound, 25 % of it: another",
         "where: resize (/app/pre.py:42)", "try: another step (saves up to 1.50 ms a batch)", "missing: the missing",
     ]  # fmt: skip

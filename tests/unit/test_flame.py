@@ -155,7 +155,7 @@ def test_boxes_are_as_wide_as_their_time_and_lie_below_their_callers() -> None:
     assert a[2] == pytest.approx(root[2], abs=0.01)
     assert root[1] < a[1] < b[1]
     assert root[0] + root[2] <= WIDTH
-    assert "3.00 ms a batch, 75.0%; own 3.00 ms" in picture
+    assert "3.00 ms a batch, 75.0 %; own 3.00 ms" in picture
 
 
 def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -> None:

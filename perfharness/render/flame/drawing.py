@@ -121,7 +121,7 @@ def _tooltip(box: Flame, whole_ms: float) -> str:
     frame = box.frame
     place = short_file(frame.file) + (f":{frame.line}" if frame.line and not frame.is_native else "")
     where = f" ({place})" if frame.file else ""
-    times = f"{milliseconds(box.ms)} a batch, {box.ms / whole_ms:.1%}; own {milliseconds(box.own_ms)}"
+    times = f"{milliseconds(box.ms)} a batch, {100 * box.ms / whole_ms:.1f} %; own {milliseconds(box.own_ms)}"
     return f"{frame.function}{where}\n{times}"
 
 

@@ -67,20 +67,29 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     if not shown:
         return
     left_out = f" ({len(shown)} of {len(every)}; all: perfharness diagnose)" if len(shown) < len(every) else ""
+    _print_blank_in_markdown(console)
     say(console, styled("What to do first", "bold"), left_out)
-    names = _stage_names(diagnoses.values())
+    _print_blank_in_markdown(console)
+    names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
     for place, advice in enumerate(shown, 1):
         _print_numbered(console, place, advice_text(advice, names[advice.path], len(diagnoses)))
+    _print_blank_in_markdown(console)
     if not is_explained(diagnoses.values()):
         counters = ", and reads the GPU's counters" if any(one.gpus for one in diagnoses.values()) else ""
         say(console, "With --explain a second pass finds functions, lines and what threads wait for", counters)
 
 
-def _stage_names(diagnoses: Iterable[Diagnosis]) -> dict[Path, str]:
+def _print_blank_in_markdown(console: Console) -> None:
+    """In Markdown a list ends at a blank line."""
+    if getattr(console, "markdown", False):
+        say(console, "")
+
+
+def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
     """A name for each stage that `--stage` takes: its own where no other has it, else its path."""
-    paths = list(dict.fromkeys(stage.path for diagnosis in diagnoses for stage in diagnosis.stages))
-    counts = Counter(path[-1] for path in paths)
-    return {path: path[-1] if counts[path[-1]] == 1 else path_text(path) for path in paths}
+    distinct = list(dict.fromkeys(paths))
+    counts = Counter(path[-1] for path in distinct)
+    return {path: path[-1] if counts[path[-1]] == 1 else path_text(path) for path in distinct}
 
 
 def advice_text(advice: Advice, stage: str, processes: int = 1) -> Text:
@@ -100,7 +109,7 @@ def advice_text(advice: Advice, stage: str, processes: int = 1) -> Text:
         parts.append(Text(f" Where: {place_text(cause.where)}."))
     parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
     if cause.saves_ms is not None:
-        share = "" if advice.saves_share is None else f", {advice.saves_share:.0%} of the batch"
+        share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"
         parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(cause.saves_ms)}{share}.", "green")))
     if processes > 1:
         parts.append(Text(f" ({advice.processes} of {processes} processes; {safe_line(advice.process)})", "dim"))

@@ -149,7 +149,7 @@ def _number(value: float | None) -> str:
 def _reasons(stage: StageDiagnosis) -> Iterator[str]:
     """The causes; of the verdict, what is not one of them."""
     for cause in stage.causes:
-        yield f"{cause.code}, {cause.share:.0%} of it: {cause.what}"
+        yield f"{cause.code}, {100 * cause.share:.0f} % of it: {cause.what}"
         yield f"  where: {cause.where_reason or 'not known' if cause.where is None else place_text(cause.where)}"
         saves = "" if cause.saves_ms is None else f" (saves up to {milliseconds(cause.saves_ms)} a batch)"
         yield f"  try: {cause.try_this}{saves}"

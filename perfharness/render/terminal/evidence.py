@@ -8,10 +8,9 @@ from rich.console import Console
 
 from perfharness.model.diagnosis import FunctionTime, GpuCounters, HostProfile, Path, StageDiagnosis
 from perfharness.model.host_samples import HostState
-from perfharness.model.result import path_text
-from perfharness.render.terminal.advice import short_file
+from perfharness.render.terminal.advice import short_file, stage_names
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
-from perfharness.render.terminal.results import NOT_MEASURED, row_names
+from perfharness.render.terminal.results import NOT_MEASURED
 
 TOP, ALL = 3, 20
 """Functions of a stage: by default, and where details were requested."""
@@ -26,11 +25,12 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     Args:
         details: all functions and states, and what could not be recorded.
     """
-    _print_functions(console, stages, details=details)
-    _print_states(console, stages, details=details)
-    _print_holders(console, stages, details=details)
-    _print_counters(console, stages)
-    _print_trust(console, stages)
+    names = stage_names(stage.path for stage in stages)
+    _print_functions(console, names, stages, details=details)
+    _print_states(console, names, stages, details=details)
+    _print_holders(console, names, stages, details=details)
+    _print_counters(console, names, stages)
+    _print_trust(console, names, stages)
     if details:
         for missing in dict.fromkeys(_missing(stages)):
             say(console, styled("not known", "dim"), f": {missing}")
@@ -40,22 +40,22 @@ def _profiled(stages: Sequence[StageDiagnosis]) -> Iterator[tuple[StageDiagnosis
     yield from ((stage, stage.profile) for stage in stages if stage.profile is not None)
 
 
-def _print_functions(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+def _print_functions(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
     """Each stage's top functions by their own time; by default without those that a stage inside it has most of."""
     listed = {
         stage.path: _functions_of(stage, profile.top_functions, stages, details=details)
         for stage, profile in _profiled(stages)
     }
     columns = [
-        Column("function", is_text=True), Column("line", is_text=True), Column("own"), Column("±", drop=2),
-        Column("with callees", drop=1), Column("own of stage", drop=3),
+        Column("function", is_text=True), Column("line", is_text=True, is_whole=True), Column("own"),
+        Column("±", drop=2), Column("with\ncallees", drop=1), Column("own of\nstage", drop=3),
     ]  # fmt: skip
     rows: Rows = [
         (stage.path, (one.function, _line(one), _ms(one.self_ms), _ms(one.error_ms), _ms(one.cumulative_ms),
                       _share(one.self_ms, stage.cpu_ms)))
         for stage in stages for one in listed.get(stage.path, ())
     ]  # fmt: skip
-    _print_rows(console, "Functions: ms of host time per batch (±: half the 95 % interval)", columns, rows)
+    _print_rows(console, names, "Functions: ms of host time per batch (±: half the 95 % interval)", columns, rows)
 
 
 def _functions_of(
@@ -75,14 +75,16 @@ def _functions_of(
 
 
 def _line(function: FunctionTime) -> str:
-    file = short_file(function.file)
-    return file if function.is_native or not function.line else f"{file}:{function.line}"
+    """The file, its folder with it, and the line; of native code the library."""
+    parts = short_file(function.file).rsplit("/", 2)
+    return parts[-1] if function.is_native or not function.line else f"{'/'.join(parts[-2:])}:{function.line}"
 
 
+HEADINGS = {"gil": "GIL"}
 STATES = tuple(state.name.lower() for state in HostState)
 
 
-def _print_states(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+def _print_states(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
     """What the stages' threads did; without states that no stage was in."""
     profiled = list(_profiled(stages))
     least = 0.0 if details else SHOWN_SHARE
@@ -93,7 +95,7 @@ def _print_states(console: Console, stages: Sequence[StageDiagnosis], *, details
     ]
     figures: list[tuple[str, Callable[[HostProfile], float | None]]] = [
         ("on CPU", lambda profile: profile.on_cpu_ms),
-        *((state, lambda profile, state=state: profile.state_ms.get(state)) for state in shown),
+        *((HEADINGS.get(state, state), lambda profile, state=state: profile.state_ms.get(state)) for state in shown),
     ]
     if any(profile.collections for _, profile in profiled):
         figures += [
@@ -105,11 +107,11 @@ def _print_states(console: Console, stages: Sequence[StageDiagnosis], *, details
         (stage.path, (*(_ms(figure(profile)) for _, figure in figures), str(profile.samples)))
         for stage, profile in profiled
     ]
-    _print_rows(console, "Threads: ms of host time per batch in each state", columns, rows)
+    _print_rows(console, names, "Threads: ms of host time per batch in each state", columns, rows)
 
 
-def _print_holders(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
-    columns = [Column("held by", is_text=True), Column("line", is_text=True), Column("waited")]
+def _print_holders(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    columns = [Column("held by", is_text=True), Column("line", is_text=True, is_whole=True), Column("waited")]
     rows: Rows = [
         (stage.path, (one.function, _line(one), _ms(one.self_ms)))
         for stage, profile in _profiled(stages)
@@ -117,7 +119,7 @@ def _print_holders(console: Console, stages: Sequence[StageDiagnosis], *, detail
         if details or one.self_ms > SHOWN_SHARE * (stage.cpu_ms or 0.0)
     ]
     title = "Interpreter lock: ms per batch that the stage waited for it, by what the thread that held it did"
-    _print_rows(console, title, columns, rows)
+    _print_rows(console, names, title, columns, rows)
 
 
 COUNTERS: Mapping[str, tuple[str, Callable[[GpuCounters], float | None]]] = {
@@ -133,7 +135,7 @@ COUNTERS: Mapping[str, tuple[str, Callable[[GpuCounters], float | None]]] = {
 }
 
 
-def _print_counters(console: Console, stages: Sequence[StageDiagnosis]) -> None:
+def _print_counters(console: Console, names: Names, stages: Sequence[StageDiagnosis]) -> None:
     """Counters of the GPUs, a row for each stage, GPU and source; without counters that no row has."""
     found = [(stage.path, one) for stage in stages for one in stage.counters]
     shown = {name: one for name, one in COUNTERS.items() if any(one[1](row) is not None for _, row in found)}
@@ -146,7 +148,7 @@ def _print_counters(console: Console, stages: Sequence[StageDiagnosis]) -> None:
                 f"{one.seconds:.3f}"))
         for path, one in found
     ]  # fmt: skip
-    _print_rows(console, "GPU counters while the stage's operations ran, of the peak", columns, rows)
+    _print_rows(console, names, "GPU counters: while the stage's operations ran, of the peak", columns, rows)
 
 
 def _counter(unit: str, value: float | None) -> str:
@@ -155,17 +157,21 @@ def _counter(unit: str, value: float | None) -> str:
     return f"{100 * value:.1f}" if unit == "%" else f"{value / 1e9:.2f}"
 
 
-def _print_trust(console: Console, stages: Sequence[StageDiagnosis]) -> None:
+def _print_trust(console: Console, names: Names, stages: Sequence[StageDiagnosis]) -> None:
     """How much slower the explaining pass was, and the stages whose proportions changed too much."""
-    explained = [(path_text(stage.path), stage.explained) for stage in stages if stage.explained is not None]
+    explained = [(names[stage.path], stage.explained) for stage in stages if stage.explained is not None]
     slowdowns = [one.slowdown for _, one in explained if one.slowdown is not None]
     if slowdowns:
         low, high = (f"{bound:.2f}" for bound in (min(slowdowns), max(slowdowns)))
         factor = low if low == high else f"{low} to {high}"
-        say(console, f"Explaining pass: the stages took {factor} times as long as in the measured one")
-    for path, one in explained:
+        say(
+            console,
+            styled("Explaining pass", "bold"),
+            f": the stages took {factor} times as long as in the measured one",
+        )
+    for name, one in explained:
         if not one.trusted:
-            say(console, styled("not trusted", "yellow"), f": {path}: {one.reason}")
+            say(console, styled("not trusted", "yellow"), f": {name}: {one.reason}")
 
 
 def _missing(stages: Sequence[StageDiagnosis]) -> Iterator[str]:
@@ -175,21 +181,22 @@ def _missing(stages: Sequence[StageDiagnosis]) -> Iterator[str]:
             yield from one.missing
 
 
+Names = Mapping[Path, str]
+"""Of stages."""
 Rows = Sequence[tuple[Path, tuple[str, ...]]]
 """The rows of stages, those of a stage together."""
 
 
-def _print_rows(console: Console, title: str, columns: Sequence[Column], rows: Rows) -> None:
+def _print_rows(console: Console, names: Names, title: str, columns: Sequence[Column], rows: Rows) -> None:
     """A table, if it has rows; a stage is named in the first of its rows, in Markdown in each."""
     if not rows:
         return
-    paths = list(dict.fromkeys(path for path, _ in rows))
-    names = dict(zip(paths, row_names(paths), strict=True))
     is_markdown, before, printed = getattr(console, "markdown", False), None, list[Row]()
     for path, cells in rows:
         printed.append([names[path] if is_markdown or path != before else "", *cells])
         before = path
-    say(console, title)
+    heading, _, about = title.partition(": ")
+    say(console, styled(heading, "bold"), f": {about}")
     print_table(console, [Column("stage", is_text=True), *columns], printed)
 
 
