@@ -5,10 +5,11 @@ from __future__ import annotations
 from tests.fault_corpus import Fault
 
 CPU = ("cpu-bound",)
-WAITS_FOR_THREAD = ("lock-wait", "queue-wait", "waiting-on-system")
+THREAD = ("waiting-on-system", "waiting-on-stage")
+"""Waits for another thread; the latter where that thread is in a stage."""
 FILE = ("file-wait", "waiting-on-system")
 NETWORK = ("network-wait", "waiting-on-system")
-PROCESS = ("process-wait", "waiting-on-system")
+PROCESS = ("waiting-on-process", "waiting-on-system")
 
 EXPECTED = (
     Fault("tokenize_quadratic", CPU, "tokenize", "huggingface/transformers#1830"),
@@ -26,14 +27,17 @@ EXPECTED = (
     ),
     Fault("debug_log", CPU, "schedule", "vllm-project/vllm#4261"),
     Fault("regex_each_request", ("recompilation", *CPU), "guide", "sgl-project/sglang#2168"),
-    Fault("torch_recompiles", ("recompilation",), "infer", "GeeeekExplorer/nano-vllm#105", modules=("torch",)),
+    Fault(
+        "torch_recompiles", ("recompilation",), "infer", "GeeeekExplorer/nano-vllm#105",
+        modules=("torch",), options=("-w", "3"),
+    ),
     Fault("lazy_import", ("first-use",), "postprocess", "langgenius/dify#2423", options=("-w", "0")),
-    Fault("page_faults", ("page-faults", *CPU), "cache", "numpy/numpy#27483"),
+    Fault("page_faults", CPU, "cache", "numpy/numpy#27483"),
     Fault("gc_pauses", ("garbage-collection",), "parse", "sgl-project/sglang#30596"),
     Fault("gil_contention", ("gil-contention",), "infer", "pytorch/pytorch#77139"),
     Fault("oversubscription", ("cpu-contention",), "infer", "microsoft/onnxruntime#3099", has_line=False),
-    Fault("lock_handover", WAITS_FOR_THREAD, "enqueue", "triton-inference-server/core#287"),
-    Fault("queue_starved", ("data-loader-starvation", *WAITS_FOR_THREAD), "load", "mlcommons/inference#767"),
+    Fault("lock_handover", THREAD, "enqueue", "triton-inference-server/core#287"),
+    Fault("queue_starved", ("data-loader-starvation", *THREAD), "load", "mlcommons/inference#767"),
     Fault("loader_in_main", CPU, "load", "huggingface/transformers#34059", modules=("torch",)),
     Fault(
         "loader_starved", ("data-loader-starvation",), "load", "jwyang/faster-rcnn.pytorch#574", modules=("torch",)
@@ -46,7 +50,7 @@ EXPECTED = (
     ),
     Fault("hub_round_trip", NETWORK, "load", "ml-explore/mlx-lm#1649"),
     Fault("asyncio_blocked", NETWORK, "fetch", "sgl-project/sglang#30770", mended_codes=NETWORK),
-    Fault("polling", ("sleep", "waiting-on-system"), "generate", "eth-sri/lmql#127"),
+    Fault("polling", ("waiting-on-system",), "generate", "eth-sri/lmql#127"),
     Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
     Fault("pickle_pipe", (*NETWORK, *CPU), "exchange", "open-edge-platform/geti#4994"),
     Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546"),

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,17 @@ def test_a_limit_that_is_missed_is_exit_code_1(tmp_path: Path) -> None:
     done = score(tmp_path, "--passes", "one", "--only", "deepcopy_params", "--at-least", "2")
     assert done.returncode == 1
     assert json.loads((tmp_path / "scores.json").read_text())
+
+
+def test_scores_of_several_parts_are_one_table(tmp_path: Path) -> None:
+    scores = {"verdict": True, "stage": True, "line": None, "twin_is_silent": True, "said": "", "said_of_twin": ""}
+    parts = [[result("a", scores), result("b", {**scores, "verdict": False})], [result("b", scores)]]
+    files = [tmp_path / f"{number}.json" for number in range(2)]
+    for file, part in zip(files, parts, strict=True):
+        file.write_text(json.dumps(part))
+    assert score(tmp_path, "--table", str(files[0]), "--at-least", "2").returncode == 1
+    assert score(tmp_path, "--table", *map(str, files), "--at-least", "2").returncode == 0
+
+
+def result(program: str, scores: Mapping[str, object]) -> dict[str, object]:
+    return {"corpus": "cpu", "program": program, "tracer": "nsys", "passes": "two", "seconds": 1.0, "score": scores}
