@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from perfharness.model.trace import GpuDevice, Int64, Integers
+from perfharness.model.columns import Int64, Integers
+from perfharness.model.gpu_device import GpuDevice
 
 
 class GpuMetric(str, Enum):

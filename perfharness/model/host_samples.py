@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.columns import Int64, Integers
 
 
 class HostState(IntEnum):

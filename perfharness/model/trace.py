@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
+from perfharness.model.columns import Bool as Bool
+from perfharness.model.columns import Int64 as Int64
+from perfharness.model.columns import Integers as Integers
 from perfharness.model.findings import Finding
+from perfharness.model.gpu_device import GpuDevice as GpuDevice
+from perfharness.model.gpu_metrics import GpuMetrics
+from perfharness.model.host_samples import HostEvents
 from perfharness.model.trace_clock import TraceClock
-
-if TYPE_CHECKING:
-    from perfharness.model.gpu_metrics import GpuMetrics
-    from perfharness.model.host_samples import HostEvents
-
-Int64 = npt.NDArray[np.int64]
-Integers = npt.NDArray[np.signedinteger[Any]]
-"""Codes, indices and numbers, as narrow as they may be."""
-
-Bool = npt.NDArray[np.bool_]
 
 
 class Style(IntEnum):
@@ -237,30 +230,6 @@ class OsCalls:
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
 """`traced`: GPU work would be in the trace. `no_gpu_work`: there was none to trace. `untraced`: there may have been."""
-
-
-@dataclass(frozen=True)
-class GpuDevice:
-    """A GPU as one process numbers it (`GpuOperations.device`); `pid` None: as every process does.
-
-    What the trace lacks is None. `memory_bytes_per_s` and `clock_hz` are what the hardware can at most.
-    """
-
-    pid: int | None
-    number: int
-    name: str | None = None
-    uuid: str | None = None
-    """Without the prefix `GPU-`."""
-    compute_capability: tuple[int, int] | None = None
-    sm_count: int | None = None
-    clock_hz: int | None = None
-    memory_bytes_per_s: int | None = None
-    memory_bytes: int | None = None
-    l2_bytes: int | None = None
-    max_warps_per_sm: int | None = None
-    max_blocks_per_sm: int | None = None
-    max_registers_per_sm: int | None = None
-    max_shared_bytes_per_sm: int | None = None
 
 
 @dataclass(frozen=True)

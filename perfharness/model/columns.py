@@ -1,0 +1,14 @@
+"""Types of columns: what traces and samples are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
+"""Codes, indices and numbers, as narrow as they may be."""
+
+Bool = npt.NDArray[np.bool_]
