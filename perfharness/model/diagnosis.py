@@ -83,7 +83,31 @@ class GpuLimit(str, Enum):
     COMPUTE = "compute"
     MEMORY = "memory"
     UNDERFILLED = "underfilled"
+    LATENCY = "latency"
+    """Kernels run, and neither the pipes nor the memory are busy: they wait for results of their own."""
     CANNOT_TELL = "cannot-tell"
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """What counters saw a stage's kernels do on one GPU, against what that GPU can do.
+
+    `pipe` is the busiest of the pipes that were counted, `peak_flop_per_s` its peak at the clock it ran at, and
+    `ceiling_flop_per_s` the roofline at `flop_per_byte` (None: no bytes). A multiply-add is two operations; every
+    instruction counts as one of these, tensor operations as those of 16-bit types, so `flop_per_s` is at most that.
+    """
+
+    gpu: int
+    pipe: str
+    pipe_share: float
+    flop_per_s: float
+    peak_flop_per_s: float
+    bytes_per_s: float
+    """Of the GPU's memory, read and written."""
+    peak_bytes_per_s: float
+    flop_per_byte: float | None
+    ceiling_flop_per_s: float
+    counted_pipes: list[str]
 
 
 @dataclass(frozen=True)
@@ -109,6 +133,9 @@ class KernelGroup:
     time_ms: float
     mean_us: float
     share: float
+    counters: GpuCounters | None = None
+    """Where the trace has counters (nsys)."""
+    roofline: RooflinePoint | None = None
 
 
 @dataclass(frozen=True)
@@ -130,15 +157,15 @@ class CopyGroup:
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What the stage's own work on the GPU is limited by, as far as a trace shows. Copies from and to the host are no
-    part of it.
+    """What the stage's own work on the GPU is limited by, as far as counters or else the trace show. Copies from and to
+    the host are no part of it.
 
-    `basis` is `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (what kernels are called), or
-    None. Times are sums of operations, as `work_ms` is.
+    `basis` is `counters`, `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (what kernels are
+    called), or None. Times are sums of operations, as `work_ms` is.
     """
 
     limit: GpuLimit
-    basis: Literal["shape", "bandwidth", "names"] | None
+    basis: Literal["counters", "shape", "bandwidth", "names"] | None
     work_ms: float
     by_name_ms: dict[str, float]
     """Kernel time by `KernelKind`, without the underfilled and the short ones."""
@@ -155,6 +182,8 @@ class GpuLimits:
     """Of those copies and memsets, what ran near the memory's bandwidth."""
     evidence: list[str]
     missing: list[str]
+    roofline: list[RooflinePoint] = field(default_factory=list)
+    """Of each GPU with counters whose peaks are known."""
 
 
 @dataclass(frozen=True)

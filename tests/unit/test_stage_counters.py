@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,115 +15,12 @@ from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import Diagnosis, GpuCounters
-from perfharness.model.result import Float64
-from perfharness.model.telemetry import GPM_RATES, GPM_SHARES, GPM_WINDOW
-from perfharness.model.trace import Int64
+from perfharness.model.telemetry import GPM_WINDOW
 from perfharness.testing.sample_builder import SampleBuilder
-from perfharness.testing.trace_builder import H200, TraceBuilder
+from perfharness.testing.trace_builder import H200
 from perfharness.trace import open_trace
-from tests.unit.made_batches import Batch, stage_of
-
-MS = 1_000_000
-T0 = 1_700_000_000_000_000_000
-UUID = "GPU-" + H200["uuid"]
-GEMM = {"tensor": 0.91, "dram": 0.23, "occupancy": 0.14, "sm_active": 1.0}
-ELEMENTWISE = {"fp32": 0.01, "dram": 0.87, "occupancy": 0.82, "sm_active": 1.0}
-"""As an H100 showed them (DESIGN, section 4)."""
-
-METRIC_OF = {
-    "tensor": "gpm_tensor_percent", "dram": "gpm_dram_percent", "occupancy": "gpm_sm_occupancy_percent",
-    "sm_active": "gpm_sm_active_percent", "fp32": "gpm_fp32_percent", "pcie": "gpm_pcie_rx_mib_per_s",
-}  # fmt: skip
-
-
-@dataclass
-class MadeUpGpu:
-    """Pieces of time with the counters in them; a window's reading is the integral over it, and some noise."""
-
-    seed: int = 1
-    noise: float = 0.002
-    pieces: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
-
-    def runs(self, start: int, end: int, counters: Mapping[str, float]) -> None:
-        self.pieces.append((start, end, counters))
-
-    def mean(self, name: str, edges: Int64) -> Float64:
-        """By brute force over the pieces."""
-        total = np.zeros(len(edges) - 1)
-        for start, end, counters in self.pieces:
-            if value := counters.get(name, 0.0):
-                inside = np.minimum(end, edges[1:]) - np.maximum(start, edges[:-1])
-                total += value * np.maximum(inside, 0)
-        return np.asarray(total / np.diff(edges))
-
-    def sample(self, log: SampleBuilder, window_ms: float = 50.0) -> None:
-        random = np.random.default_rng(self.seed)
-        end = max(end for _, end, _ in self.pieces)
-        count = int(end / MS / window_ms) + 4
-        edges = np.cumsum(window_ms * MS * random.uniform(0.98, 1.02, count)).astype(np.int64) - 100 * MS
-        times = (edges[1:] + T0).tolist()
-        log.readings(UUID, GPM_WINDOW, times, np.diff(edges).tolist())
-        for name, metric in METRIC_OF.items():
-            scale = 100.0 if metric in GPM_SHARES else 1.0 / (1 << 20)
-            values = self.mean(name, edges)
-            values += self.noise * random.standard_normal(len(values)) * (1.0 if name != "pcie" else 1e9)
-            log.readings(UUID, metric, times, (np.maximum(values, 0) * scale).tolist())
-        for metric in {*GPM_SHARES, *GPM_RATES} - set(METRIC_OF.values()):
-            log.readings(UUID, metric, times, [0.0] * len(times))
-        log.readings(UUID, "sm_clock_mhz", times, [1755.0] * len(times))
-
-
-@dataclass
-class Made:
-    """A trace of batches of two stages, and the GPU beside it."""
-
-    path: Path
-    gpu: MadeUpGpu = field(default_factory=MadeUpGpu)
-    builder: TraceBuilder = field(default_factory=lambda: TraceBuilder(gpu=False))
-    end: int = 0
-
-    def __post_init__(self) -> None:
-        self.builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=T0)
-        self.builder.row("TARGET_INFO_GPU", **({"id": 0} | H200))
-
-    def batches(
-        self, count: int, stages: Mapping[str, tuple[float, Sequence[Mapping[str, float]]]], *, gap_ms: float = 1.0,
-        jitter: float = 0.1, copy_ms: float = 0.0,
-    ) -> Made:  # fmt: skip
-        """Stages (milliseconds, counters in equal parts of it); a pinned copy may run beside the last one."""
-        random = np.random.default_rng(7)
-
-        def about(ms: float) -> int:
-            return round(ms * MS * (1 + jitter * random.uniform(-1, 1)))
-
-        for index in range(count):
-            begin = self.end + about(gap_ms)
-            each, now = Batch(self.builder, begin), begin
-            for name, (length, parts) in stages.items():
-                stop = now + about(length)
-                edges = np.linspace(now, stop, len(parts) + 1).astype(np.int64).tolist()
-                self.builder.range(name, now + 1, stop - 1)
-                self.builder.kernel((now + 10, now + 20), (now, stop))
-                for start, end, counters in zip(edges[:-1], edges[1:], parts, strict=True):
-                    self.gpu.runs(start, end, counters)
-                now = stop
-            if copy_ms:
-                first = now - round(copy_ms * MS)
-                each.copy(
-                    ((first - begin) / 1e3, (first - begin) / 1e3 + 1), ((first - begin) / 1e3, (now - begin) / 1e3)
-                )
-                self.gpu.runs(first, now, {"pcie": 55e9})
-            self.builder.range(f"batch_{index}", begin, now)
-            self.end = now
-        return self
-
-    def diagnosed(self, others: OtherProcesses = ALONE, *, warmup: int = 0) -> Diagnosis:
-        log = SampleBuilder()
-        self.gpu.sample(log)
-        readings = gpm_readings(log.build(), UUID)
-        assert readings is not None
-        trace = open_trace(self.builder.write(self.path / "t.sqlite"))
-        return diagnose(Analysis(trace, AnalysisOptions(warmup)), others, {H200["uuid"]: readings})
+from tests.unit.made_batches import stage_of
+from tests.unit.made_counters import ELEMENTWISE, GEMM, METRIC_OF, MS, T0, UUID, Made, MadeUpGpu
 
 
 def counters_of(diagnosis: Diagnosis, name: str) -> GpuCounters:

@@ -76,9 +76,9 @@ def diagnose(
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))
-    counters = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
+    sampled = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
-        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, counters), rows))
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
@@ -146,7 +146,7 @@ UNTIED = "which work of other threads each wait is for is not in a trace"
 
 
 def _diagnose_stage(
-    workload: Workload, stage: StageRows, loops: list[_Loop], counters: StageCounters | None
+    workload: Workload, stage: StageRows, loops: list[_Loop], sampled: StageCounters | None
 ) -> StageDiagnosis:
     if not stage.batches:
         verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
@@ -159,7 +159,8 @@ def _diagnose_stage(
         verdict = cannot_tell([problem], "Run `perfharness doctor` to see what GPU tracing needs here.")
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
         return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item, profile=events.profile)
-    gpu = gpu_work(events)
+    counters = _counters(events, sampled)
+    gpu = gpu_work(events, counters)
     slow_start = _slow_start(workload, stage, loops)
     figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host_evidence(events))
     judged = judge(figures)
@@ -179,14 +180,16 @@ def _diagnose_stage(
         cost=cost,
         causes=[_within(cause, cost) for cause in judged.causes],
         profile=events.profile,
-        counters=_counters(events, counters),
+        counters=counters,
     )
 
 
-def _counters(events: StageEvents, gpm: StageCounters | None) -> list[GpuCounters]:
+def _counters(events: StageEvents, sampled: StageCounters | None) -> list[GpuCounters]:
     """Those in the trace, and those that were sampled beside the run."""
-    sampled = [] if gpm is None or not len(events.operation) else gpm.of_stage(events.stage, events.gpus_used)
-    return [*trace_counters(events), *sampled]
+    if not len(events.operation):
+        return []
+    beside = [] if sampled is None else sampled.of_stage(events.stage, events.gpus_used)
+    return [*trace_counters(events), *beside]
 
 
 def _within(cause: Cause, cost: StageCost) -> Cause:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import TO_HOST
+from perfharness.analysis.diagnosis.counters import operation_counters
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
+from perfharness.analysis.diagnosis.roofline import joined, roofline_point
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.analysis.grouping import group_rows
-from perfharness.model.diagnosis import CopyGroup, GpuDuringStage, GpuWork, HostActivity, KernelGroup
+from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuDuringStage, GpuWork, HostActivity, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
 TOP_KERNELS = 5
@@ -18,8 +22,8 @@ TOP_KERNELS = 5
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
-def gpu_work(events: StageEvents) -> GpuWork:
-    """The operations that the stage started, per batch."""
+def gpu_work(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuWork:
+    """The operations that the stage started, per batch. `counters`: of its kernels, by GPU."""
     workload, at = events.workload, events.operation
     operations = workload.trace.operations
     duration, kind = operations.end_ns[at] - operations.start_ns[at], operations.kind[at]
@@ -51,7 +55,7 @@ def gpu_work(events: StageEvents) -> GpuWork:
             workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
         ),
         shared_with_processes_ms=None if shared is None else events.ms(shared),
-        limits=gpu_limits(events),
+        limits=gpu_limits(events, counters),
     )
 
 
@@ -67,10 +71,13 @@ def _top_kernels(events: StageEvents) -> list[KernelGroup]:
             continue
         example, limiter = int(groups.example[position]), int(shape.limiter[position])
         name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
+        counters = _kernel_counters(events, at[group == position])
+        gpu = int(workload.gpus.of[example])
+        shares = None if counters is None else joined([counters])
         top.append(
             KernelGroup(
                 name=workload.trace.names[name] if name >= 0 else "?",
-                gpu=int(workload.gpus.of[example]),
+                gpu=gpu,
                 kind=KINDS_OF_KERNELS[groups.kind[position]],
                 grid=_shape(details.grid[example]),
                 block=_shape(details.block[example]),
@@ -83,9 +90,17 @@ def _top_kernels(events: StageEvents) -> list[KernelGroup]:
                 time_ms=events.ms(time),
                 mean_us=time / count / 1e3,
                 share=time / whole,
+                counters=counters,
+                roofline=roofline_point(gpu, shares, workload.gpus.facts[gpu]),
             )
         )
     return top
+
+
+def _kernel_counters(events: StageEvents, launched: Int64) -> GpuCounters | None:
+    """Counters of the trace while launches of one kernel ran; None where it has none."""
+    found = operation_counters(events.workload, launched)
+    return found[0] if found else None
 
 
 def _known(value: int) -> int | None:

@@ -28,6 +28,7 @@ GPU_STEPS = {
     GpuLimit.COMPUTE: "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores.",
     GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
     GpuLimit.UNDERFILLED: "Give the GPU more work: larger batches, or independent stages on streams of their own.",
+    GpuLimit.LATENCY: "Let its kernels wait less: larger batches, more warps (fewer registers), fused kernels.",
     GpuLimit.CANNOT_TELL: "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
 }
 TURNS_STEP = "Its GPUs take turns, and none is at work most of the time: give each a batch of its own meanwhile."
