@@ -1,6 +1,7 @@
 """`gc.collect()` after each image: the collector walks the whole heap, which holds a large vocabulary.
 
 Mikubill/sd-webui-controlnet#1462: the call blocked for 200 ms each time; sgl-project/sglang#9241 for long pauses.
+Annotated from outside: collect_per_image.toml.
 """
 
 from __future__ import annotations
@@ -10,10 +11,32 @@ import gc
 
 import torch
 
-from perfharness import PerfRecorder
-
-BATCHES = 24
+IMAGES = 24
 WORDS = {"cuda": 200_000, "cpu": 5_000}
+
+
+def enhance(weight: torch.Tensor, prompt: int, *, collects: bool) -> float:
+    brightest = float(denoise(weight, prompt).amax())
+    release_memory(collects)
+    return brightest
+
+
+def denoise(weight: torch.Tensor, prompt: int) -> torch.Tensor:
+    hidden = weight * prompt
+    for _ in range(30):
+        hidden = hidden @ weight * 0.01
+    return hidden
+
+
+def release_memory(collects: bool) -> None:
+    if collects:
+        gc.collect()  # fault
+
+
+def enhance_all(weight: torch.Tensor, prompts: list[int], *, collects: bool) -> None:
+    with torch.inference_mode():
+        for prompt in prompts:
+            enhance(weight, prompt, collects=collects)
 
 
 def main() -> None:
@@ -21,25 +44,11 @@ def main() -> None:
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
-    vocabulary = [{"word": f"w{index}", "pieces": [index, index + 1]} for index in range(WORDS[args.device])]
+    vocabulary = [(f"w{index}", [index, index + 1]) for index in range(WORDS[args.device])]
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
-
-    perf = PerfRecorder("collect_per_image")
-    with perf.range("pipeline"), torch.inference_mode():
-        for index in range(BATCHES):
-            with perf.batch(index, total_items=1):
-                with perf.range("model"):
-                    hidden = weight * len(vocabulary[index]["pieces"])
-                    for _ in range(30):
-                        hidden = hidden @ weight * 0.01
-                with perf.range("results"):
-                    hidden.amax().item()
-                with perf.range("release"):
-                    del hidden
-                    if not args.mended:
-                        gc.collect()  # fault
-    perf.finalize()
+    prompts = [len(pieces) for _, pieces in vocabulary[:IMAGES]]
+    enhance_all(weight, prompts, collects=not args.mended)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ COPIES = ("pageable-copies", "copy-bound")
 ALLOCATES = ("allocator-churn",)
 COMPILES = ("recompilation",)
 WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
+WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "queue-wait", "lock-wait")
 WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "process-wait")
 
 
@@ -56,19 +57,38 @@ EXPECTED = (
     # What the float64 pipe limits is called compute or memory, as the functions' cost and the card have it.
     torch_program("float64_inputs", ("gpu-bound",), "tone", "dfalbel/torch#12"),
     torch_program("rms_norm_by_hand", ("gpu-bound:memory",), "norms", "vllm-project/vllm#42251"),
+    torch_program("repeated_clones", ("gpu-bound:memory",), "steps", "huggingface/transformers#36748"),
     torch_program("cache_cat", ("gpu-bound:memory",), "decode", "huggingface/transformers#24115"),
     torch_program("layout_changes", ("gpu-bound:memory",), "model", "tensorflow/tensorflow#8286"),
     torch_program("one_row", ("gpu-bound:underfilled",), "probabilities", "microsoft/onnxruntime#9696"),
     torch_program("default_stream", ("gpu-bound:underfilled",), "models", "dmlc/xgboost#9396"),
-    torch_program("tensor_from_list", ("cpu-bound",), "prepare", "vllm-project/vllm#6879"),
+    torch_program(
+        "tensor_from_list",
+        ("cpu-bound",),
+        "prepare",
+        "vllm-project/vllm#6879",
+        options=("-w", "3", "--annotate", "tensor_from_list.toml"),
+    ),
     torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
     torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", more_modules=("PIL",)),
     torch_program(
         "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799", more_modules=("onnx", "onnxruntime")
     ),
     torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139", mended_codes=DISPATCH),
-    torch_program("collect_per_image", ("garbage-collection",), "release", "Mikubill/sd-webui-controlnet#1462"),
+    torch_program(
+        "collect_per_image",
+        ("garbage-collection",),
+        "release",
+        "Mikubill/sd-webui-controlnet#1462",
+        options=("-w", "3", "--annotate", "collect_per_image.toml"),
+    ),
     torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958"),
+    torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28"),
+    torch_program("first_use", ("first-use",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
+    Fault(
+        "shared_gpu", ("waiting-on-process",), "model", "pytorch/pytorch#14531",
+        options=("-w", "3", "-np", "2"), mended_options=("-w", "3"), has_line=False, modules=("torch",),
+    ),
     torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731"),
     torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=("-w", "3", "-np", "2")),
     other_program("cupy_without_pool", ALLOCATES, "enhance", "NVIDIA/cudf#12222"),
@@ -77,4 +97,4 @@ EXPECTED = (
     other_program("jax_new_function", COMPILES, "model", "jax-ml/jax#9288"),
     other_program("jax_float_each_step", SYNCHRONIZES, "steps", "jax-ml/jax#802"),
     other_program("jax_host_callback", ("cpu-bound", *SYNCHRONIZES), "steps", "jax-ml/jax#31319"),
-)
+)  # fmt: skip
