@@ -6,6 +6,7 @@ pytorch/pytorch#44269 and microsoft/onnxruntime#12197: the first inference took 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 
@@ -24,7 +25,7 @@ def main() -> None:
     side = SIDE[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
     image = torch.randn(256, 256, device=args.device)
-    functions = [
+    functions: list[Callable[[], object]] = [
         lambda: torch.linalg.qr(image),
         lambda: torch.fft.fft2(image),
         lambda: torch.sort(image),
