@@ -17,6 +17,8 @@ from types import ModuleType
 
 import pytest
 
+from perfharness.testing.trace_builder import TraceBuilder
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -136,16 +138,25 @@ def test_an_environment_is_made_once_and_again_when_its_requirements_change(chec
     assert [fresh(), fresh()] == ["yes", "no"]
 
 
-@pytest.fixture(scope="module")
-def gpu_check() -> ModuleType:
-    """The script scripts/gpu_check as a module."""
-    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "scripts" / "gpu_check"))
-    spec = importlib.util.spec_from_loader("gpu_check", loader)
+def loaded(name: str) -> ModuleType:
+    """A script as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_check"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def gpu_check() -> ModuleType:
+    return loaded("gpu_check")
+
+
+@pytest.fixture(scope="module")
+def explain_check() -> ModuleType:
+    return loaded("explain_check")
 
 
 def trace(path: Path, kernels: int, copies: int) -> Path:
@@ -232,3 +243,32 @@ def test_gpu_check_allows_five_percent_or_twenty_microseconds(
     )
     checks = gpu_check.compare_times({tracer: Path(tracer) for tracer in times})
     assert [check.passed for check in checks] == [passes] * 12
+
+
+def sampled(folder: Path, shift: int) -> Path:
+    """Kernels run for 250 us of each 500; a reading has their share of its period, `shift` ns after its end."""
+    builder = TraceBuilder()
+    type_id = builder.gpu_metric_names(
+        ["GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "Tensor Active [Throughput %]"]
+    )
+    for start in range(0, 20_000_000, 500_000):
+        builder.kernel((start, start + 10), (start + 20_000, start + 270_000))
+    for end in range(100_000, 20_000_000, 100_000):
+        inside = [max(0, min(end, at + 270_000) - max(end - 100_000, at + 20_000)) for at in range(0, end, 500_000)]
+        share = sum(inside) // 1000
+        builder.gpu_metric_reading(
+            end + shift, (1_755_000_000 if share else 345_000_000, share, share), type_id=type_id
+        )
+    trace = folder / "nsys" / "explain" / "proc_0_gpu_0" / "trace.sqlite"
+    trace.parent.mkdir(parents=True)
+    return builder.write(trace)
+
+
+@pytest.mark.parametrize(("shift", "passes"), [(0, True), (-100_000, False), (100_000, False)])
+def test_explain_check_finds_readings_that_belong_to_another_period(
+    explain_check: ModuleType, tmp_path: Path, shift: int, passes: bool
+) -> None:
+    trace = sampled(tmp_path, shift)
+    (check,) = explain_check.check_periods(tmp_path)
+    assert check.passed is passes, check.detail
+    assert explain_check.mean_clock_hz(trace) == 1_755_000_000
