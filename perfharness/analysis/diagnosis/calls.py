@@ -20,11 +20,13 @@ from perfharness.model.trace import (
     GpuOperations,
     Int64,
     Integers,
+    MemoryKind,
     OperationDetails,
     Trace,
 )
 from perfharness.trace.columns import narrow
 
+FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
 """Work of the GPU's own memory, no transfers."""
@@ -35,6 +37,12 @@ def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
     source, target = details.source_device[copies], details.target_device[copies]
     between = (source >= 0) & (target >= 0) & (source != target)
     return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
+
+
+def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
+    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
+    side = np.where(np.isin(copy_kind, FROM_HOST), source, np.where(np.isin(copy_kind, TO_HOST), target, -1))
+    return np.where(side == MemoryKind.UNKNOWN, -1, side)
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,6 @@ class CallTable:
     def waits_before(self) -> Integers:
         """How many blocking calls there are before each call; the last value is that of all."""
         return narrow(np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64))
-
-    @cached_property
-    def position(self) -> Integers:
-        """Of each row of the trace's calls, where it is in this table."""
-        found = np.empty(len(self), dtype=np.int32)
-        found[self.index] = np.arange(len(self), dtype=np.int32)
-        return found
 
 
 def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.calls import stays_inside
-from perfharness.analysis.diagnosis.gpu_side import host_memory
+from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing

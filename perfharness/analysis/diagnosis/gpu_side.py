@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.calls import TO_HOST
+from perfharness.analysis.diagnosis.calls import host_memory
 from perfharness.analysis.diagnosis.counters import operation_counters
 from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.limits import gpu_limits
@@ -18,8 +18,6 @@ from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuDuringStage, 
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
 TOP_KERNELS = 5
-
-FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
 def gpu_work(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuWork:
@@ -114,12 +112,6 @@ def _number(value: float) -> float | None:
 def _shape(values: Int64) -> tuple[int, int, int] | None:
     x, y, z = (int(value) for value in values)
     return (x, y, z) if x >= 0 else None
-
-
-def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
-    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
-    side = np.where(np.isin(copy_kind, FROM_HOST), source, np.where(np.isin(copy_kind, TO_HOST), target, -1))
-    return np.where(side == MemoryKind.UNKNOWN, -1, side)
 
 
 def _copies(events: StageEvents, at: Int64) -> list[CopyGroup]:

@@ -8,14 +8,21 @@ this holds on slow and fast ones, and under any tracer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.gpu_side import FROM_HOST, host_memory
+from perfharness.analysis.diagnosis.calls import FROM_HOST, TO_HOST, CallTable, host_memory
 from perfharness.analysis.diagnosis.rules.evidence import Issuing
-from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.projection import Launches
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind
+from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers, MemoryKind, Trace
+from perfharness.trace.columns import narrow
+
+if TYPE_CHECKING:
+    from perfharness.analysis.diagnosis.workload import StageEvents
 
 STEP_CALLS = 30
 """PyTorch needs 3 to 10 times as long for an operation as for its launch, JAX's and Hugging Face's layers up to 25."""
@@ -24,139 +31,172 @@ SCALAR_BYTES = 64
 
 NONE, LAUNCH, COPY, READ_BACK, WAIT, ALLOCATE = range(6)
 ROLE_NAMES = {LAUNCH: "launches", COPY: "copies", READ_BACK: "read-backs", WAIT: "waits", ALLOCATE: "allocations"}
-LAUNCHES, COPIES, WAITS, ALLOCATES = (
+ROLES = len(ROLE_NAMES) + 1
+LAUNCHES, COPIES, WAITS, ALLOCATES, OTHERS = (
     ACTIVITIES.index(activity)
-    for activity in (HostActivity.LAUNCH, HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE)
-)
-OTHERS = ACTIVITIES.index(HostActivity.OTHER)
+    for activity in (
+        HostActivity.LAUNCH, HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.OTHER,
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CallRoles:
+    """What each call of a `CallTable` is for; columns aligned with it, but `of_launch` with `Launches`.
+
+    `spent_ns`: in the call, or until the value that it copies is there; 0 for calls inside others. `step_ns`: of the
+    host on the way to it since the call before on its thread; `leads_to`: the role that this time belongs to.
+    `starts`: whether it started an operation.
+    """
+
+    role: Integers
+    spent_ns: Integers
+    step_ns: Integers
+    leads_to: Integers
+    starts: Bool
+    of_launch: Integers
+
+
+def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_complete: bool) -> CallRoles:
+    """What all calls of a trace are for."""
+    count, started_by = len(calls), _outermost(calls, launches)
+    outer = np.flatnonzero(calls.parent < 0)
+    starts = np.zeros(count, dtype=np.bool_)
+    starts[started_by] = True
+    role = np.zeros(count, dtype=np.int8)
+    role[outer] = _roles(trace, calls, launches, outer, starts, started_by)
+    spent, step = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    start, end, thread = calls.start_ns[outer], calls.end_ns[outer], calls.thread[outer]
+    spent[outer] = end - start
+    gap = np.where(thread[1:] == thread[:-1], start[1:] - end[:-1], 0)
+    leads_to = np.zeros(count, dtype=np.int8)
+    leads_to[outer] = _next_work(role[outer], thread)
+    step[outer[1:]] = _steps(calls, gap, leads_to[outer[1:]])
+    if not api_is_complete:
+        spent[outer] += _implied_waits(trace, launches, role, outer, started_by, calls)
+    return CallRoles(role, narrow(spent), narrow(step), leads_to, starts, role[started_by])
 
 
 def issuing(events: StageEvents) -> Issuing:
     """The stage's calls by what they are for, each moment of the host under one."""
-    calls = events.workload.calls
-    is_outer = calls.parent[events.call] < 0
-    call, group = events.call[is_outer], events.call_of[is_outer]
+    roles, call = events.workload.roles, events.call
     if not len(call):
         return Issuing()
-    operation, of_call = _started(events, call)
-    start, end = calls.start_ns[call], calls.end_ns[call]
-    role = _roles(events, call, group, operation, of_call)
-    before = np.r_[-1, end[:-1]]
-    before = np.where(np.r_[True, group[1:] != group[:-1]], events.start_ns[group], before)
-    gap = np.maximum(start - before, 0)
-    step = np.where(gap <= STEP_CALLS * calls.launch_ns, gap, 0)
-    own = end - start
-    operations, details = events.workload.trace.operations, events.workload.details
-    implied = np.zeros(len(call), dtype=np.int64)
-    if not events.workload.api_is_complete:
-        implied = _implied_waits(events, start, end, group, operation, of_call, role)
-    # What leads to an allocation, or to a call that is for none of these, leads to the next launch or copy.
-    leads_to = _next_work(role, group)
-    step[np.isin(leads_to, (READ_BACK, WAIT))] = 0
-    calls_ns = np.bincount(role, weights=own + implied, minlength=6)
-    steps_ns = np.bincount(leads_to, weights=step, minlength=6)
-    started = role[of_call]
-    length = (operations.end_ns[operation] - operations.start_ns[operation]).astype(np.float64)
-    gpu_ns = np.bincount(started, weights=length, minlength=6)
-    count = np.bincount(role, minlength=6)
-    is_copy = operations.kind[operation] == GpuOperationKind.MEMCPY
-    copied, read = operation[is_copy & (started == COPY)], operation[is_copy & (started == READ_BACK)]
-    memory = host_memory(details.copy_kind[copied], details.source[copied], details.target[copied])
-    pageable = length[is_copy & (started == COPY)][memory == MemoryKind.PAGEABLE]
-    both = calls_ns + steps_ns
-    started_calls = np.bincount(np.unique(of_call), minlength=len(call)).astype(np.bool_)
+    calls, operations = events.workload.calls, events.workload.trace.operations
+    role, step, leads_to = roles.role[call], roles.step_ns[call], roles.leads_to[call]
+    first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
+    step[first] = _steps(calls, calls.start_ns[call[first]] - events.start_ns[events.call_of[first]], leads_to[first])
+    spent_ns = np.bincount(role, weights=roles.spent_ns[call], minlength=ROLES)
+    both = spent_ns + np.bincount(leads_to, weights=step, minlength=ROLES)
+    count = np.bincount(role, minlength=ROLES)
+    started = np.bincount(role[roles.starts[call]], minlength=ROLES)
+    of_operation = roles.of_launch[events.launch]
+    length = operations.end_ns[events.operation] - operations.start_ns[events.operation]
+    gpu_ns = np.bincount(of_operation, weights=length, minlength=ROLES)
+    copied, read = (events.operation[of_operation == each] for each in (COPY, READ_BACK))
     return Issuing(
         launches=int(count[LAUNCH]),
         launching_ns=float(both[LAUNCH]),
-        launch_calls_ns=float(own[role == LAUNCH].sum()),
+        launch_calls_ns=float(spent_ns[LAUNCH]),
         issued_gpu_ns=float(gpu_ns[LAUNCH]),
-        copies=int((started_calls & (role == COPY)).sum()),
+        copies=int(started[COPY]),
         copying_ns=float(both[COPY]),
         copies_gpu_ns=float(gpu_ns[COPY]),
-        pageable_ns=float(pageable.sum()),
+        pageable_ns=_pageable_ns(events, copied),
         copied_bytes=_bytes(events, copied),
-        read_backs=int((started_calls & (role == READ_BACK)).sum()),
-        reading_ns=float(both[READ_BACK]),
+        read_backs=int(started[READ_BACK]),
+        reading_ns=float(spent_ns[READ_BACK]),
         read_back_bytes=_bytes(events, read),
         waits=int(count[WAIT]),
-        synchronizing_ns=float(both[WAIT]),
+        synchronizing_ns=float(spent_ns[WAIT]),
         allocations=int(count[ALLOCATE]),
-        allocating_ns=float(calls_ns[ALLOCATE]),
+        allocating_ns=float(spent_ns[ALLOCATE]),
     )
 
 
 def stretches(events: StageEvents, role: int) -> tuple[Int64, Int64, Int64]:
     """Thread, start and end of the stage's outermost calls of one role."""
     calls = events.workload.calls
-    is_outer = calls.parent[events.call] < 0
-    call, group = events.call[is_outer], events.call_of[is_outer]
-    if not len(call):
-        return call, call, call
-    mine = call[_roles(events, call, group, *_started(events, call)) == role]
+    mine = events.call[events.workload.roles.role[events.call] == role]
     return calls.thread[mine], calls.start_ns[mine], calls.end_ns[mine]
 
 
-def _started(events: StageEvents, call: Int64) -> tuple[Int64, Int64]:
-    """The stage's operations, and the position in `call` (outermost calls) of the one that started each."""
-    calls, launches = events.workload.calls, events.workload.launches
-    rows = launches.call[events.launch]
-    at = calls.position[rows].astype(np.int64)
+def _steps(calls: CallTable, gap: Int64, leads_to: Integers) -> Int64:
+    """Of gaps before calls, those that are steps to a launch or copy; the others are 0."""
+    is_step = (gap > 0) & (gap <= STEP_CALLS * calls.launch_ns) & ((leads_to == LAUNCH) | (leads_to == COPY))
+    return np.where(is_step, gap, 0)
+
+
+def _outermost(calls: CallTable, launches: Launches) -> Int64:
+    """Of each launch, the place of its call in the table; where that lies inside another, of the outermost."""
+    at = np.asarray(launches.call, dtype=np.int64)
+    if (calls.index[1:] < calls.index[:-1]).any():
+        place = np.empty(len(calls), dtype=np.int64)
+        place[calls.index] = np.arange(len(calls))
+        at = place[at]
     while (inner := calls.parent[at] >= 0).any():
         at = np.where(inner, calls.parent[at], at)
-    order = np.argsort(call, kind="stable")
-    place = np.minimum(np.searchsorted(call[order], at), len(call) - 1)
-    found = order[place]
-    is_there = call[found] == at
-    return events.operation[is_there], found[is_there]
+    return at
 
 
-def _roles(events: StageEvents, call: Int64, group: Int64, operation: Int64, of_call: Int64) -> Int64:
-    """What each call is for. A wait right after a copy belongs to it."""
-    calls, details = events.workload.calls, events.workload.details
-    kind = calls.kind[call]
-    role = np.full(len(call), NONE, dtype=np.int64)
-    starts = np.zeros(len(call), dtype=np.bool_)
-    starts[of_call] = True
-    role[starts & ((kind == LAUNCHES) | (kind == COPIES))] = LAUNCH  # a copy inside of the GPU is work like a kernel
-    from_host = np.zeros(len(call), dtype=np.bool_)
-    from_host[of_call[np.isin(details.copy_kind[operation], FROM_HOST)]] = True
-    role[from_host & (kind == COPIES)] = COPY
-    to_host = np.zeros(len(call), dtype=np.bool_)
-    to_host[of_call[calls.to_host[call[of_call]]]] = True
-    role[to_host & (kind == COPIES)] = READ_BACK
+def _roles(
+    trace: Trace, calls: CallTable, launches: Launches, outer: Int64, starts: Bool, started_by: Int64
+) -> Integers:
+    """Of outermost calls. A wait right after a copy belongs to it."""
+    kind, copy_kind = calls.kind[outer], trace.details.copy_kind
+    role = np.zeros(len(outer), dtype=np.int8)
+    works = starts[outer]
+    role[works & ((kind == LAUNCHES) | (kind == COPIES))] = LAUNCH  # a copy inside of the GPU is work like a kernel
+    copies = np.flatnonzero(trace.operations.kind[launches.operation] == GpuOperationKind.MEMCPY)
+    if len(copies):
+        direction = copy_kind[launches.operation[copies]]
+        for copied, which in ((COPY, np.isin(direction, FROM_HOST)), (READ_BACK, np.isin(direction, TO_HOST))):
+            marked = np.zeros(len(calls), dtype=np.bool_)
+            marked[started_by[copies[which]]] = True
+            role[marked[outer] & (kind == COPIES)] = copied
     role[kind == ALLOCATES] = ALLOCATE
     role[kind == WAITS] = WAIT
     matters = np.flatnonzero(kind != OTHERS)
-    follows = (role[matters[1:]] == WAIT) & (group[matters[1:]] == group[matters[:-1]])
+    thread = calls.thread[outer[matters]]
+    follows = (role[matters[1:]] == WAIT) & (thread[1:] == thread[:-1])
     previous, waits = matters[:-1][follows], matters[1:][follows]
     of_copy = np.isin(role[previous], (COPY, READ_BACK))
     role[waits[of_copy]] = role[previous[of_copy]]
     return role
 
 
-def _next_work(role: Int64, group: Int64) -> Int64:
-    """The role of each call, or, where it has none or allocates, that of the next in its range that has one."""
+def _next_work(role: Integers, thread: Int64) -> Integers:
+    """The role of each call, or, where it has none or allocates, that of the next on its thread that has one."""
+    has_none = (role == NONE) | (role == ALLOCATE)
+    if not has_none.any():
+        return role
     last = len(role)
-    at = np.where(np.isin(role, (NONE, ALLOCATE)), last, np.arange(last))
+    at = np.where(has_none, last, np.arange(last, dtype=np.int32))
     following = np.minimum.accumulate(at[::-1])[::-1]
     inside = following < last
-    inside[inside] = group[following[inside]] == group[inside]
-    return np.where(inside, role[np.minimum(following, last - 1)], NONE)
+    inside[inside] = thread[following[inside]] == thread[inside]
+    return np.where(inside, role[np.minimum(following, last - 1)], NONE).astype(np.int8)
 
 
 def _implied_waits(
-    events: StageEvents, start: Int64, end: Int64, group: Int64, operation: Int64, of_call: Int64, role: Int64
+    trace: Trace, launches: Launches, role: Integers, outer: Int64, started_by: Int64, calls: CallTable
 ) -> Int64:
     """Where waits were not recorded: the host waits for a scalar that it copies, until it is there or the next call."""
-    details, operations = events.workload.details, events.workload.trace.operations
-    size = details.bytes[operation]
-    scalar = (role[of_call] == READ_BACK) & (size >= 0) & (size <= SCALAR_BYTES)
-    there = np.zeros(len(start), dtype=np.int64)
-    np.maximum.at(there, of_call[scalar], operations.end_ns[operation[scalar]])
-    following = np.r_[start[1:], 0]
-    is_last = np.r_[group[1:] != group[:-1], True]
-    following = np.where(is_last, events.end_ns[group], following)
-    return np.asarray(np.maximum(np.minimum(there, following) - end, 0), dtype=np.int64)
+    size = trace.details.bytes[launches.operation]
+    scalar = np.flatnonzero((role[started_by] == READ_BACK) & (size >= 0) & (size <= SCALAR_BYTES))
+    there = np.zeros(len(calls), dtype=np.int64)
+    np.maximum.at(there, started_by[scalar], trace.operations.end_ns[launches.operation[scalar]])
+    thread = calls.thread[outer]
+    following = np.r_[np.where(thread[1:] == thread[:-1], calls.start_ns[outer[1:]], np.iinfo(np.int64).max), 0]
+    following[-1:] = np.iinfo(np.int64).max
+    return np.asarray(np.maximum(np.minimum(there[outer], following) - calls.end_ns[outer], 0), dtype=np.int64)
+
+
+def _pageable_ns(events: StageEvents, copies: Int64) -> float:
+    operations, details = events.workload.trace.operations, events.workload.details
+    memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
+    mine = copies[memory == MemoryKind.PAGEABLE]
+    return float((operations.end_ns[mine] - operations.start_ns[mine]).sum())
 
 
 def _bytes(events: StageEvents, copies: Int64) -> float | None:

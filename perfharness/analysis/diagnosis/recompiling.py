@@ -36,7 +36,7 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
     if _recurs(loads):
         candidates.append(Recompiling(float(loading.sum()), int(loads.sum()), "Modules and kernels are loaded"))
     is_new = np.zeros(count, dtype=np.bool_)
-    is_new[of_row[events.launch_of[workload.is_first_of_name[events.operation]]]] = True
+    is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
     if _recurs(is_new) and not is_new.all():
         more = np.maximum(spent[is_new] - np.median(spent[~is_new]), 0)
         candidates.append(Recompiling(float(more.sum()), int(is_new.sum()), "Kernels that had not run before appear"))

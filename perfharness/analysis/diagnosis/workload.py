@@ -12,6 +12,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
+from perfharness.analysis.diagnosis.issuing import CallRoles, call_roles
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
 from perfharness.analysis.host_profile import Spans, host_profile
@@ -31,6 +32,7 @@ from perfharness.model.trace import (
     OperationDetails,
     OsWaitKind,
     Trace,
+    TraceMeta,
 )
 from perfharness.trace.columns import narrow
 
@@ -70,6 +72,9 @@ class Workload:
     latency_ns: Integers
     queued_ns: Integers
     calls: CallTable
+    roles: CallRoles
+    is_new_kernel: Bool
+    """Of each operation, whether it is the first launch of a kernel of its name in this process."""
     busy: BusyLine
     compute: BusyLine
     busy_of: list[BusyLine]
@@ -83,19 +88,8 @@ class Workload:
 
     @property
     def api_is_complete(self) -> bool:
-        """Whether calls that start no GPU work are in the trace: of the embedded tracer, in the explaining pass."""
-        return self.trace.meta.has_all_calls or self.trace.meta.gpu_coverage == "no_gpu_work"
-
-    @cached_property
-    def is_first_of_name(self) -> Bool:
-        """Which operations are the first launch of a kernel of their name in this process."""
-        names, start = self.details.full_name, self.trace.operations.start_ns
-        mine = np.flatnonzero((self.trace.operations.kind == GpuOperationKind.KERNEL) & (names >= 0))
-        first = np.full(len(self.trace.names), np.iinfo(np.int64).max)
-        np.minimum.at(first, names[mine], start[mine])
-        found = np.zeros(len(start), dtype=np.bool_)
-        found[mine] = start[mine] == first[names[mine]]
-        return found
+        """Whether calls that start no GPU work are in the trace."""
+        return api_is_complete(self.trace.meta)
 
 
 @dataclass(frozen=True)
@@ -121,6 +115,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     with ThreadPoolExecutor(max_workers=1) as pool:
         ranges = pool.submit(lambda: analysis.stage_times)  # and what it is made of; all else here needs none of it
         calls, kernels = call_table(trace, launches, busy, gpus), group_kernels(trace, gpus)
+        roles = call_roles(trace, calls, launches, api_is_complete=api_is_complete(trace.meta))
         previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
         queued = narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency))
         launch_lines = ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start))
@@ -137,8 +132,24 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
-        host_waits=host_waits, others=others, host_probe=analysis.host_probe,
+        roles=roles, is_new_kernel=_first_of_name(trace), host_waits=host_waits, others=others,
+        host_probe=analysis.host_probe,
     )  # fmt: skip
+
+
+def api_is_complete(meta: TraceMeta) -> bool:
+    """Whether a trace holds calls that start no GPU work: of the embedded tracer, in the explaining pass."""
+    return meta.has_all_calls or meta.gpu_coverage == "no_gpu_work"
+
+
+def _first_of_name(trace: Trace) -> Bool:
+    names, start = trace.details.full_name, trace.operations.start_ns
+    mine = np.flatnonzero((trace.operations.kind == GpuOperationKind.KERNEL) & (names >= 0))
+    first = np.full(len(trace.names), np.iinfo(np.int64).max)
+    np.minimum.at(first, names[mine], start[mine])
+    found = np.zeros(len(start), dtype=np.bool_)
+    found[mine] = start[mine] == first[names[mine]]
+    return found
 
 
 def busy_line(operations: GpuOperations, rows: Bool | Int64) -> BusyLine:
