@@ -32,6 +32,7 @@ from perfharness.model.trace import (
     TraceMeta,
 )
 from perfharness.runs.clocks import machine_clock
+from perfharness.runs.explain import explaining_folder
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import journals_of
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
@@ -179,11 +180,13 @@ class Run:
         manifest: RunManifest | None,
         processes: tuple[Process, ...],
         launch_findings: list[Finding] | None = None,
+        read_as: ReadAs = AS_LAUNCHED,
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.processes = processes
         self._launch_findings = launch_findings or []
+        self._read_as = read_as
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {len(self.processes)} process(es)>"
@@ -219,6 +222,13 @@ class Run:
     def graphs(self) -> pa.Table:
         """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
+
+    @cached_property
+    def explaining(self) -> Run | None:
+        """The explaining pass (`--explain`), read as this run is; None where there is none."""
+        if self.manifest is None or (folder := explaining_folder(self.path, self.manifest)) is None:
+            return None
+        return open_located(locate(folder), self._read_as)
 
     @property
     def launch_findings(self) -> list[Finding]:
@@ -284,7 +294,7 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
             found = [record.to_finding() for record in manifest.findings]
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
-    return Run(located.path, manifest if is_run else None, tuple(processes), findings)
+    return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)
 
 
 def join(tables: list[pa.Table]) -> pa.Table:

@@ -13,7 +13,15 @@ import pytest
 
 import perfharness
 from perfharness.trace import open_trace
-from tests.integration.launches import PATIENCE_S, environment, launching, manifest, run_to_the_end, wait_for
+from tests.integration.launches import (
+    PATIENCE_S,
+    environment,
+    launching,
+    manifest,
+    processes_naming,
+    run_to_the_end,
+    wait_for,
+)
 from tests.integration.launches import perfharness as verb
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
@@ -96,6 +104,10 @@ def test_both_passes_of_two_processes(script: Path, tmp_path: Path) -> None:
         assert verb(name, out).returncode == 0
     run = perfharness.open_run(out)
     assert [process.name for process in run.processes] == folders
+    assert run.explaining is not None
+    assert [process.name for process in run.explaining.processes] == folders
+    assert run.explaining.explaining is None
+    assert run.explaining.batches().num_rows == run.batches().num_rows == 24
 
 
 def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:
@@ -170,6 +182,21 @@ def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp
     assert passes(script) == ["explaining"]
     assert "explaining-pass-failed" not in codes(out)
     assert [process["ended"] for process in manifest(out / "explain")["processes"]] == ["ok"]
+
+
+def test_a_launcher_that_is_killed_in_the_second_pass(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with launching(("--explain", "--tracer", "embedded", "-o", out, script, "hang"), environment()) as launcher:
+        logs = ".perfharness-run-*/explain/.perfharness-run-*/proc_*/stdout.log"
+        wait_for(lambda: any("hanging" in log.read_text() for log in out.glob(logs)))
+        launcher.kill()
+    (left,) = out.glob(".perfharness-run-*")
+    wait_for(lambda: not processes_naming(str(left)))
+    assert verb("analyze", left).returncode == 0
+    assert batches(left) == 10
+    assert explained(out, script) == 0
+    assert batches(out) == 10
+    assert "unfinished-run" in codes(out)
 
 
 def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) -> None:

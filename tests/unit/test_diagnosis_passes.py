@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
-from perfharness.model.diagnosis import Explained, HostProfile, Path, StageDiagnosis, StageVerdict, Verdict
+from perfharness.model.diagnosis import Explained, GpuLimit, HostProfile, Path, StageDiagnosis, StageVerdict, Verdict
 from perfharness.model.result import Float64
 from perfharness.testing.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
@@ -150,6 +151,34 @@ def test_a_gpu_that_was_busy_is_not_idle_for_a_slower_host() -> None:
     assert [one.verdict for one in found.values()] == [busy] * 3
     assert [one.causes[0].code for one in found.values()] == ["gpu-bound"] * 3
     assert found["infer"].profile is not None
+
+
+def test_what_only_the_measured_pass_compiled_is_a_further_cause() -> None:
+    slow = StageVerdict(Verdict.FIRST_USE, ["slow batches"], "a larger -w")
+    measured = a_pass(times(4.0, 6.0), verdict=slow, causes=[cause("first-use"), cause("cpu-bound")])
+    steady = StageVerdict(Verdict.CPU_BOUND, ["90 %"], "do less")
+    found = laid(measured, a_pass(times(4.4, 6.6), verdict=steady, causes=[cause("cpu-bound")]))
+    assert [one.verdict for one in found.values()] == [steady] * 3
+    assert [[each.code for each in one.causes] for one in found.values()] == [["cpu-bound", "first-use"]] * 3
+
+
+def test_what_limits_the_gpu_by_counters_of_either_pass() -> None:
+    def made(busy_ms: float, limit: GpuLimit, basis: Literal["names", "counters"]) -> Pass:
+        limits = replace(gpu_work().limits, limit=limit, basis=basis, work_ms=busy_ms, short_ms=busy_ms / 4)
+        verdict = StageVerdict(Verdict.GPU_BOUND, [basis], "a faster GPU", limit=limit)
+        work = gpu_work(busy_ms=busy_ms, limits=limits)
+        return a_pass(times(4.0, 6.0), gpu_ms={INFER: busy_ms * STEADY}, gpu=work, verdict=verdict)
+
+    names, counters = made(3.0, GpuLimit.MEMORY, "names"), made(3.3, GpuLimit.COMPUTE, "counters")
+    found = laid(names, counters)["infer"]
+    assert found.gpu is not None
+    assert (found.verdict.limit, found.gpu.limits.limit) == (GpuLimit.COMPUTE, GpuLimit.COMPUTE)
+    assert found.gpu.busy_ms == 3.0
+    assert found.gpu.limits.work_ms == pytest.approx(3.0)
+    assert found.gpu.limits.short_ms == pytest.approx(0.75)
+    found = laid(counters, names)["infer"]
+    assert found.gpu is not None
+    assert (found.verdict.limit, found.gpu.limits.limit) == (GpuLimit.COMPUTE, GpuLimit.COMPUTE)
 
 
 def test_the_spread_of_a_ratio_against_the_bootstrap() -> None:

@@ -41,11 +41,15 @@ MAX_SLOWDOWN = 2.0
 CONSIDERABLE_SHARE = 0.1
 """Of a stage: a stage inside it that takes less does not decide whether the outer one is to be trusted."""
 
-KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.FIRST_USE, Verdict.WAITING_ON_PROCESS})
-"""Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was compiled,
-loaded or in the way in the one pass is perhaps not in the other."""
+KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.WAITING_ON_PROCESS})
+"""Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
+the one pass is perhaps not in the other."""
 
-NO_STAGE = "the explaining pass has no such stage"
+OF_MEASURED = frozenset({Verdict.FIRST_USE.value, Verdict.RECOMPILATION.value})
+"""Causes that stay, as further ones, where the explaining pass lacks them: it found things compiled and loaded."""
+
+NO_STAGE = "the explaining pass has no such stage, or no batch of it without the warm-up"
+NO_BATCH = "no batch is left without the warm-up"
 
 
 @dataclass(frozen=True)
@@ -68,25 +72,43 @@ def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
 
 
 def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _Comparison) -> StageDiagnosis:
-    if found is None or stage.cpu_ms is None or not found.cpu_ms:
-        return _unexplained(stage, Explained(None, trusted=False, reason=NO_STAGE))
+    if stage.cpu_ms is None or found is None or not found.cpu_ms:
+        missing = NO_BATCH if stage.cpu_ms is None else NO_STAGE
+        return _unexplained(stage, Explained(None, trusted=False, reason=missing))
     slowdown = comparison.slowdown(stage, found)
     reason = next(comparison.changes(stage, found), None)
     explained = Explained(slowdown, trusted=reason is None, reason=reason)
     if reason is not None:
         return _unexplained(stage, explained)
     scale = stage.cpu_ms / found.cpu_ms
-    keeps = stage.verdict.verdict in KEPT and found.verdict.verdict is not stage.verdict.verdict
+    gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
+    keeps = _keeps_verdict(stage, found)
     return replace(
         stage,
         verdict=stage.verdict if keeps else found.verdict,
-        causes=stage.causes if keeps else [_cause(cause, scale, stage.cpu_ms) for cause in found.causes],
+        causes=stage.causes if keeps else _causes(stage, found, scale),
         profile=None if found.profile is None else _profile(found.profile, scale),
         counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
-        gpu=_gpu(stage.gpu, found.gpu),
+        gpu=gpu,
         explained=explained,
     )
+
+
+def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
+    if stage.verdict.verdict not in KEPT:
+        return False
+    return found.verdict.verdict is not stage.verdict.verdict or (_has_counters(stage) and not _has_counters(found))
+
+
+def _causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
+    causes = [_cause(cause, scale) for cause in found.causes]
+    codes = {cause.code for cause in causes}
+    return [*causes, *(one for one in stage.causes if one.code in OF_MEASURED and one.code not in codes)]
+
+
+def _has_counters(stage: StageDiagnosis) -> bool:
+    return stage.gpu is not None and stage.gpu.limits.basis == "counters"
 
 
 def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
@@ -96,9 +118,9 @@ def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
     return replace(stage, causes=causes, explained=explained)
 
 
-def _cause(cause: Cause, scale: float, most_ms: float) -> Cause:
-    saves = None if cause.saves_ms is None else min(cause.saves_ms * scale, max(most_ms, cause.saves_ms))
-    return replace(cause, where=None if cause.where is None else _function(cause.where, scale), saves_ms=saves)
+def _cause(cause: Cause, scale: float) -> Cause:
+    where = None if cause.where is None else _function(cause.where, scale)
+    return replace(cause, where=where, saves_ms=_times(cause.saves_ms, scale))
 
 
 def _function(function: FunctionTime, scale: float) -> FunctionTime:
@@ -122,11 +144,10 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:
-    """The GPU's work as measured; what limits it, by counters where only the explaining pass has them."""
+    """The GPU's work as measured; what limits it, by the counters of the explaining pass where that has any."""
     if measured is None or explaining is None or not explaining.limits.work_ms:
         return measured
-    bases: tuple[str | None, str | None] = (measured.limits.basis, explaining.limits.basis)
-    if bases[0] == "counters" or bases[1] != "counters":
+    if explaining.limits.basis != "counters":
         return measured
     return replace(measured, limits=_limits(explaining.limits, measured.limits.work_ms / explaining.limits.work_ms))
 
