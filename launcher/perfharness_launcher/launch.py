@@ -112,7 +112,10 @@ def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Compani
         companions.append(ClockCompanion(stop_on_refusal=options.clock_refusal == "stop"))
     if options.telemetry:
         cpus = free_cpus(spec.placement for spec in plan.processes)
-        companions.append(TelemetryCompanion(options.sample_interval_ms, options.measure_idle_s, cpus=cpus))
+        telemetry = TelemetryCompanion(
+            options.sample_interval_ms, options.measure_idle_s, gpu_counters=options.gpu_counters, cpus=cpus
+        )
+        companions.append(telemetry)
     return companions
 
 

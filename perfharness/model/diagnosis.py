@@ -92,8 +92,9 @@ class GpuLimit(str, Enum):
 class RooflinePoint:
     """What counters saw a stage's kernels do on one GPU, against what that GPU can do.
 
-    `pipe` is the busiest of the pipes that were counted, `peak_flop_per_s` its peak at the clock it ran at, and
-    `ceiling_flop_per_s` the roofline at `flop_per_byte` (None: no bytes). A multiply-add is two operations; every
+    `pipe` is the busiest of the pipes that were counted, `peak_flop_per_s` what the same mix of operations could reach
+    until that pipe is at its peak, at the clock it ran at, and `ceiling_flop_per_s` the roofline at `flop_per_byte`
+    (None: no bytes). A multiply-add is two operations; every
     instruction counts as one of these, tensor operations as those of 16-bit types, so `flop_per_s` is at most that.
     """
 

@@ -54,6 +54,7 @@ class TelemetryCompanion(Companion):
     Args:
         sample_interval_ms: how often.
         measure_idle_s: how long the GPUs are sampled before `start` returns, for their idle power.
+        gpu_counters: whether the counters inside the GPUs are sampled.
         cpus: that the sampler runs on; empty: as this process.
         command: the sampler's command line, made of its options; replaced in tests.
         environ: the environment that it gets, less the mark of the run: it is no part of it.
@@ -66,6 +67,7 @@ class TelemetryCompanion(Companion):
         sample_interval_ms: float,
         measure_idle_s: float = 0.0,
         *,
+        gpu_counters: bool = True,
         cpus: Sequence[int] = (),
         command: Any = sampler_command,
         environ: Mapping[str, str] | None = None,
@@ -74,6 +76,7 @@ class TelemetryCompanion(Companion):
     ) -> None:
         self._sample_interval_ms = sample_interval_ms
         self._measure_idle_s = measure_idle_s
+        self._gpu_counters = gpu_counters
         self._cpus = cpus
         self._command = command
         self._environ = os.environ if environ is None else environ
@@ -92,6 +95,7 @@ class TelemetryCompanion(Companion):
             target=context.run_dir / TELEMETRY_NAME,
             period_ns=round(self._sample_interval_ms * 1e6),
             gpu_uuids=gpus,
+            gpu_counters=self._gpu_counters,
             idle_ns=round(self._measure_idle_s * 1e9) if gpus else 0,
             cpus=list(self._cpus),
         )

@@ -200,6 +200,12 @@ class LaunchOptions(BaseModel):
         bool,
         Option(("--telemetry",), MACHINE, "Sample the GPUs and the host during the run.", negative="--no-telemetry"),
     ] = True
+    gpu_counters: Annotated[
+        bool,
+        Option(
+            ("--gpu-counters",), MACHINE, "Sample the counters inside the GPUs too (GPM).", negative="--no-gpu-counters"
+        ),
+    ] = True
     sample_interval_ms: Annotated[
         float, Option(("--sample-interval-ms",), MACHINE, "How often they are sampled.", metavar="MS")
     ] = 50.0

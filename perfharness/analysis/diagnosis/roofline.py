@@ -95,13 +95,14 @@ def roofline_point(gpu: int, shares: Shares | None, device: GpuDevice) -> Roofli
     bytes_per_s = shares.dram * device.memory_bytes_per_s
     pipe, share = busiest
     intensity = flop_per_s / bytes_per_s if bytes_per_s else None
-    reachable = peaks[pipe] if not intensity else min(peaks[pipe], intensity * device.memory_bytes_per_s)
+    peak = flop_per_s / share if share else peaks[pipe]  # more of the same mix, until its busiest pipe is at its peak
+    reachable = peak if not intensity else min(peak, intensity * device.memory_bytes_per_s)
     return RooflinePoint(
         gpu=gpu,
         pipe=pipe,
         pipe_share=share,
         flop_per_s=flop_per_s,
-        peak_flop_per_s=peaks[pipe],
+        peak_flop_per_s=peak,
         bytes_per_s=bytes_per_s,
         peak_bytes_per_s=float(device.memory_bytes_per_s),
         flop_per_byte=intensity,
