@@ -19,7 +19,7 @@ from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.trace_clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
 from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
-from perfharness.model.trace import PID_SHIFT, Bool, Int64, Integers, Trace
+from perfharness.model.trace import PID_SHIFT, Bool, Int64, Trace
 from perfharness.trace.host_samples import RecordedProbe
 
 BOUNDARY_NS = 100_000
@@ -98,7 +98,7 @@ def host_profile(probe: HostProbe, spans: Spans) -> HostProfile:
     return HostProfile(
         samples=len(rows),
         on_cpu_ms=float(on_cpu.sum()) * scale if known else None,
-        state_ms=_states(samples.state[rows], lengths, scale),
+        state_ms=_states(samples, rows, lengths, scale),
         top_functions=_functions(samples, rows, lengths, shares)[:TOP_FUNCTIONS],
         collections=count / max(spans.batches, 1),
         collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
@@ -291,11 +291,20 @@ def _descending(times: dict[K, float]) -> list[K]:
     return sorted(times, key=lambda key: -times[key])
 
 
-def _states(states: Integers, lengths: Floats, scale: float) -> dict[str, float | None]:
+def _states(samples: HostSamples, rows: Int64, lengths: Floats, scale: float) -> dict[str, float | None]:
+    """Time in each state. The system does not show at a moment whether a thread that could run does, but counts both:
+    the time of such samples is shared out by these counts.
+    """
+    states = samples.state[rows]
     if not len(states):
         return {state.name.lower(): None for state in HostState}
     spent = np.bincount(states, weights=lengths, minlength=len(HostState))
     is_hidden = spent[HostState.UNKNOWN] > 0
+    on_cpu, runnable = samples.on_cpu_ns[rows], samples.runnable_ns[rows]
+    ready = spent[HostState.RUNNING] + spent[HostState.RUNNABLE]
+    if (on_cpu >= 0).all() and (counted := int(on_cpu.sum()) + int(runnable.sum())):
+        spent[HostState.RUNNING] = ready * int(on_cpu.sum()) / counted
+        spent[HostState.RUNNABLE] = ready - spent[HostState.RUNNING]
     shown = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
     return {
         state.name.lower(): None

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from perfharness import script
+from perfharness import host_probe, script
 from perfharness.annotate.main_module import script_compiler
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import watch_imports
@@ -44,4 +44,5 @@ def main() -> None:
 
         entry.main(compile_script)
     else:
+        host_probe.start()
         script.run_path(arguments[0], arguments, lambda: interrupts.append(signal.SIGINT), compile_script)

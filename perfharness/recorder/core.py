@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from perfharness import host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
@@ -89,6 +90,7 @@ class RecorderCore:
         self.barrier = barrier.active()
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
+        host_probe.start()
         self._lock = threading.Lock()
         self._announced: set[str | None] = set()
         self.users = 0
@@ -103,7 +105,8 @@ class RecorderCore:
 
     def add_thread(self) -> RangeStack:
         """The stack of a new thread."""
-        thread = ThreadStacks()
+        thread = ThreadStacks(self.name)
+        host_probe.follow(thread.own, self.name)
         token = self.local.token = _Token()
         self.local.stack = thread.own
         with self._lock:

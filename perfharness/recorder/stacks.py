@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush  # names of our own: a script may have heapq's annotated
 from typing import Any
 
+from perfharness import host_probe
 from perfharness.recorder.channels import Channel
 
 
@@ -159,7 +160,8 @@ class ThreadStacks:
     ranges, and each keeps its prepared ranges.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: str = "") -> None:
+        self.recorder = recorder
         self.own = RangeStack(self, 0)
         self.of_task: dict[object, RangeStack] = {}
         self._lanes: list[RangeStack] = []
@@ -172,6 +174,7 @@ class ThreadStacks:
         else:
             stack = RangeStack(self, len(self._lanes) + 1)
             self._lanes.append(stack)
+            host_probe.follow(stack, self.recorder)
         stack.task = task
         self.of_task[task] = stack
         return stack

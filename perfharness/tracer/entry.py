@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from perfharness import script
+from perfharness import host_probe, script
 from perfharness.model import environment
 from perfharness.tracer.session import Session
 
@@ -27,6 +27,7 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
             "set it, or use `perfharness launch --tracer embedded`"
         )
     session = Session.start(os.path.abspath(output_dir), _write_trace)  # noqa: PTH100 - pathlib costs start-up time
+    host_probe.start()
     if arguments[0] == "-m":
         script.run_module(arguments[1], arguments[1:], session.end_by_sigint)
     else:

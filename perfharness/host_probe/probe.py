@@ -1,0 +1,205 @@
+"""Inside the process: start its sampler, and tell it what it cannot read."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import IO, Any
+
+from perfharness.host_probe import layout as layouts
+from perfharness.host_probe import reader, spool
+from perfharness.own_work import own_work
+
+SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
+"""A file of its own: `-m` would need perfharness on the path of an isolated interpreter."""
+
+KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+"""All that the sampler gets of the environment: a tracer's variables would have it traced."""
+
+START_S, END_S = 20.0, 5.0
+SEND_EVERY_NS = 200_000_000
+MAX_COLLECTIONS = 1000
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
+
+
+class HostProbe:
+    """The probe of one process, and of those that it forks."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        self._connection: socket.socket | None = None
+        self._slots: dict[str, int] = {}
+        self._followed: dict[tuple[int, str, int], int] = {}
+        self._layout: dict[str, Any] = {}
+        self._collections: list[tuple[int, int, int, int]] = []
+        self._sent_ns = 0
+        self._collecting_since_ns: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Start the sampler; where that is not possible, the file says why."""
+        with own_work.thread:
+            try:
+                with _own_memory() as memory:
+                    self._start(memory.fileno())
+            except (OSError, layouts.LayoutError) as error:
+                self._give_up(f"Python stacks: {error}")
+
+    def _start(self, memory: int) -> None:
+        layout = layouts.find_layout(memory)
+        if not reader.check(memory, layout):
+            raise layouts.LayoutError("this interpreter's stacks cannot be read as those of its version are")
+        self._layout = layout
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            os.set_inheritable(theirs.fileno(), True)
+            kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+            command = [sys.executable, "-I", "-S", SAMPLER, str(theirs.fileno())]
+            first = os.posix_spawn(sys.executable, command, kept)
+        os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
+        ours.settimeout(START_S)
+        sampler = int(ours.recv(64) or 0)
+        if not sampler:
+            raise OSError("the sampler did not start")
+        self._connection = ours
+        _allow(sampler)
+        self._introduce(memory, forked=False)
+        gc.callbacks.append(self._on_collection)
+        atexit.register(self.end)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def follow(self, stack: Any, recorder: str) -> None:
+        """Have a recorder's stack of the calling thread (a `RangeStack`) followed."""
+        if self._connection is None:
+            return
+        with own_work.thread:
+            try:
+                if not self._slots:
+                    self._slots = _slots_of(stack)
+                    self._send({"kind": "slots", "slots": self._slots})
+            except (OSError, layouts.LayoutError) as error:
+                self._send({"kind": "missing", "sentences": [f"the recorder's open ranges: {error}"]})
+                return
+            key = threading.get_ident(), recorder, stack.lane
+            self._followed[key] = id(stack)
+            self._send_stack(key)
+
+    def end(self) -> None:
+        """Have the file completed."""
+        if self._connection is None or self._pid != os.getpid():
+            return
+        self._send_collections()
+        connection, self._connection = self._connection, None
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(END_S)
+            connection.send(json.dumps({"kind": "end", "pid": self._pid}).encode())
+            connection.recv(64)
+
+    # ---- messages ----
+
+    def _introduce(self, memory: int, *, forked: bool) -> None:
+        message = {
+            "kind": "process",
+            "pid": self._pid,
+            "folder": self._folder,
+            "forked": forked,
+            "layout": self._layout,
+            "slots": self._slots,
+            "monotonic_ns": time.monotonic_ns(),
+            "unix_ns": time.time_ns(),
+        }
+        assert self._connection is not None
+        socket.send_fds(self._connection, [json.dumps(message).encode()], [memory])
+
+    def _send_stack(self, key: tuple[int, str, int]) -> None:
+        ident, recorder, lane = key
+        address = self._followed[key]
+        self._send({"kind": "stack", "ident": ident, "recorder": recorder, "lane": lane, "address": address})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Never waits: what the sampler does not take in time is lost."""
+        with contextlib.suppress(OSError):
+            if self._connection is not None:
+                text = json.dumps({**message, "pid": self._pid})
+                self._connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        thread = threading.get_native_id()
+        if phase == "start":
+            self._collecting_since_ns[thread] = time.monotonic_ns()
+            return
+        start_ns, now_ns = self._collecting_since_ns.pop(thread, 0), time.monotonic_ns()
+        if start_ns:
+            self._collections.append((start_ns, now_ns, thread, info["generation"]))
+        if now_ns - self._sent_ns > SEND_EVERY_NS or len(self._collections) >= MAX_COLLECTIONS:
+            self._send_collections()
+
+    def _send_collections(self) -> None:
+        self._sent_ns = time.monotonic_ns()
+        rows, self._collections = self._collections, []
+        if rows:
+            with own_work.thread:
+                self._send({"kind": "collections", "rows": rows})
+
+    # ---- forks and faults ----
+
+    def _after_fork(self) -> None:
+        """In a forked child: it has the same addresses, a memory of its own, and one thread."""
+        self._collections, self._collecting_since_ns = [], {}
+        if self._connection is None:
+            return
+        ident = threading.get_ident()
+        self._pid = os.getpid()
+        self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
+        with own_work.thread, contextlib.suppress(OSError, ctypes.ArgumentError):
+            self._layout["thread"] = layouts.current_thread_state()
+            _allow(PR_SET_PTRACER_ANY)
+            with _own_memory() as memory:
+                self._introduce(memory.fileno(), forked=True)
+            for key in self._followed:
+                self._send_stack(key)
+
+    def _give_up(self, sentence: str) -> None:
+        """Leave a file that has the reason."""
+        with contextlib.suppress(OSError):
+            file = spool.Spool(os.path.join(self._folder, spool.FILE_NAME))  # noqa: PTH118
+            clocks = {"monotonic_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
+            file.write_json(spool.META, {"pid": self._pid, "interval_ns": 0, **clocks})
+            file.write_json(spool.MISSING, [sentence])
+            file.close()
+
+
+def _own_memory() -> IO[bytes]:
+    """Opened by the process itself, which may always; whoever gets the file may read it."""
+    return open("/proc/self/mem", "rb", buffering=0)  # noqa: PTH123 - pathlib costs start-up time
+
+
+def _allow(pid: int) -> None:
+    """Let a process see which calls this one's threads are in, where Yama would not."""
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+
+
+def _slots_of(stack: Any) -> dict[str, int]:
+    """Where stacks and nodes of recorders keep what is read of them. Raises LayoutError."""
+    node_type, stack_type = type(stack.node), type(stack)
+    node = node_type(stack.root, "perfharness message".upper())
+    example = stack_type(stack.thread, 0)
+    example.node = node
+    with _own_memory() as memory:
+        return {
+            "stack_type": id(stack_type),
+            "stack_bytes": stack_type.__basicsize__,
+            "node": layouts.slot_offset(memory.fileno(), example, node),
+            "node_type": id(node_type),
+            "node_bytes": node_type.__basicsize__,
+            "parent": layouts.slot_offset(memory.fileno(), node, stack.root),
+            "message": layouts.slot_offset(memory.fileno(), node, node.message),
+        }

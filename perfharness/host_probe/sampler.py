@@ -1,0 +1,288 @@
+"""The sampler: a process beside the one that is explained, which it samples until it has ended.
+
+It gets messages over a socket: a process with its memory and layout, stacks of recorders, collections of the garbage
+collector. It ends with the last process that holds the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from perfharness.host_probe import spool as files
+from perfharness.host_probe import thread_state
+from perfharness.host_probe.layout import GIL_BYTES
+from perfharness.host_probe.reader import InterpreterReader, Memory, RangeReader, UnreadableError
+from perfharness.host_probe.spool import Spool
+
+INTERVAL_NS = 1_000_000
+FLUSH_S = 0.5
+BLOCKED_EVERY_NS = 20_000_000
+"""A thread that stays blocked gets a row this often: it has not run meanwhile, so nothing can have changed."""
+
+ROWS_AT_FULL_RATE = 4_000_000
+"""With as many more rows the interval doubles, so that files stay small in long runs."""
+
+MAX_SHARE = 0.25
+"""Of a CPU that sampling takes at most; the interval grows until it does."""
+
+MESSAGE_BYTES = 1 << 17
+COLLECTION = 0
+
+
+class SampledThread:
+    """What was last seen of a thread."""
+
+    def __init__(self, pid: int, tid: int, now_ns: int) -> None:
+        self.tid = tid
+        self.files = thread_state.ThreadFiles(pid, tid)
+        self.schedule = self.files.schedule()
+        self.row_ns = now_ns - INTERVAL_NS
+        self.seen_ns = now_ns
+        self.blocked_since_ns = 0
+        self.state = thread_state.RUNNING
+        self.stack = self.stage = -1
+
+
+class SampledProcess:
+    """A process, its threads, and its file."""
+
+    def __init__(self, hello: dict[str, Any], memory: int) -> None:
+        self.pid = hello["pid"]
+        self.memory = memory
+        self._layout = hello["layout"]
+        self.spool = Spool(_claim(hello["folder"], self.pid, may_be_main=not hello["forked"]))
+        self.spool.write_json(
+            files.META,
+            {
+                "pid": self.pid,
+                "interval_ns": INTERVAL_NS,
+                "monotonic_ns": hello["monotonic_ns"],
+                "unix_ns": hello["unix_ns"],
+            },
+        )
+        gil = self._layout["gil"]
+        self._gil = range(gil, gil + GIL_BYTES) if gil else range(0)
+        self._reader = InterpreterReader(Memory(memory), self._layout)
+        self.ranges: RangeReader | None = None
+        if hello["slots"]:
+            self.read_ranges(hello["slots"])
+        self._threads: dict[int, SampledThread] = {}
+        self._tids: dict[int, int] = {}
+        self._next_check_s = 0.0
+
+    def read_ranges(self, slots: dict[str, int]) -> None:
+        """Read the stacks of recorders, whose objects are laid out like that."""
+        self.ranges = RangeReader(self._reader, slots)
+
+    def sample(self) -> bool:
+        """Sample all threads; False: the process has ended."""
+        try:
+            threads = list(self._reader.threads())
+        except UnreadableError:
+            return self._is_there()
+        if time.monotonic() >= self._next_check_s:
+            self._next_check_s = time.monotonic() + 1.0
+            self._forget_ended({ident for _, ident, _ in threads})
+        tids = {}
+        for address, ident, _ in threads:
+            tid = self._tid_of(ident)
+            if tid:
+                tids[address] = tid
+        for address, ident, first in threads:
+            if address in tids:
+                self._sample_thread(address, ident, first, tids)
+        return True
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.spool.close()
+        os.close(self.memory)
+        for thread in self._threads.values():
+            thread.files.close()
+
+    def _sample_thread(self, address: int, ident: int, first: int, tids: dict[int, int]) -> None:
+        now_ns = time.monotonic_ns()
+        thread = self._threads.get(tids[address])
+        if thread is None:
+            thread = self._threads[tids[address]] = SampledThread(self.pid, tids[address], now_ns)
+        schedule = thread.files.schedule()
+        is_blocked = thread.blocked_since_ns > 0
+        if is_blocked and schedule == thread.schedule and schedule is not None:
+            thread.seen_ns = now_ns
+            due_ns = BLOCKED_EVERY_NS if now_ns - thread.blocked_since_ns > BLOCKED_EVERY_NS else 0
+            if now_ns - thread.row_ns >= due_ns:
+                self._write(thread, now_ns, schedule, self._holder(tids))
+            return
+        if is_blocked and thread.seen_ns > thread.row_ns:
+            self._write(thread, thread.seen_ns, thread.schedule, 0)
+        try:
+            # Stage, stack and state as close to each other as can be; the stack's first frame is read anew.
+            path = self.ranges.path(ident) if self.ranges is not None else None
+            now_ns = time.monotonic_ns()
+            first = self._reader.first_frame(address)
+            frames = self._reader.stack(first)
+        except UnreadableError:
+            path, frames = None, []
+        holder = self._holder(tids)
+        thread.state = self._state(thread, schedule, now_ns)
+        thread.stage = -1 if path is None else self.spool.number("stages", path)
+        numbers = tuple(self.spool.number("frames", frame) for frame in frames)
+        thread.stack = self.spool.number("stacks", numbers) if numbers else -1
+        is_blocked = thread.state not in (thread_state.RUNNING, thread_state.RUNNABLE)
+        thread.blocked_since_ns = now_ns if is_blocked and schedule is not None else 0
+        thread.seen_ns = now_ns
+        self._write(thread, now_ns, schedule, holder)
+
+    def _state(self, thread: SampledThread, schedule: tuple[int, int, int] | None, now_ns: int) -> int:
+        state = thread.files.state(self._gil)
+        if state == thread_state.RUNNING and schedule is not None and thread.schedule is not None:
+            waited_ns = schedule[1] - thread.schedule[1]
+            if waited_ns > (now_ns - thread.row_ns) / 2:
+                return thread_state.RUNNABLE
+        return state
+
+    def _write(self, thread: SampledThread, now_ns: int, schedule: tuple[int, int, int] | None, holder: int) -> None:
+        on_cpu = runnable = -1
+        if schedule is not None and thread.schedule is not None:
+            on_cpu, runnable = schedule[0] - thread.schedule[0], schedule[1] - thread.schedule[1]
+        self.spool.sample(
+            now_ns,
+            thread.tid,
+            now_ns - thread.row_ns,
+            on_cpu,
+            runnable,
+            thread.state,
+            thread.stack,
+            thread.stage,
+            holder,
+        )
+        thread.row_ns, thread.schedule = now_ns, schedule
+
+    def _holder(self, tids: dict[int, int]) -> int:
+        try:
+            return tids.get(self._reader.gil_holder(), 0)
+        except UnreadableError:
+            return 0
+
+    def _tid_of(self, ident: int) -> int:
+        tid = self._tids.get(ident)
+        if tid is None:
+            try:
+                tid = self._reader.tid(ident)
+            except UnreadableError:
+                return 0
+            if not os.path.exists(f"/proc/{self.pid}/task/{tid}"):  # noqa: PTH110 - the sampler imports little
+                return 0
+            self._tids[ident] = tid
+        return tid
+
+    def _forget_ended(self, idents: set[int]) -> None:
+        """Threads that have ended; another may have got the ident of one."""
+        self._tids = {}
+        alive = {self._tid_of(ident) for ident in idents}
+        for tid in [tid for tid in self._threads if tid not in alive]:
+            self._threads.pop(tid).files.close()
+
+    def _is_there(self) -> bool:
+        try:
+            return bool(os.pread(self.memory, 8, self._layout["thread"]))
+        except OSError:
+            return False
+
+
+class Sampler:
+    """All processes that hold the other end of the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._processes: dict[int, SampledProcess] = {}
+        self._interval_s = INTERVAL_NS / 1e9
+
+    def run(self) -> None:
+        """Until the last process has ended."""
+        due_s, flush_s, random_part = 0.0, time.monotonic() + FLUSH_S, random.Random()
+        is_open = True
+        while is_open:
+            wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
+            while is_open and select.select([self._connection], [], [], wait_s)[0]:
+                is_open = self._receive()
+                wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
+            started_s = time.monotonic()
+            for pid, process in list(self._processes.items()):
+                if not process.sample():
+                    self._end(pid)
+            spent_s = time.monotonic() - started_s
+            rows = max((process.spool.rows for process in self._processes.values()), default=0)
+            interval_s = max(INTERVAL_NS / 1e9 * 2 ** (rows // ROWS_AT_FULL_RATE), spent_s / MAX_SHARE)
+            # Jitter, so that a loop of the program cannot keep step with it.
+            due_s = started_s + interval_s * random_part.uniform(0.5, 1.5)
+            if started_s > flush_s:
+                flush_s = started_s + FLUSH_S
+                for process in self._processes.values():
+                    process.spool.flush()
+        for pid in list(self._processes):
+            self._end(pid)
+
+    def _end(self, pid: int) -> None:
+        self._processes.pop(pid).close()
+
+    def _receive(self) -> bool:
+        """Handle a message; False: no process is left."""
+        data, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 1)
+        if not data:
+            return False
+        message = json.loads(data)
+        kind, pid = message["kind"], message["pid"]
+        if kind == "process":
+            self._processes[pid] = SampledProcess(message, descriptors[0])
+            return True
+        for descriptor in descriptors:
+            os.close(descriptor)
+        process = self._processes.get(pid)
+        if process is None:
+            return True
+        if kind == "slots":
+            process.read_ranges(message["slots"])
+        elif kind == "stack" and process.ranges is not None:
+            process.ranges.add(message["ident"], message["recorder"], message["lane"], message["address"])
+        elif kind == "collections":
+            for start_ns, end_ns, tid, generation in message["rows"]:
+                process.spool.event(start_ns, end_ns, tid, COLLECTION, generation)
+        elif kind == "missing":
+            process.spool.write_json(files.MISSING, message["sentences"])
+        elif kind == "end":
+            self._end(pid)
+            self._connection.send(b"ended")
+        return True
+
+
+def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:
+    """The path of a file that no other process of the folder has."""
+    if may_be_main:
+        path = os.path.join(folder, files.FILE_NAME)  # noqa: PTH118 - the sampler imports little
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            return path
+        except FileExistsError:
+            pass
+    return os.path.join(folder, f"{files.FILE_PREFIX}_{pid}{files.FILE_SUFFIX}")  # noqa: PTH118
+
+
+def main() -> None:
+    """`run_sampler.py DESCRIPTOR`: leave the process's family, so that it never waits for the sampler, and sample."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.send(str(os.getpid()).encode())
+    Sampler(connection).run()

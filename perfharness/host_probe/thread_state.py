@@ -1,0 +1,148 @@
+"""What the system says of a thread: how long it ran and waited for a CPU, and in which call it is blocked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import struct
+
+RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN = range(11)
+"""As `model.host_samples.HostState`, which is not imported: the sampler has the standard library only."""
+
+_X86_64 = {
+    FILE: (0, 1, 2, 4, 5, 6, 8, 17, 18, 19, 20, 40, 72, 74, 75, 76, 77, 78, 82, 83, 87, 162, 206, 208, 217, 257, 262,
+           263, 264, 277, 285, 306, 326, 327, 328, 332, 426, 26, 187, 295, 296),
+    SOCKET: (42, 43, 44, 45, 46, 47, 288, 299, 307, 232, 281, 441, 7, 271, 23, 270),
+    PROCESS: (61, 247),
+    SLEEP: (35, 230, 34),
+    LOCK: (202, 65, 220, 73, 449),
+    DRIVER: (16,),
+    RUNNING: (24,),
+}  # fmt: skip
+_AARCH64 = {
+    FILE: (63, 64, 56, 79, 80, 62, 67, 68, 65, 66, 71, 81, 82, 83, 84, 45, 46, 34, 35, 36, 37, 38, 4, 47, 61, 69, 70,
+           267, 285, 286, 287, 291, 426, 227, 213),
+    SOCKET: (203, 202, 206, 207, 211, 212, 242, 243, 269, 22, 441, 73, 72),
+    PROCESS: (260, 95),
+    SLEEP: (101, 115),
+    LOCK: (98, 193, 192, 32, 449),
+    DRIVER: (29,),
+    RUNNING: (124,),
+}  # fmt: skip
+_CALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), {})
+STATE_OF_CALL = {number: state for state, numbers in _CALLS.items() for number in numbers}
+
+FUTEX = {"x86_64": (202, 449), "aarch64": (98, 449)}.get(platform.machine(), ())
+TAKES_FILE = {
+    "x86_64": frozenset((0, 1, 5, 8, 17, 18, 19, 20, 40, 72, 74, 75, 77, 16, 217, 277, 285, 295, 296, 327, 328)),
+    "aarch64": frozenset((63, 64, 80, 62, 67, 68, 65, 66, 71, 82, 83, 46, 29, 61, 69, 70, 84, 286, 287)),
+}.get(platform.machine(), frozenset[int]())
+"""Calls whose first argument is a file descriptor, by which it is decided what they wait for."""
+POLL = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
+SELECT = {"x86_64": (23, 270), "aarch64": (72,)}.get(platform.machine(), ())
+EPOLL = {"x86_64": (232, 281, 441), "aarch64": (22, 441)}.get(platform.machine(), ())
+FCNTL = {"x86_64": 72, "aarch64": 25}.get(platform.machine(), -1)
+
+
+class ThreadFiles:
+    """The files of one thread in /proc, open."""
+
+    def __init__(self, pid: int, tid: int) -> None:
+        self.pid = pid
+        folder = f"/proc/{pid}/task/{tid}/"
+        self._schedule = _open(folder + "schedstat")
+        self._call = _open(folder + "syscall")
+        self._stat = _open(folder + "stat")
+
+    def close(self) -> None:
+        """Close them."""
+        for file in (self._schedule, self._call, self._stat):
+            if file >= 0:
+                os.close(file)
+
+    def schedule(self) -> tuple[int, int, int] | None:
+        """Nanoseconds on a CPU, nanoseconds ready without one, and how often it was given one; None: not known."""
+        data = _read(self._schedule)
+        try:
+            on_cpu, runnable, times = map(int, data.split()[:3])
+        except ValueError:
+            return None
+        return on_cpu, runnable, times
+
+    def state(self, gil: range) -> int:
+        """What it does now.
+
+        Args:
+            gil: addresses of the interpreter lock.
+        """
+        data = _read(self._call)
+        if not data:
+            return self._coarse_state()
+        if data.startswith(b"running"):
+            return RUNNING
+        words = data.split()
+        number = int(words[0])
+        if number < 0:
+            return FILE  # blocked, and in no call: it waits for a page
+        arguments = [int(word, 16) for word in words[1:7]]
+        if number in FUTEX and arguments[0] in gil:
+            return GIL
+        if number in SELECT:
+            return SLEEP if arguments[0] == 0 else SOCKET
+        if number in POLL:
+            return self._of_poll(arguments)
+        if number in EPOLL:
+            return SOCKET
+        if number in TAKES_FILE:
+            return self._of_file(arguments[0], number)
+        return STATE_OF_CALL.get(number, OTHER)
+
+    def _coarse_state(self) -> int:
+        """Where the system does not let the call be seen."""
+        data = _read(self._stat)
+        return RUNNING if data.rpartition(b")")[2].split()[:1] == [b"R"] else UNKNOWN
+
+    def _of_file(self, descriptor: int, number: int) -> int:
+        try:
+            target = os.readlink(f"/proc/{self.pid}/fd/{descriptor & 0xFFFFFFFF}")  # noqa: PTH115
+        except OSError:
+            return STATE_OF_CALL.get(number, OTHER)
+        if target.startswith(("socket:", "pipe:")):
+            return SOCKET
+        if target.startswith("/dev/nvidia"):
+            return DRIVER
+        if target.startswith(("/dev/", "anon_inode:")):
+            return OTHER
+        if number == FCNTL:
+            return LOCK
+        return FILE if STATE_OF_CALL.get(number) == FILE else OTHER
+
+    def _of_poll(self, arguments: list[int]) -> int:
+        if arguments[1] == 0:
+            return SLEEP
+        with contextlib.suppress(OSError, struct.error):
+            memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                (descriptor,) = struct.unpack("<i", os.pread(memory, 4, arguments[0]))
+            finally:
+                os.close(memory)
+            if self._of_file(descriptor, -1) == DRIVER:
+                return DRIVER
+        return SOCKET
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _read(file: int) -> bytes:
+    if file < 0:
+        return b""
+    try:
+        return os.pread(file, 512, 0)
+    except OSError:
+        return b""

@@ -1,0 +1,263 @@
+"""The probe in real processes: what it says of their threads, against what they count themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfharness.model.host_samples import HostProbe, HostSamples, HostState
+from perfharness.trace.host_samples import read_host_probe
+
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+
+SPLIT = """
+import json, sys, threading, time
+from perfharness import PerfRecorder
+
+def heavy():
+    x = 0
+    for i in range(7000):
+        x ^= i
+
+def light():
+    x = 0
+    for i in range(3000):
+        x ^= i
+
+perf = PerfRecorder("pipe")
+
+def loop(batches):
+    for index in range(batches):
+        with perf.batch(index):
+            with perf.range("split"):
+                for _ in range(20):
+                    heavy()
+                    light()
+            with perf.range("sleep"):
+                time.sleep(0.002)
+
+def cpu_ns(function):
+    before = time.thread_time_ns()
+    for _ in range(300):
+        function()
+    return time.thread_time_ns() - before
+
+of_heavy, of_light = cpu_ns(heavy), cpu_ns(light)
+threads = [threading.Thread(target=loop, args=(40,)) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+perf.finalize()
+said = {"heavy": of_heavy / (of_heavy + of_light), "threads": [thread.native_id for thread in threads]}
+json.dump(said, open(sys.argv[1], "w"))
+"""
+
+STATES = """
+import json, os, subprocess, sys, threading, time
+here = {}
+held = threading.Lock(); held.acquire()
+reading, writing = os.pipe()
+
+def named(name, wait):
+    def run():
+        here[name] = threading.get_native_id()
+        wait()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+child = subprocess.Popen(["sleep", "30"])
+named("SLEEP", lambda: time.sleep(30))
+named("LOCK", held.acquire)
+named("SOCKET", lambda: os.read(reading, 1))
+named("PROCESS", child.wait)
+time.sleep(0.6)
+child.kill()
+json.dump(here, open(sys.argv[1], "w"))
+"""
+
+LOCK_HOLDER = """
+import json, sys, threading, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+done = False
+
+def burn():
+    while not done:
+        pass
+
+def wake():
+    for index in range(60):
+        with perf.range("wake"):
+            time.sleep(0.001)
+
+burner, waker = threading.Thread(target=burn), threading.Thread(target=wake)
+burner.start(); waker.start()
+waker.join()
+done = True
+burner.join()
+json.dump({"burner": burner.native_id, "waker": waker.native_id}, open(sys.argv[1], "w"))
+"""
+
+
+def run(tmp_path: Path, script: str, *before: str, **more: str) -> tuple[HostProbe, dict[str, object]]:
+    """What the probe recorded of a script, and what the script itself wrote."""
+    path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
+    path.write_text(script)
+    out.mkdir()
+    command = [*before, sys.executable, *(["-m", "perfharness.tracer"] if more.pop("embedded", "") else []), str(path)]
+    subprocess.run([*command, str(said)], env={**explained(out), **more}, check=True, timeout=120)
+    recorded = read_host_probe(out)
+    assert recorded is not None
+    return recorded.probe, json.loads(said.read_text())
+
+
+def explained(out: Path) -> dict[str, str]:
+    return {**os.environ, "PERFHARNESS_EXPLAIN": "1", "PERFHARNESS_OUTPUT_DIR": str(out), "PERFHARNESS_TRACER": "none"}
+
+
+def of_stage(samples: HostSamples, name: str) -> np.ndarray:
+    stages = [number for number, path in enumerate(samples.stage_paths) if path[-1] == name]
+    return np.flatnonzero(np.isin(samples.stage, stages))
+
+
+def functions(samples: HostSamples, rows: np.ndarray) -> list[str]:
+    """Innermost functions, without what they are defined in."""
+    stacks = [samples.stacks[stack] if stack >= 0 else () for stack in samples.stack[rows]]
+    return [samples.frames[stack[0]].function.rpartition(".")[2] if stack else "" for stack in stacks]
+
+
+@pytest.mark.parametrize(
+    "tracer",
+    ["none", "embedded", pytest.param("nsys", marks=pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="no nsys"))],
+)
+def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) -> None:
+    """Their share of the samples is that of their CPU time, within five standard deviations of as many samples."""
+    before: list[str] = []
+    more: dict[str, str] = {}
+    if tracer == "embedded":
+        more = {"embedded": "yes", "PERFHARNESS_TRACER": "embedded"}
+    if tracer == "nsys":
+        assert NSYS is not None
+        assert NVTX_SITE is not None
+        before = [NSYS, "profile", "--trace=nvtx", "--sample=none", f"--output={tmp_path / 'report'}"]
+        more = {"PYTHONPATH": NVTX_SITE, "PERFHARNESS_TRACER": "nsys"}
+    probe, said = run(tmp_path, SPLIT, *before, **more)
+    assert probe.missing == ()
+    samples, truth = probe.samples, said["heavy"]
+    assert isinstance(truth, float)
+    rows = of_stage(samples, "split")
+    innermost = functions(samples, rows)
+    heavy, light = innermost.count("heavy"), innermost.count("light")
+    assert heavy + light > 100
+    assert abs(heavy / (heavy + light) - truth) < 5 * math.sqrt(truth * (1 - truth) / (heavy + light)) + 0.02
+    assert heavy + light > 0.7 * len(rows)  # the rest is in the recorder, and in its tracer
+    assert {int(thread) & 0xFFFFFF for thread in np.unique(samples.thread[rows])} == set(said["threads"])  # type: ignore[call-overload]
+    text = SPLIT.splitlines()
+    split = np.asarray([one in ("heavy", "light") for one in innermost])
+    lines = {samples.frames[samples.stacks[stack][0]].line for stack in samples.stack[rows[split]]}
+    assert "x ^= i" in {text[line - 1].strip() for line in lines}
+
+
+def test_what_threads_wait_for(tmp_path: Path) -> None:
+    probe, here = run(tmp_path, STATES)
+    samples = probe.samples
+    for name, tid in here.items():
+        mine = np.flatnonzero((samples.thread & 0xFFFFFF) == tid)
+        spent = np.bincount(samples.state[mine], weights=samples.length_ns[mine], minlength=len(HostState))
+        assert HostState(int(spent.argmax())) is HostState[name]
+        assert samples.on_cpu_ns[mine].sum() < samples.length_ns[mine].sum() / 2
+
+
+def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(tmp_path: Path) -> None:
+    probe, said = run(tmp_path, LOCK_HOLDER)
+    samples = probe.samples
+    waits = np.flatnonzero((samples.state == HostState.GIL) & ((samples.thread & 0xFFFFFF) == said["waker"]))
+    assert len(waits) > 30
+    assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == said["burner"]) > 0.9
+
+
+KILLED = """
+import os, signal, sys, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+with perf.range("stage"):
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_its_samples(tmp_path: Path) -> None:
+    path, out = tmp_path / "script.py", tmp_path / "out"
+    path.write_text(KILLED)
+    out.mkdir()
+    ended = subprocess.run([sys.executable, str(path)], env=explained(out), check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        recorded = read_host_probe(out)
+        if recorded is not None and len(of_stage(recorded.probe.samples, "stage")) > 20:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no samples")
+
+
+FORKING = """
+import gc, json, os, sys, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+
+def burn(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+with perf.range("parent"):
+    pid = os.fork()
+    if not pid:
+        with perf.range("child"):
+            burn(0.4)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+try:
+    os.wait()
+    children = True
+except ChildProcessError:
+    children = False
+json.dump({"pid": os.getpid(), "child": pid, "children": children}, open(sys.argv[1], "w"))
+"""
+
+
+def test_a_forked_child_has_its_own_samples_and_the_sampler_is_nobodys_child(tmp_path: Path) -> None:
+    probe, said = run(tmp_path, FORKING)
+    assert said["children"] is False
+    samples = probe.samples
+    rows = of_stage(samples, "child")
+    assert len(rows) > 20
+    assert {int(thread) >> 24 for thread in np.unique(samples.thread[rows])} == {said["child"]}
+    assert {path[1] for path in samples.stage_paths if path[-1] == "child"} == {"parent"}
+    events = probe.events
+    full = events.detail == 2
+    assert ((events.thread[full] >> 24) == said["pid"]).any()
+    assert (events.end_ns > events.start_ns).all()
+
+
+def test_without_an_explaining_pass_nothing_is_sampled(tmp_path: Path) -> None:
+    path, out = tmp_path / "script.py", tmp_path / "out"
+    path.write_text("from perfharness import PerfRecorder\nPerfRecorder('p')\n")
+    out.mkdir()
+    subprocess.run([sys.executable, str(path)], env=explained(out) | {"PERFHARNESS_EXPLAIN": ""}, check=True)
+    assert read_host_probe(out) is None
