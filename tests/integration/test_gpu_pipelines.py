@@ -1,0 +1,25 @@
+"""The annotation files of tests/gpu/pipelines name functions that their scripts have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PIPELINES = Path(__file__).parents[1] / "gpu" / "pipelines"
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("text_generation", "transformers"), ("image_evaluation", "torchvision")]
+)
+def test_only_the_library_may_be_missing(name: str, library: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", "launch", "--dry-run", "--annotate", f"{name}.toml", f"{name}.py"],
+        cwd=PIPELINES, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    complaints = [line for line in done.stderr.splitlines() if f"finds no module {library}" not in line]
+    if done.returncode:
+        assert complaints == [], complaints
+        assert f"finds no module {library}" in done.stderr
