@@ -43,6 +43,8 @@ class GpuMetrics:
     """As nsys describes them; `number` is nsys's, not the one by which a process calls the GPU."""
     percent: dict[GpuMetric, Integers]
     """0 to 100, as nsys rounds them; -1: not in this reading. A metric that the card does not have is missing."""
+    clock_mhz: Integers | None = None
+    """Of the multiprocessors, -1 where a reading lacks it; None: not sampled."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -2,8 +2,8 @@
 
 Facts read off nsys's own metric sets (2023.4) and exports of others: TARGET_INFO_GPU_METRICS names the metrics, whose
 ids differ by version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; in other units
-(`[Avg]`, `[MHz]`) 32 bits stand for something else, and they are not read. The last eight bits of `typeId` are nsys's
-number of the GPU. The time of a row is the end of the period that it covers.
+(`[Avg]`) 32 bits stand for something else, and they are not read. The clock in `[MHz]` is written in Hz. The last eight
+bits of `typeId` are nsys's number of the GPU. The time of a row is the end of the period that it covers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ METRIC_OF_NAME = {
 }
 """nsys's names of all versions. `Tensor Active / FP16 Active` (Turing) is two pipes in one, and not read."""
 
+CLOCK_NAME = "GPC Clock Frequency [MHz]"
+CLOCK = len(GpuMetric)
+"""Stands for the clock where `GpuMetric`s are numbered."""
+
 GPU_OF_TYPE = 0xFF
 HIGHEST_PERCENT = 120
 """Shares of a peak go a little over 100 at times; what is beyond this is no share."""
+
+HIGHEST_MHZ = 100_000
+"""A clock above it is in Hz."""
 
 MAX_PERIODS = 1.5
 """A reading that comes later than this many periods after the last one covers one period, and others were lost."""
@@ -51,11 +58,12 @@ class _Part:
     time_ns: Int64
     gpu: Integers
     metric: Integers
-    percent: Integers
+    value: Integers
+    """Per cent, or MHz."""
 
 
 def read_gpu_metrics(readers: Readers) -> GpuMetrics | None:
-    """All readings; None where the trace has none."""
+    """All readings of shares; None where the trace has none."""
     metric_of_id = _metrics(readers.source)
     if not metric_of_id or not {"timestamp", "typeId", "metricId", "value"} <= readers.source.columns(TABLE_METRICS):
         return None
@@ -75,12 +83,12 @@ def _metrics(source: TraceSource) -> dict[tuple[int, int], int]:
     """Position in `GpuMetric` of what is read, by type and id."""
     if not {"typeId", "metricId", "metricName"} <= source.columns(TABLE_NAMES):
         return {}
-    positions = {metric: position for position, metric in enumerate(GpuMetric)}
-    return {
-        (int(kind), int(number)): positions[METRIC_OF_NAME[name.removesuffix(UNIT)]]
-        for kind, number, name in source.texts(TABLE_NAMES, ["typeId", "metricId", "metricName"])
-        if name.removesuffix(UNIT) in METRIC_OF_NAME
-    }
+    position_of = {metric: position for position, metric in enumerate(GpuMetric)}
+    positions = {name: position_of[metric] for name, metric in METRIC_OF_NAME.items()} | {CLOCK_NAME: CLOCK}
+    ids = source.integers(TABLE_NAMES, ["typeId", "metricId"])
+    names = [name.removesuffix(UNIT) for (name,) in source.texts(TABLE_NAMES, ["metricName"])]
+    rows = zip(ids["typeId"].tolist(), ids["metricId"].tolist(), names, strict=True)
+    return {(kind, number): positions[name] for kind, number, name in rows if name in positions}
 
 
 def _wanted(rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]) -> _Part:
@@ -88,12 +96,14 @@ def _wanted(rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]) ->
     for (kind, number), position in metric_of_id.items():
         metric[(rows["typeId"] == kind) & (rows["metricId"] == number)] = position
     value = rows["value"]
-    keep = (metric >= 0) & (rows["timestamp"] != MISSING) & (value >= 0) & (value <= HIGHEST_PERCENT)
+    value = np.where((metric == CLOCK) & (value > HIGHEST_MHZ), value // 1_000_000, value)
+    highest = np.where(metric == CLOCK, np.iinfo(np.int16).max, HIGHEST_PERCENT)
+    keep = (metric >= 0) & (rows["timestamp"] != MISSING) & (value >= 0) & (value <= highest)
     return _Part(
         time_ns=rows["timestamp"][keep],
         gpu=(rows["typeId"][keep] & GPU_OF_TYPE).astype(np.int16),
         metric=metric[keep],
-        percent=value[keep].astype(np.int8),
+        value=value[keep].astype(np.int16),
     )
 
 
@@ -105,20 +115,20 @@ def _pivot(part: _Part, described: dict[int, GpuDevice]) -> GpuMetrics:
     row = np.empty(len(order), dtype=np.int64)
     row[order] = np.cumsum(is_first) - 1
     end_ns, numbers = time_ns[is_first], gpu[is_first]
-    percent = {}
-    for position, metric in enumerate(GpuMetric):
+    columns: dict[int, Integers] = {}
+    for position in (*range(len(GpuMetric)), CLOCK):
         at = part.metric == position
         if at.any():
-            column = np.full(len(end_ns), -1, dtype=np.int8)
-            column[row[at]] = part.percent[at]
-            percent[metric] = column
+            columns[position] = np.full(len(end_ns), -1, dtype=np.int16)
+            columns[position][row[at]] = part.value[at]
+    percent = {metric: columns[position] for position, metric in enumerate(GpuMetric) if position in columns}
     found, code = np.unique(numbers, return_inverse=True)
     start_ns = end_ns.copy()
     for which in range(len(found)):
         mine = code == which
         start_ns[mine] = _starts(end_ns[mine])
     gpus = [described.get(number, GpuDevice(None, number)) for number in found.tolist()]
-    return GpuMetrics(start_ns, end_ns, narrow(code, np.int8, np.int16), gpus, percent)
+    return GpuMetrics(start_ns, end_ns, narrow(code, np.int8, np.int16), gpus, percent, columns.get(CLOCK))
 
 
 def _starts(end_ns: Int64) -> Int64:

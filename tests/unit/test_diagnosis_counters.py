@@ -14,6 +14,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.counters import MAX_UNCERTAINTY
 from perfharness.model.diagnosis import GpuCounters
+from perfharness.model.trace import CopyKind
 from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.made_batches import BATCH, US, Batch, diagnosed, stage_of
@@ -67,6 +68,30 @@ def test_what_was_counted_in_a_period_was_done_in_the_part_that_the_kernel_ran(t
 
     (found,) = counters(tmp_path, content)
     assert (found.sm_active, found.tensor, found.occupancy) == (approx(1.0), approx(0.8), approx(0.2))
+
+
+def test_the_clock_while_the_kernels_ran(tmp_path: Path) -> None:
+    """100 us at 1800 MHz and 50 us at 1500; what it was while the GPU was idle does not count."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, 250)
+        names = batch.builder.gpu_metric_names(["SMs Active", "GPC Clock Frequency [MHz]"])
+        for end, clock in ((100, 345), (200, 1800), (300, 1500), (400, 345)):
+            batch.builder.gpu_metric_reading(batch.at(end), (50, clock * 1_000_000), type_id=names)
+
+    (found,) = counters(tmp_path, content)
+    assert found.sm_clock_mhz == approx(1700)
+
+
+@pytest.mark.parametrize(("kind", "has"), [(CopyKind.HOST_TO_DEVICE, False), (CopyKind.DEVICE_TO_DEVICE, True)])
+def test_of_copies_only_those_inside_the_gpu_count(tmp_path: Path, kind: CopyKind, has: bool) -> None:
+    def content(batch: Batch) -> None:
+        batch.copy((10, 14), (100, 300), kind=kind)
+        readings(batch, {200: (10, 0, 5, 43, 44), 300: (10, 0, 5, 43, 44)})
+
+    found = counters(tmp_path, content)
+    assert len(found) == has
+    assert all(each.dram == approx(0.87) for each in found)
 
 
 def test_two_stages_in_one_period_share_it_by_time_within_what_is_possible(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfharness.errors import TraceFormatError
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
 from perfharness.testing.parquet_export import export_parquet
 from perfharness.testing.trace_builder import H200, TraceBuilder
@@ -52,6 +55,8 @@ def test_shares_by_name_and_periods_that_end_at_the_readings(tmp_path: Path, kin
         "gr_active": [99] * 3, "sm_active": [97] * 3, "sm_issue": [31] * 3, "occupancy": [14] * 3,
         "tensor": [88] * 3, "dram_read": [22] * 3, "dram_write": [3] * 3,
     }  # fmt: skip
+    assert found.clock_mhz is not None
+    assert found.clock_mhz.tolist() == [1755] * 3
 
 
 def test_names_of_an_older_version_and_a_card_without_tensor_pipes(tmp_path: Path) -> None:
@@ -65,6 +70,17 @@ def test_names_of_an_older_version_and_a_card_without_tensor_pipes(tmp_path: Pat
         GpuMetric.SM_ACTIVE: [50, 60],
         GpuMetric.DRAM_READ: [20, 30],
     }
+
+
+def test_a_clock_that_is_written_in_its_unit_or_missing(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    type_id = builder.gpu_metric_names(["GPC Clock Frequency [MHz]", "SMs Active [Throughput %]"])
+    for at, clock in ((100, 1_980), (200, None), (300, 345_000_000)):
+        builder.gpu_metric_reading(at, (clock, 5), type_id=type_id)
+    found = read(builder, tmp_path)
+    assert found is not None
+    assert found.clock_mhz is not None
+    assert found.clock_mhz.tolist() == [1980, -1, 345]
 
 
 def test_each_gpu_has_its_own_periods_and_description(tmp_path: Path) -> None:
@@ -134,3 +150,28 @@ def test_a_long_table_is_read_in_parts(tmp_path: Path) -> None:
     assert found is not None
     expected = [GpuMetric.SM_ACTIVE, GpuMetric.SM_ISSUE, GpuMetric.TENSOR, GpuMetric.DRAM_READ]
     assert np.array_equal(np.stack([found.percent[metric] for metric in expected], axis=1), values)
+
+
+@pytest.mark.parametrize("value", ["NULL", "'text'", "-5", "9e18", "x'00ff'"])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(("GPU_METRICS", column) for column in ("typeId", "metricId", "timestamp", "value")),
+        *(("TARGET_INFO_GPU_METRICS", column) for column in ("typeId", "metricId", "metricName")),
+    ],
+)
+def test_damaged_tables_end_in_one_error_or_fewer_readings(tmp_path: Path, table: str, column: str, value: str) -> None:
+    builder = TraceBuilder()
+    type_id = builder.gpu_metric_names(GH100)
+    for at in range(100, 1000, 100):
+        builder.gpu_metric_reading(at, READING, type_id=type_id)
+    path = builder.write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {table} SET {column} = {value} WHERE rowid % 5 = 0")
+    try:
+        found = open_trace(path).gpu_metrics
+    except TraceFormatError:
+        return
+    assert found is not None
+    assert all(((values >= -1) & (values <= 120)).all() for values in found.percent.values())
+    assert (found.end_ns >= found.start_ns).all()

@@ -9,11 +9,12 @@ which widens that range where a GPU is seldom at work. A share whose range is to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuCounters
@@ -62,16 +63,19 @@ class _Share:
 
 
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
-    """Counters of each GPU that the stage's kernels, graphs and memsets ran on (its copies, where it has only those).
+    """Counters of each GPU that the stage's kernels, graphs and memsets ran on; where it has none of these, its copies
+    inside a GPU.
 
-    Empty where the trace has no readings.
+    Empty where the trace has no readings, or the stage no such work.
     """
     workload = events.workload
     if workload.trace.gpu_metrics is None:
         return []
-    kind = workload.trace.operations.kind[events.operation]
-    compute = events.operation[kind != GpuOperationKind.MEMCPY]
-    return operation_counters(workload, compute if len(compute) else events.operation)
+    is_copy = workload.trace.operations.kind[events.operation] == GpuOperationKind.MEMCPY
+    wanted = events.operation[~is_copy]
+    if not len(wanted):
+        wanted = events.operation[stays_inside(workload.details, events.operation)]
+    return operation_counters(workload, wanted)
 
 
 def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters]:
@@ -96,13 +100,12 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
     if not covered:
         return _without(gpu, "counters: no reading lies in the time in which its work ran on the GPU")
     missing = [NOT_SAMPLED]
-    shares: dict[str, float | None] = {}
-    widths = []
+    shares: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for name, parts in METRICS.items():
         share = _share(metrics, overlap, parts)
         if share is None:
             missing.append(f"{name}: the GPU or this nsys has no such counter")
-            shares[name] = None
             continue
         width = (share.high - share.low) / 2
         if width > MAX_UNCERTAINTY:
@@ -110,21 +113,22 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
                 f"{name}: between {100 * share.low:.0f} and {100 * share.high:.0f} %, for its work fills too little of "
                 "the readings' periods"
             )
-            shares[name] = None
             continue
-        widths.append(width)
-        shares[name] = share.mean
+        shares[name], errors[name] = share.mean, width
     missing += _sharing(workload, gpu, operation, line)
-    return _made(gpu, covered / 1e9, shares, missing, max(widths, default=None))
+    return replace(
+        _made(gpu, covered / 1e9, shares, missing),
+        errors=errors,
+        uncertainty=max(errors.values(), default=None),
+        sm_clock_mhz=_clock_mhz(metrics, overlap),
+    )
 
 
 def _without(gpu: int, reason: str) -> GpuCounters:
-    return _made(gpu, 0.0, {}, [reason], None)
+    return _made(gpu, 0.0, {}, [reason])
 
 
-def _made(
-    gpu: int, seconds: float, shares: dict[str, float | None], missing: list[str], uncertainty: float | None
-) -> GpuCounters:
+def _made(gpu: int, seconds: float, shares: dict[str, float], missing: list[str]) -> GpuCounters:
     return GpuCounters(
         gpu=gpu,
         source="nsys",
@@ -139,7 +143,6 @@ def _made(
         pcie_bytes_per_s=None,
         nvlink_bytes_per_s=None,
         missing=missing,
-        uncertainty=uncertainty,
     )
 
 
@@ -184,6 +187,14 @@ def _share(metrics: GpuMetrics, overlap: _Overlap, parts: tuple[GpuMetric, ...])
         low=float(low.sum()) / total,
         high=float(_up_to(most, own).sum()) / total,
     )
+
+
+def _clock_mhz(metrics: GpuMetrics, overlap: _Overlap) -> float | None:
+    if metrics.clock_mhz is None:
+        return None
+    read = metrics.clock_mhz[overlap.rows]
+    own = np.where(read > 0, overlap.own, 0)  # a clock of zero is none
+    return float((own * read).sum()) / float(own.sum()) if own.any() else None
 
 
 def _up_to(values: Float64, most: Int64) -> Float64:
