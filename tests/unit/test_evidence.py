@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
-from perfharness.model.diagnosis import Diagnosis, Explained, FunctionTime, StageDiagnosis
+from perfharness.model.diagnosis import (
+    Diagnosis,
+    Explained,
+    FunctionTime,
+    KernelGroup,
+    KernelKind,
+    RooflinePoint,
+    StageDiagnosis,
+)
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.diagnosis import print_example
 from perfharness.render.terminal.evidence import print_evidence
+from perfharness.testing.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import cause, counters, diagnosis, function, profile, stage
+
+KERNEL = KernelGroup(
+    name="kernel", gpu=0, kind=KernelKind.UNKNOWN, grid=None, block=None, registers=None, shared_bytes=None, waves=None,
+    occupancy=None, limiter=None, count=1.0, time_ms=1.0, mean_us=1000.0, share=1.0,
+)  # fmt: skip
 
 
 def printed(*stages: StageDiagnosis, details: bool = False, markdown: bool = False) -> str:
@@ -103,6 +118,21 @@ def test_counters_are_shares_of_the_peak_and_rates() -> None:
         ["", "1", "nsys", "-", "50.0", "55.00", "0.500"],
     ]
     assert "fp64" not in said
+
+
+def test_a_roofline_has_a_row_for_the_stage_and_in_detail_for_its_kernels() -> None:
+    point = RooflinePoint(0, "tensor", 0.91, 900e12, 989e12, 1.0e12, 4.0e12, 900.0, 989e12, ["tensor", "fp32"])
+    nothing = replace(point, flop_per_s=0.0, pipe="fp32", pipe_share=0.0, flop_per_byte=None, ceiling_flop_per_s=0.0)
+    gpu = gpu_work(
+        limits=replace(gpu_work().limits, roofline=[point]),
+        top_kernels=[replace(KERNEL, name="copy", roofline=nothing)],
+    )
+    made = stage("a", gpu=gpu)
+    whole = ["a", "all", "0", "tensor", "900", "91", "1000", "25", "900", "91"]
+    assert cells(printed(made), "Roofline") == [whole]
+    assert cells(printed(made, details=True), "Roofline") == [
+        whole, ["", "copy", "0", "fp32", "0", "0", "1000", "25", "-", "-"],
+    ]  # fmt: skip
 
 
 def test_it_is_said_how_much_slower_the_second_pass_was_and_what_is_not_trusted() -> None:

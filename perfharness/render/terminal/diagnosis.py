@@ -233,15 +233,6 @@ def _limit_lines(limits: GpuLimits) -> Iterator[str]:
         f"underfilled {_number(limits.underfilled_ms)}, short kernels {_number(limits.short_ms)}; "
         f"last waves {_number(limits.tail_ms)})"
     )
-    for point in limits.roofline:
-        memory, ceiling = point.bytes_per_s / point.peak_bytes_per_s, point.flop_per_s / point.ceiling_flop_per_s
-        pipe = f"{point.pipe} at {100 * point.pipe_share:.0f} % of its peak"
-        intensity = "?" if point.flop_per_byte is None else f"{point.flop_per_byte:.3g}"
-        yield (
-            f"roofline of GPU {point.gpu}: {point.flop_per_s / 1e12:.3g} TFLOP/s ({pipe}), "
-            f"{point.bytes_per_s / 1e9:.0f} GB/s ({100 * memory:.0f} %), "
-            f"{intensity} FLOP a byte; {100 * ceiling:.0f} % of the ceiling there"
-        )
     if limits.moved_gb_per_s is not None:
         share = limits.moved_peak_share
         of_peak = "" if share is None else f", {100 * share:.0f} % of the memory's bandwidth"

@@ -30,6 +30,7 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     _print_states(console, names, stages, details=details)
     _print_holders(console, names, stages, details=details)
     _print_counters(console, names, stages)
+    _print_rooflines(console, names, stages, details=details)
     _print_trust(console, names, stages)
     if details:
         for missing in dict.fromkeys(_missing(stages)):
@@ -149,6 +150,36 @@ def _print_counters(console: Console, names: Names, stages: Sequence[StageDiagno
         for path, one in found
     ]  # fmt: skip
     _print_rows(console, names, "GPU counters: while the stage's operations ran, of the peak", columns, rows)
+
+
+def _print_rooflines(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
+    """What the kernels of each stage reached of the pipes' and the memory's peak; in detail of each top kernel, too."""
+    points = [
+        (stage.path, what, point)
+        for stage in stages if stage.gpu is not None
+        for what, point in [
+            *(("all", point) for point in stage.gpu.limits.roofline),
+            *((kernel.name, kernel.roofline) for kernel in stage.gpu.top_kernels if details and kernel.roofline),
+        ]
+    ]  # fmt: skip
+    columns = [
+        Column("kernels", is_text=True), Column("GPU", drop=4), Column("pipe", is_text=True), Column("TFLOP/s"),
+        Column("of its\npeak %"), Column("DRAM\nGB/s"), Column("of its\npeak %"), Column("FLOP\na byte", drop=2),
+        Column("of the\nroof %", drop=1),
+    ]  # fmt: skip
+    rows: Rows = [
+        (path, (what, str(one.gpu), one.pipe, f"{one.flop_per_s / 1e12:.3g}", f"{100 * one.pipe_share:.0f}",
+                f"{one.bytes_per_s / 1e9:.0f}", _percent(one.bytes_per_s, one.peak_bytes_per_s),
+                NOT_MEASURED if one.flop_per_byte is None else f"{one.flop_per_byte:.3g}",
+                _percent(one.flop_per_s, one.ceiling_flop_per_s)))
+        for path, what, one in points
+    ]  # fmt: skip
+    title = "Roofline: by counters; the roof is the peak of the pipe, or of the memory at as many FLOP a byte"
+    _print_rows(console, names, title, columns, rows)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f}" if whole else NOT_MEASURED
 
 
 def _counter(unit: str, value: float | None) -> str:
