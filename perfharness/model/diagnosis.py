@@ -341,7 +341,7 @@ class Cause:
 
     `code` is that of the verdict it would be (docs/guides/causes.md). `share` is of the stage's host time or span.
     `where` is the line that does it, None with the reason in `where_reason`. `saves_ms` a batch at most, None where
-    nothing bounds it.
+    nothing bounds it. Texts have shares and counts, no times, for those of the explaining pass are others.
     """
 
     code: str

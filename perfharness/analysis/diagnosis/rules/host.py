@@ -46,7 +46,8 @@ def cpu_bound(f: Figures) -> Match | None:
         evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
     line = None if f.host is None else f.host.busiest
     if line is not None:
-        evidence.append(f"Most of it passes in {line.function} ({line.file}:{line.line}): {line.cumulative_ms:.3f} ms.")
+        inside = percent(line.cumulative_ms * 1e6 * f.batches, f.wall)
+        evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")
         next_step = (CPU_STEP if f.uses_gpu else CPU_ONLY_STEP).format(line.function)
     else:
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
