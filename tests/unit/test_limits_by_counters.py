@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.counters.stages import no_counters
 from perfharness.analysis.diagnosis.limits import MISSING_PIPES
 from perfharness.analysis.diagnosis.roofline import FLOPS_PER_CLOCK, joined, roofline_point
 from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
+from perfharness.analysis.diagnosis.sampled_counters import no_counters
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, Verdict
 from perfharness.model.trace import GpuDevice
 from perfharness.testing.trace_builder import H200

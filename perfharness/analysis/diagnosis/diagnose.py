@@ -10,7 +10,6 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
-from perfharness.analysis.counters.stages import StageCounters
 from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
@@ -20,6 +19,7 @@ from perfharness.analysis.diagnosis.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
 from perfharness.analysis.diagnosis.rules import cannot_tell, judge
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS
+from perfharness.analysis.diagnosis.sampled_counters import StageCounters
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     NS_PER_MS,
