@@ -118,6 +118,15 @@ def test_the_stages_inside_stand_above_the_stacks() -> None:
     assert stage_stacks(probe(), spans(("rec", "elsewhere"), 9)) == []
 
 
+def test_what_started_the_script_is_left_out_but_not_what_the_script_calls() -> None:
+    builder = ProbeBuilder()
+    start = ["main@/x/perfharness/tracer/entry.py:3", "run@<frozen runpy>:8"]
+    inside = ["start@/x/perfharness/tracer/api.py:1", "loop@app.py:2"]
+    builder.sample(MS // 2, [*inside, *start], stage=BATCH)
+    builder.sample(MS + MS // 2, start, stage=BATCH)
+    assert set(named(stage_stacks(builder.build(), spans(BATCH, 2)))) == {("loop", "start"), ("run", "main")}
+
+
 def test_the_outermost_stages_hold_the_others() -> None:
     paths = [BATCH, (*BATCH, "decode"), ("rec", "batches"), ("rec", "a", "b"), ("rec", "a", "b", "c", "d")]
     assert [one.path for one in outermost([spans(path, 1) for path in paths])] == [BATCH, paths[2], paths[3]]

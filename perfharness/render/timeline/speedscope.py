@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.flame import stage_frame
+from perfharness.analysis.flame import stack_of_script, stage_frame
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.host_samples import Frame, HostSamples
@@ -75,7 +75,7 @@ def _stacks(samples: HostSamples, rows: list[int], numbered: list[int], stages: 
         key = int(samples.stage[row]), int(samples.stack[row])
         if key not in made:
             open_stages = stages[key[0]] if key[0] >= 0 else []
-            made[key] = [*open_stages, *(numbered[frame] for frame in reversed(samples.stacks[key[1]]))]
+            made[key] = [*open_stages, *(numbered[frame] for frame in stack_of_script(samples, key[1]))]
         found.append(made[key])
     return found
 
