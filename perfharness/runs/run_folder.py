@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.combine import combine
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
+from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.passes import Pass
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_profile import on_trace_clock
@@ -362,6 +363,7 @@ def analyze_process(
             throttling=None if telemetry is None else telemetry.throttling(process),
             with_gpu_work=telemetry is not None and telemetry.log is not None,
             gpm=None if telemetry is None else telemetry.gpm,
+            used_cpu=None if telemetry is None else telemetry.cpu_time(process),
         )
     except TraceError as error:
         unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
@@ -381,6 +383,7 @@ def analyze_trace(
     *,
     with_gpu_work: bool = False,
     gpm: Mapping[str, GpmReadings] | None = None,
+    used_cpu: CpuTime | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
     """The result of one trace file, checked against the recorders' counts where these exist.
 
@@ -393,13 +396,16 @@ def analyze_trace(
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         with_gpu_work: list when the GPU worked, for telemetry.
         gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
+        used_cpu: CPU time of the process, UTC; None: not sampled.
     """
     journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
     recorded = read_host_probe(path.parent) if path.name == TRACE_NAME and others is not None else None
     analysis = Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
     sharing = others(trace) if callable(others) else others
-    diagnosis = None if sharing is None else diagnose(analysis, sharing, gpm)  # first: it takes the most memory
+    diagnosis = (
+        None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
+    )  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     result = replace(
         result,

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
+from perfharness.analysis.diagnosis.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess
@@ -27,7 +28,7 @@ from perfharness.model.clocks import clocks_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import GpuWork, ProcessResult, Tree
-from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.store import read_sample_log
 
 NS_PER_S = 1e9
@@ -95,6 +96,10 @@ class RunTelemetry:
             return {}
         found = {one.subject: gpm_readings(self.log, one.subject) for one in self.log.meta.subjects}
         return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
+
+    def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
+        """CPU time of a process that was launched and all that it started; None where it was not sampled."""
+        return None if self.log is None else cpu_time(self.log, process_subject(process.folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of the process's GPU were throttled; None where the GPU does not report it."""

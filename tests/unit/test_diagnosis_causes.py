@@ -7,12 +7,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, Recompiling
 from perfharness.model.diagnosis import StageDiagnosis, Verdict
@@ -77,13 +79,13 @@ def test_computing_is_never_without_a_function_or_the_reason() -> None:
     assert "--explain" in (unknown.where_reason or "")
 
 
-def test_further_causes_take_a_twentieth_and_come_by_size() -> None:
-    sampled = by_samples(collections=1.0, collection_ms=20.0, state_ms={"gil": 5.0, "runnable": 4.9, "file": 12.0})
+def test_further_causes_take_half_of_what_a_verdict_takes_and_come_by_size() -> None:
+    sampled = by_samples(collections=1.0, collection_ms=20.0, state_ms={"gil": 10.0, "runnable": 9.9, "file": 15.0})
     judged = judge(sampled)
     assert judged.verdict.verdict is Verdict.GARBAGE_COLLECTION
-    # of 100 ms: 20 collecting, 21.9 waiting, and the rest computes
+    # of 100 ms: 20 collecting, 34.9 waiting, and the rest computes
     assert [(cause.code, round(cause.share, 3)) for cause in judged.causes] == [
-        ("garbage-collection", 0.2), ("cpu-bound", 0.581), ("file-wait", 0.12), ("gil-contention", 0.05),
+        ("garbage-collection", 0.2), ("cpu-bound", 0.451), ("file-wait", 0.15), ("gil-contention", 0.1),
     ]  # fmt: skip
 
 
@@ -95,6 +97,33 @@ def test_what_hides_behind_the_gpu_is_no_further_cause() -> None:
     assert judged.causes[1].saves_ms == pytest.approx(0.05)
     less = replace(launching, issuing=replace(issuing, issued_gpu_ns=351_000.0))
     assert [cause.code for cause in judge(less).causes] == ["gpu-bound"]
+
+
+@pytest.mark.parametrize(
+    ("used_ms", "readings", "share"),
+    [
+        (30, (0, 1000), 0.95),  # 50 ms with the resolution, of 1000 ms
+        (480, (0, 1000), 0.5),
+        (2000, (0, 1000), 0.0),
+        (30, (-10, 1000), None),  # one reading in the stage
+        (30, (0, 499), None),  # less than half of it lies between them
+        (30, (400, 900), 0.9),
+    ],
+)
+def test_cpu_time_that_was_not_used_was_waited(used_ms: int, readings: tuple[int, int], share: float | None) -> None:
+    times = np.asarray(readings, dtype=np.int64) * BATCH
+    used = CpuTime(times, np.asarray([7, 7 + used_ms], dtype=np.int64) * BATCH)
+    starts = np.arange(0, 1000, 100, dtype=np.int64) * BATCH
+    assert used.waiting_share(starts, starts + 100 * BATCH) == (None if share is None else pytest.approx(share))
+
+
+def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:
+    waiting = figures(uses_gpu=False, waiting_share=0.5)
+    assert judge(waiting).verdict.verdict is Verdict.WAITING_ON_SYSTEM
+    assert judge(waiting).causes[0].saves_ms == pytest.approx(0.5)
+    assert judge(replace(waiting, waiting_share=0.49)).verdict.verdict is Verdict.CPU_BOUND
+    in_calls = replace(waiting, waiting_share=0.7, outside=0.79e6)  # 0.21 of the waiting may have been in CUDA calls
+    assert judge(in_calls).verdict.verdict is Verdict.CPU_BOUND
 
 
 def test_nothing_is_said_of_a_gpu_where_there_is_none() -> None:
@@ -127,6 +156,7 @@ def any_figures(draw: st.DrawFn) -> Figures:
         blocked=draw(st.none() | st.fixed_dictionaries(dict.fromkeys(OsWaitKind, COUNTS))),
         recompiling=draw(st.none() | st.builds(Recompiling, TIMES, COUNTS, st.just("Modules are loaded"))),
         shared=draw(st.none() | TIMES),
+        waiting_share=draw(st.none() | st.floats(0, 1)),
         **{
             name: draw(TIMES)
             for name in ("gpu_busy", "copy_only", "pageable", "blocking_idle", "for_stages", "slow_start")

@@ -11,6 +11,7 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
 from perfharness.analysis.diagnosis.counters import trace_counters
+from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_evidence import host_evidence
@@ -63,7 +64,10 @@ class _Loop:
 
 
 def diagnose(
-    analysis: Analysis, others: OtherProcesses = ALONE, gpm: Mapping[str, GpmReadings] | None = None
+    analysis: Analysis,
+    others: OtherProcesses = ALONE,
+    gpm: Mapping[str, GpmReadings] | None = None,
+    cpu_time: CpuTime | None = None,
 ) -> Diagnosis:
     """Why each stage takes the time it takes.
 
@@ -71,8 +75,11 @@ def diagnose(
         analysis: of the process's trace.
         others: the other processes of the run on the same GPU.
         gpm: counters that were sampled beside the run, UTC, by UUID of the GPU without its prefix.
+        cpu_time: of the process, sampled beside it, UTC.
     """
     workload = build_workload(analysis, others)
+    if cpu_time is not None:
+        workload = replace(workload, cpu_time=cpu_time.on_trace_clock(analysis.trace.meta))
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))

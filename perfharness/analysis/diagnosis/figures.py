@@ -53,12 +53,18 @@ def stage_figures(
         loading=float(own_time[ACTIVITIES.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         recompiling=recompiling,
+        waiting_share=_waiting_share(events),
         api_is_complete=workload.api_is_complete,
         limits=limits,
         gpu_shares=_gpu_shares(events),
         uses_gpu=bool(len(workload.trace.api) or len(workload.trace.operations)),
         host=host,
     )
+
+
+def _waiting_share(events: StageEvents) -> float | None:
+    thread, used = events.workload.stages.thread[events.stage.rows], events.workload.cpu_time
+    return None if used is None or (thread != thread[0]).any() else used.waiting_share(events.start_ns, events.end_ns)
 
 
 def _other_thread(events: StageEvents, outside: float) -> OtherThread | None:

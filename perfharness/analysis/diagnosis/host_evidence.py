@@ -9,9 +9,9 @@ import numpy as np
 from perfharness.analysis.diagnosis.issuing import ROLE_NAMES, stretches
 from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
 from perfharness.analysis.diagnosis.workload import StageEvents
-from perfharness.analysis.host_profile import lines_during, own_functions, rows_of_stage
+from perfharness.analysis.host_profile import inside, lines_during, own_functions, rows_of_stage
 from perfharness.model.diagnosis import FunctionTime
-from perfharness.model.host_samples import Frame, HostSamples, HostState
+from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
 MIN_SAMPLES = 5
@@ -62,7 +62,7 @@ def host_evidence(events: StageEvents) -> HostEvidence | None:
         profile=profile,
         busiest=busiest(rows[np.isin(state, COMPUTING)]),
         in_state=in_state,
-        during=_lines_of_calls(samples, events),
+        during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         work_ms=work_ms,
         work_lines=work_lines,
     )
@@ -79,6 +79,23 @@ def _is_of(frame: Frame, files: tuple[str, ...]) -> bool:
     return frame.file.replace("\\", "/").endswith(files)
 
 
+def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:
+    """The line of the user's code at which most of the garbage collector's time passed."""
+    runs, spans = probe.events, events.spans
+    mine = (runs.kind == HostEventKind.COLLECTION) & np.isin(runs.thread, spans.thread)
+    mine &= inside(runs.start_ns, spans.start_ns, spans.end_ns)
+    stretch = runs.thread[mine], runs.start_ns[mine], runs.end_ns[mine]
+    lines = lines_during(probe.samples, *stretch, own_code=True)
+    return {"collections": _per_batch(lines[0], events)} if lines else {}
+
+
+def _per_batch(line: FunctionTime, events: StageEvents) -> FunctionTime:
+    each = events.per_batch
+    return replace(
+        line, self_ms=line.self_ms * each, cumulative_ms=line.cumulative_ms * each, error_ms=line.error_ms * each
+    )
+
+
 def _lines_of_calls(samples: HostSamples, events: StageEvents) -> dict[str, FunctionTime]:
     """By the kind of call, the line of the user's code that most of its time was spent at."""
     found = {}
@@ -90,9 +107,5 @@ def _lines_of_calls(samples: HostSamples, events: StageEvents) -> dict[str, Func
         if sum(line.self_ms for line in lines) * 1e6 < MIN_SAMPLES * samples.interval_ns:
             lines = lines_during(samples, thread, start - NEAR_NS, end + NEAR_NS, own_code=True)
         if lines:
-            first, batches = lines[0], events.stage.batches
-            found[name] = replace(
-                first, self_ms=first.self_ms / batches, cumulative_ms=first.cumulative_ms / batches,
-                error_ms=first.error_ms / batches,
-            )  # fmt: skip
+            found[name] = _per_batch(lines[0], events)
     return found

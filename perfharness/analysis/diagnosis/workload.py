@@ -10,6 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
+from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.issuing import CallRoles, call_roles
@@ -84,6 +85,8 @@ class Workload:
     host_waits: HostWaits | None
     others: OtherProcesses
     host_probe: HostProbe | None = None
+    cpu_time: CpuTime | None = None
+    """Of the process, on the trace's clock; None: not sampled."""
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,7 @@
 """What limits a stage: rules over shares of its time (docs/guides/causes.md).
 
-The first rule that holds, and takes enough of the stage, is the verdict. Others that hold and take 5 % or more are
-further causes.
+The first rule that holds, and takes enough of the stage, is the verdict. Others that take half as much as would make
+them the verdict, and 5 %, are further causes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfharness.analysis.diagnosis.rules import calls, gpu, host, waits
-from perfharness.analysis.diagnosis.rules.evidence import Figures, Match, percent
+from perfharness.analysis.diagnosis.rules.evidence import FURTHER_SHARE, Figures, Match, percent
 from perfharness.model.diagnosis import Cause, StageVerdict, Verdict
 
 RULES: tuple[Callable[[Figures], Match | None], ...] = (
@@ -36,12 +36,10 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     calls.hidden_waits,
     calls.launching,
     waits.handover,
+    waits.not_computing,
     host.cpu_bound,
 )
 """In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
-
-FURTHER_SHARE = 0.05
-"""Of the stage's time: a further cause that takes less is not worth the reader's time."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def judge(f: Figures) -> Judgement:
 
 
 def _is_worth(match: Match, stage_ns: float) -> bool:
-    if match.verdict is Verdict.CANNOT_TELL or match.lost_ns < FURTHER_SHARE * match.of_ns or match.of_ns <= 0:
+    if match.verdict is Verdict.CANNOT_TELL or not match.is_cause:
         return False
     return match.saves_ns is None or match.saves_ns >= FURTHER_SHARE * stage_ns
 

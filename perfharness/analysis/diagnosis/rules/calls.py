@@ -53,7 +53,8 @@ def small_copies(f: Figures) -> Match | None:
     )
     return Match(
         Verdict.SMALL_COPIES, made.copying_ns, f.wall, [evidence], SMALL_COPIES_STEP,
-        made.copying_ns >= COPYING_SHARE * f.wall, min(made.copying_ns, f.gpu_idle), f.line_during("copies"), f.no_line,
+        verdict_share=COPYING_SHARE,
+        saves_ns=min(made.copying_ns, f.gpu_idle), where=f.line_during("copies"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -69,7 +70,8 @@ def pageable_copies(f: Figures) -> Match | None:
     )
     return Match(
         Verdict.PAGEABLE_COPIES, made.copying_ns, f.wall, [evidence], PIN_STEP,
-        made.copying_ns >= COPYING_SHARE * f.wall, made.copying_ns, f.line_during("copies"), f.no_line,
+        verdict_share=COPYING_SHARE,
+        saves_ns=made.copying_ns, where=f.line_during("copies"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -83,10 +85,10 @@ def allocator_churn(f: Figures) -> Match | None:
         f"{percent(made.allocating_ns, f.wall)} of its host time."
     )
     waits = made.reading_ns + made.synchronizing_ns
-    is_verdict = made.allocating_ns >= max(ALLOCATION_SHARE * f.wall, waits)
     return Match(
-        Verdict.ALLOCATOR_CHURN, made.allocating_ns, f.wall, [evidence], ALLOCATOR_STEP, is_verdict,
-        made.allocating_ns, f.line_during("allocations"), f.no_line,
+        Verdict.ALLOCATOR_CHURN, made.allocating_ns, f.wall, [evidence], ALLOCATOR_STEP,
+        verdict_share=ALLOCATION_SHARE, may_be_verdict=made.allocating_ns >= waits, saves_ns=made.allocating_ns,
+        where=f.line_during("allocations"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -97,7 +99,6 @@ def synchronization(f: Figures) -> Match | None:
     count = f.a_batch(made.read_backs + made.waits)
     if count < MANY_WAITS and f.blocking_idle < SYNCHRONIZATION_SHARE * f.wall:
         return None
-    is_verdict = waits >= SYNCHRONIZATION_SHARE * f.wall or f.blocking_idle >= SYNCHRONIZATION_SHARE * f.wall
     is_implicit = made.read_backs > 0 and made.reading_ns >= made.synchronizing_ns
     if is_implicit:
         verdict, next_step, line = Verdict.IMPLICIT_SYNCHRONIZATION, READ_BACK_STEP, f.line_during("read-backs")
@@ -109,7 +110,8 @@ def synchronization(f: Figures) -> Match | None:
     evidence = f"{what} take {percent(waits, f.wall)} of its host time; the GPU is idle for {f.idle}."
     lost = max(waits, f.blocking_idle)
     return Match(
-        verdict, lost, f.wall, [evidence], next_step, is_verdict, min(lost, f.gpu_idle), line, f.no_line,
+        verdict, lost, f.wall, [evidence], next_step, verdict_share=SYNCHRONIZATION_SHARE,
+        saves_ns=min(lost, f.gpu_idle), where=line, where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -145,6 +147,6 @@ def launching(f: Figures) -> Match | None:
     saves = min(made.launching_ns - made.issued_gpu_ns, f.gpu_idle)
     return Match(
         Verdict.LAUNCH_BOUND if is_launch else Verdict.DISPATCH_BOUND, made.launching_ns, f.wall, [evidence],
-        DISPATCH_STEP, is_launch or made.launching_ns >= DISPATCH_BOUND_SHARE * f.wall, saves,
-        f.line_during("launches"), f.no_line, f.missing_calls,
+        DISPATCH_STEP, verdict_share=DISPATCH_BOUND_SHARE, saves_ns=saves, where=f.line_during("launches"),
+        where_reason=f.no_line, missing=f.missing_calls,
     )  # fmt: skip

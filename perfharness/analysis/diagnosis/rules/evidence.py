@@ -15,6 +15,10 @@ MISSING_OS = (
     "whether the time outside of CUDA calls is computing or waiting (a lock, a sleep, a file): the operating system's "
     "calls were not recorded (`perfharness launch --trace-os` under nsys)"
 )
+FURTHER_SHARE = 0.05
+"""Of the stage's time: a further cause that takes less, or less than half of what would make it the verdict, is not
+worth the reader's time."""
+
 NO_STACKS = "no stacks were sampled (--explain samples them)"
 NO_SAMPLES = "no sample of its stacks shows it"
 
@@ -100,7 +104,7 @@ class Figures:
     CUDA calls; `for_stages`: waiting, or queueing, while the GPU did the work of other stages; `shared`: own
     operations, or waits, while other processes were at work on the GPU; `blocked`: outside of CUDA calls in the
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
-    the steady state took more.
+    the steady state took more; `waiting_share`: of `wall`, what was not computed at least, by the process's CPU time.
     """
 
     wall: float
@@ -120,6 +124,7 @@ class Figures:
     loading: float
     slow_start: float
     recompiling: Recompiling | None
+    waiting_share: float | None
     api_is_complete: bool
     limits: GpuLimits
     blocked: dict[OsWaitKind, int] | None
@@ -182,9 +187,8 @@ class Figures:
 class Match:
     """A rule that holds for a stage: what it costs, and what to do about it.
 
-    `lost_ns` is the part of `of_ns` (the stage's host time, or its span) that it takes. `is_verdict`: enough of it to
-    be what limits the stage; else it is a further cause at most. `saves_ns` is what would be gained at most, None where
-    nothing in the trace bounds it.
+    `lost_ns` is the part of `of_ns` (the stage's host time, or its span) that it takes. `saves_ns` is what would be
+    gained at most, None where nothing in the trace bounds it.
     """
 
     verdict: Verdict
@@ -192,12 +196,24 @@ class Match:
     of_ns: float
     evidence: list[str]
     try_this: str
-    is_verdict: bool = True
+    verdict_share: float = 0.0
+    """Of `of_ns`: with so much it is what limits the stage."""
+    may_be_verdict: bool = True
     saves_ns: float | None = None
     where: FunctionTime | None = None
     where_reason: str = NO_STACKS
     missing: list[str] = field(default_factory=list)
     limit: GpuLimit | None = None
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it is what limits the stage; else it is a further cause at most."""
+        return self.may_be_verdict and self.lost_ns >= self.verdict_share * self.of_ns
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether it takes enough of the stage to be a further cause."""
+        return self.of_ns > 0 and self.lost_ns >= max(FURTHER_SHARE, self.verdict_share / 2) * self.of_ns
 
     def cause(self, batches: int, stage_ns: float) -> Cause:
         """As it stands in results; what it saves is at most what the stage takes."""

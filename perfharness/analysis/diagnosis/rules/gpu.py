@@ -57,8 +57,8 @@ def recompilation(f: Figures) -> Match | None:
         )
     line = f.host.work_lines.get("compiler") if f.host else None
     return Match(
-        Verdict.RECOMPILATION, lost, f.wall, evidence, COMPILE_STEP, lost >= RECOMPILATION_SHARE * f.wall, lost,
-        line, f.no_line,
+        Verdict.RECOMPILATION, lost, f.wall, evidence, COMPILE_STEP, verdict_share=RECOMPILATION_SHARE,
+        saves_ns=lost, where=line, where_reason=f.no_line,
     )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ def garbage_collection(f: Figures) -> Match | None:
     lost, count = f.host.profile.collection_ms * 1e6 * f.batches, f.host.profile.collections or 0.0
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
-        Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, lost >= COLLECTION_SHARE * f.wall, lost,
-        f.host.busiest, f.no_line,
+        Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
+        saves_ns=lost, where=f.line_during("collections") or f.host.busiest, where_reason=f.no_line,
     )  # fmt: skip
 
 

@@ -72,7 +72,8 @@ def gil_contention(f: Figures) -> Match | None:
     evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time; it is held{named}."
     return Match(
         Verdict.GIL_CONTENTION, waited, f.wall, [evidence if holder else evidence.split(";")[0] + "."], GIL_STEP,
-        waited >= GIL_SHARE * f.wall, waited, holder, "no sample shows the thread that holds it",
+        verdict_share=GIL_SHARE, saves_ns=waited, where=holder,
+        where_reason="no sample shows the thread that holds it",
     )  # fmt: skip
 
 
@@ -86,8 +87,8 @@ def data_loader(f: Figures) -> Match | None:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     return Match(
-        Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, waited >= LOADER_SHARE * f.wall,
-        waited, f.host.work_lines.get("loader"), f.no_line,
+        Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
+        saves_ns=waited, where=f.host.work_lines.get("loader"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -119,8 +120,8 @@ def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_st
         return None
     evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
     return Match(
-        verdict, waited, f.wall, [evidence], next_step, waited >= NAMED_WAIT_SHARE * f.wall, waited,
-        f.line_in(kind.name.lower()), f.no_line,
+        verdict, waited, f.wall, [evidence], next_step, verdict_share=NAMED_WAIT_SHARE, saves_ns=waited,
+        where=f.line_in(kind.name.lower()), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -160,6 +161,24 @@ def handover(f: Figures) -> Match | None:
     )  # fmt: skip
 
 
+def not_computing(f: Figures) -> Match | None:
+    """Waiting for something, since the process used too little CPU time to have computed."""
+    if f.waiting_share is None or f.host is not None or f.blocked is not None:
+        return None
+    waited = f.waiting_share * f.wall - (f.wall - f.outside)  # in CUDA calls it may have waited, too
+    waited = min(waited, f.gpu_idle) if f.uses_gpu else waited
+    if waited < BLOCKED_SHARE * f.wall:
+        return None
+    evidence = (
+        f"It waits at least {percent(waited, f.wall)} of its host time: the whole process used too little CPU time for "
+        "more."
+    )
+    next_step = "--explain names the line that waits, and what for."
+    return Match(
+        Verdict.WAITING_ON_SYSTEM, waited, f.wall, [evidence], next_step, saves_ns=waited, missing=[MISSING_OS]
+    )
+
+
 def cpu_contention(f: Figures) -> Match | None:
     """Ready to run, and no CPU is free."""
     waited = f.state_ns("runnable")
@@ -168,8 +187,8 @@ def cpu_contention(f: Figures) -> Match | None:
     evidence = f"It is ready and finds no free CPU {percent(waited, f.wall)} of its host time."
     reason = "what takes the CPUs is other threads or processes, not a line of this stage"
     return Match(
-        Verdict.CPU_CONTENTION, waited, f.wall, [evidence], RUNNABLE_STEP, waited >= RUNNABLE_SHARE * f.wall, waited,
-        where_reason=reason,
+        Verdict.CPU_CONTENTION, waited, f.wall, [evidence], RUNNABLE_STEP, verdict_share=RUNNABLE_SHARE,
+        saves_ns=waited, where_reason=reason,
     )  # fmt: skip
 
 
