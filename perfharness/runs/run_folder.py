@@ -280,9 +280,10 @@ def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) ->
     """Analyse the explaining pass of a run: what it adds to each process, and what of it is missing."""
     try:
         manifest = read_manifest(folder)
+        with alone_in(folder):
+            results = analyze_run(folder, manifest, read_as).results
     except ResultError as error:
         return {}, [explaining_pass_failed(str(error))]
-    results = analyze_run(folder, manifest, read_as).results
     usable = usable_processes(measured, manifest)
     passes = {name: pass_of(result) for name, result in results.items() if name in usable}
     return {name: one for name, one in passes.items() if one is not None}, explaining_findings(measured, manifest)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfharness.errors import UsageError
+from perfharness.model.environment import EXPLAIN
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
-from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.processes.spawn import planned_command
@@ -81,6 +83,29 @@ def test_the_environment_says_who_and_where_the_process_is() -> None:
         "PERFHARNESS_LOG_LEVEL": "debug",
         "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
     }
+
+
+def test_the_explaining_pass_is_the_same_plan_in_a_folder_inside() -> None:
+    asked = {
+        "explain": True,
+        "output_dir": Path("/o"),
+        "cool_down_c": 40.0,
+        "require_exclusive": True,
+        "trace_os": True,
+    }
+    first = plan({"gpus": TWO_GPUS, "nsys": (NSYS,)}, num_gpus=2, maximize_clocks=True, **asked)
+    second = explaining_pass(first)
+    assert (first.explaining, second.explaining) == (False, True)
+    changed = {"explain", "output_dir", "cool_down_c", "require_exclusive", "measure_idle_s"}
+    assert first.options.model_dump(exclude=changed) == second.options.model_dump(exclude=changed)
+    assert (second.options.output_dir, second.options.measure_idle_s) == (Path("/o/explain"), 0.0)
+    assert not second.options.explain
+    assert [spec.environment.get(EXPLAIN) for spec in (*first.processes, *second.processes)] == [None, None, "1", "1"]
+    for before, after in zip(first.processes, second.processes, strict=True):
+        assert {**after.environment, EXPLAIN: None} == {**before.environment, EXPLAIN: None}
+        assert (after.folder, after.command, after.placement) == (before.folder, before.command, before.placement)
+    assert second.nsys is not None
+    assert (first.nsys, second.nsys.explain) == (replace(second.nsys, explain=False), True)
 
 
 def test_embedded_runs_the_script_through_the_tracer() -> None:

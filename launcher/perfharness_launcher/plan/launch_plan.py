@@ -93,7 +93,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
 def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
     """The same launch again, in a folder inside of the first one's, recording what explains its times.
 
-    Idle GPUs are not sampled again, nor is it waited until they are cool.
+    Idle GPUs are not sampled again, nor is it waited until they are cool or checked that they are without other users:
+    what NVML reports may still be the first one's work.
     """
     options = plan.options.model_copy(
         update={
@@ -101,6 +102,7 @@ def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
             "output_dir": plan.options.output_dir / EXPLAIN_NAME,
             "measure_idle_s": 0.0,
             "cool_down_c": None,
+            "require_exclusive": False,
         }
     )
     processes = (replace(spec, environment={**spec.environment, environment.EXPLAIN: "1"}) for spec in plan.processes)
