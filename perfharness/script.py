@@ -19,7 +19,7 @@ _OWN_FILES = frozenset(
     __file__.replace("script.py", name)
     for name in (
         "script.py",
-        *(f"{package}/{file}.py" for package in ("tracer", "annotate") for file in ("entry", "__main__")),
+        *(f"{package}/{file}.py" for package in ("tracer", "annotate", "host_probe") for file in ("entry", "__main__")),
         "annotate/main_module.py",
         "boot/perfharness_run_module.py",
     )

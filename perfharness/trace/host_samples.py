@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from perfharness.files import read_regular
 from perfharness.host_probe import spool
-from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples
+from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
 
 _SAMPLE = np.dtype(
@@ -128,9 +128,10 @@ class _Tables:
         event_thread = np.concatenate([np.empty(0, np.int64), *self._event_threads])
         by_start = np.argsort(events["start"], kind="stable")
         events, event_thread = events[by_start], event_thread[by_start]
+        on_cpu, runnable = _settled(rows, thread)
         samples = HostSamples(
             time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=rows["length"].astype(np.int64),
-            on_cpu_ns=rows["on_cpu"].astype(np.int64), runnable_ns=rows["runnable"].astype(np.int64),
+            on_cpu_ns=on_cpu, runnable_ns=runnable,
             state=rows["state"].astype(np.int8), stack=rows["stack"].astype(np.int32),
             stage=rows["stage"].astype(np.int32), gil_holder=holder,
             frames=list(self._frames), stacks=list(self._stacks), stage_paths=list(self._stages),
@@ -160,6 +161,35 @@ def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
             return
         yield kind, view[at : at + length]
         at += length
+
+
+def _settled(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
+    """Time on a CPU and ready without one, in the rows that it was spent in.
+
+    The system counts a thread's time at timer ticks and when it stops running, so a row may hold what earlier rows of
+    the thread ran. More than a row's length is moved to those before it; of a row at whose end the thread was blocked,
+    more than half, for it was blocked at some moment of it.
+    """
+    on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
+    ready = (rows["state"] == HostState.RUNNING) | (rows["state"] == HostState.RUNNABLE)
+    room = np.where(ready, rows["length"], rows["length"] // 2)
+    bounds = np.r_[0, np.flatnonzero(np.diff(thread)) + 1, len(rows)]
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        at = slice(first, last)
+        if first < last and (on_cpu[at] >= 0).all():
+            on_cpu[at] = _moved_back(on_cpu[at], room[at])
+            runnable[at] = _moved_back(runnable[at], np.maximum(room[at] - on_cpu[at], 0))
+    return on_cpu, runnable
+
+
+def _moved_back(amounts: Int64, room: Int64) -> Int64:
+    """Amounts beyond their room, moved to the nearest earlier rows that have some; the first takes what is left."""
+    excess = np.cumsum((amounts - room)[::-1])
+    carried = (excess - np.minimum(np.minimum.accumulate(excess), 0))[::-1]  # out of each row, to the one before it
+    taken: Int64 = amounts - carried
+    taken[:-1] += carried[1:]
+    taken[0] += carried[0]
+    return taken
 
 
 def _renumbered(numbers: npt.NDArray[Any], new: list[int]) -> npt.NDArray[np.int32]:

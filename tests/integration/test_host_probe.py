@@ -261,3 +261,31 @@ def test_without_an_explaining_pass_nothing_is_sampled(tmp_path: Path) -> None:
     out.mkdir()
     subprocess.run([sys.executable, str(path)], env=explained(out) | {"PERFHARNESS_EXPLAIN": ""}, check=True)
     assert read_host_probe(out) is None
+
+
+PLAIN = """
+import sys, time
+
+def burn():
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+
+burn()
+open(sys.argv[1], "w").write('{"name": "%s"}' % __name__)
+sys.exit(7)
+"""
+
+
+def test_a_script_without_a_recorder_is_run_with_the_probe(tmp_path: Path) -> None:
+    path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
+    path.write_text(PLAIN)
+    out.mkdir()
+    command = [sys.executable, "-m", "perfharness.host_probe", str(path), str(said)]
+    assert subprocess.run(command, env=explained(out), check=False, timeout=60).returncode == 7
+    assert json.loads(said.read_text()) == {"name": "__main__"}
+    recorded = read_host_probe(out)
+    assert recorded is not None
+    samples = recorded.probe.samples
+    assert "burn" in functions(samples, np.arange(len(samples)))
+    assert samples.stage_paths == []

@@ -28,7 +28,7 @@ from perfharness.model.host_samples import Frame, HostEventKind, HostState
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import read_host_probe
+from perfharness.trace.host_samples import _moved_back, read_host_probe
 
 MS = 1_000_000
 THREAD = schema.global_tid(100, 100)
@@ -261,3 +261,32 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
     assert found["batch"].profile.samples == 30
     assert json.dumps(diagnose(analysis).to_json())
     assert diagnose(Analysis(trace)).stages[0].profile is None
+
+
+def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Path) -> None:
+    """Four rows on a CPU, then two asleep; the system counted a tick in the third and the rest in the fifth."""
+    file = spool.Spool(str(tmp_path / "host_samples.log"))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    states = [HostState.RUNNING] * 4 + [HostState.SLEEP] * 2
+    for row, (on_cpu, runnable) in enumerate([(0, 0), (0, 0), (2500, 0), (0, 0), (2000, 400), (0, 0)]):
+        file.sample(row * MS, 100, 1000, on_cpu, runnable, states[row], -1, -1, 0)
+    file.sample(9 * MS, 101, 1000, 700, 0, HostState.RUNNING, -1, -1, 0)
+    file.close()
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    samples = recorded.probe.samples
+    assert samples.on_cpu_ns.tolist() == [1000, 1000, 1000, 1000, 500, 0, 700]
+    assert samples.runnable_ns.tolist() == [400, 0, 0, 0, 0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1000)), min_size=1))
+def test_moving_back_loses_nothing_and_respects_the_room(rows: list[tuple[int, int]]) -> None:
+    amounts, room = np.asarray(rows, dtype=np.int64).T
+    moved = _moved_back(amounts, room)
+    carried, expected = 0, []
+    for amount, limit in reversed(rows):
+        expected.append(min(amount + carried, limit))
+        carried += amount - expected[-1]
+    expected[-1] += carried
+    assert moved.tolist() == expected[::-1]
+    assert moved.sum() == amounts.sum()

@@ -219,3 +219,17 @@ def test_unlike_gpus_chosen_by_number_are_pointed_out() -> None:
         "gpu-order-ambiguous"
     ]
     assert plan({"gpus": TWO_GPUS, "visible_devices": "1"}).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("has_perfharness", "runner"), [(True, ("-m", "perfharness.host_probe")), (False, ())], ids=["with", "without"]
+)
+def test_the_explaining_pass_of_nsys_starts_the_probe_where_it_can(
+    has_perfharness: bool, runner: tuple[str, ...]
+) -> None:
+    interpreter = replace(PYTHON, has_perfharness=has_perfharness)
+    made = plan({"nsys": (NSYS,), "interpreter": interpreter}, tracer="nsys", script_arguments=("-b", "4"))
+    [spec] = made.processes
+    assert spec.command == ("/usr/bin/python3", "pipeline.py", "-b", "4")
+    [explained] = explaining_pass(made).processes
+    assert explained.command == ("/usr/bin/python3", *runner, "pipeline.py", "-b", "4")

@@ -105,9 +105,26 @@ def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
             "require_exclusive": False,
         }
     )
-    processes = (replace(spec, environment={**spec.environment, environment.EXPLAIN: "1"}) for spec in plan.processes)
+    processes = (
+        replace(
+            spec,
+            command=_with_probe(plan, spec.command),
+            environment={**spec.environment, environment.EXPLAIN: "1"},
+        )
+        for spec in plan.processes
+    )
     nsys = None if plan.nsys is None else replace(plan.nsys, explain=True)
     return replace(plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True)
+
+
+def _with_probe(plan: LaunchPlan, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with what starts the host probe, where no other part of perfharness does: the script may have no
+    recorder.
+    """
+    interpreter, *rest = command
+    if not plan.options.is_python_script or not plan.interpreter.has_perfharness or rest[0] == "-m":
+        return command
+    return (interpreter, "-m", "perfharness.host_probe", *rest)
 
 
 def _refuse(problems: list[PerfHarnessError]) -> None:
