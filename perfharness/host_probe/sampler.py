@@ -27,6 +27,9 @@ FLUSH_S = 0.5
 BLOCKED_EVERY_NS = 20_000_000
 """A thread that stays blocked gets a row this often: it has not run meanwhile, so nothing can have changed."""
 
+COUNT_READY_EVERY_NS = 20_000_000
+"""Reading the states of all threads, native ones too, takes 10 us each."""
+
 ROWS_AT_FULL_RATE = 4_000_000
 """With as many more rows the interval doubles, so that files stay small in long runs."""
 
@@ -34,7 +37,8 @@ MAX_SHARE = 0.25
 """Of a CPU that sampling takes at most; the interval grows until it does."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION = 0
+COLLECTION, CROWDED = 0, 3
+"""As `model.host_samples.HostEventKind`."""
 
 
 class SampledThread:
@@ -77,6 +81,7 @@ class SampledProcess:
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
+        self._counted_ns = time.monotonic_ns()
 
     def read_ranges(self, slots: dict[str, int]) -> None:
         """Read the stacks of recorders, whose objects are laid out like that."""
@@ -99,6 +104,7 @@ class SampledProcess:
         for address, ident, first in threads:
             if address in tids:
                 self._sample_thread(address, ident, first, tids)
+        self._count_ready()
         return True
 
     def close(self) -> None:
@@ -107,6 +113,20 @@ class SampledProcess:
         os.close(self.memory)
         for thread in self._threads.values():
             thread.files.close()
+
+    def _count_ready(self) -> None:
+        """Note where the process has more threads ready to run than CPUs."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._counted_ns < COUNT_READY_EVERY_NS:
+            return
+        try:
+            ready = thread_state.count_ready(self.pid)
+            cpus = len(os.sched_getaffinity(self.pid))
+        except OSError:
+            return
+        if ready > cpus:
+            self.spool.event(self._counted_ns, now_ns, self.pid, CROWDED, ready - cpus)
+        self._counted_ns = now_ns
 
     def _sample_thread(self, address: int, ident: int, first: int, tids: dict[int, int]) -> None:
         now_ns = time.monotonic_ns()

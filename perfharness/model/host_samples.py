@@ -46,6 +46,8 @@ class HostEventKind(IntEnum):
     GIL_HELD = 1
     GIL_WAITED = 2
     """Of the interpreter lock, where the tracer records it (nsys `python-gil`)."""
+    CROWDED = 3
+    """More threads of the process were ready to run than it has CPUs; `detail`: how many more."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class ProbeBuilder:
         state: HostState = HostState.RUNNING,
         length_ns: int | None = None,
         on_cpu_ns: int | None = None,
-        runnable_ns: int = 0,
+        runnable_ns: int | None = None,
         pid: int = 100,
         tid: int = 100,
         gil_holder: int | None = None,
@@ -47,13 +47,15 @@ class ProbeBuilder:
             stack: the innermost frame first; `function@file:line`, or frames.
             stage: the recorder's name and the ranges open on its stack; None: none was read.
             on_cpu_ns: None: all of the sample's time where it is running, else 0.
+            runnable_ns: None: the same where it is runnable.
             gil_holder: thread id, in the same process.
         """
         length = self.interval_ns if length_ns is None else length_ns
         on_cpu = (length if state is HostState.RUNNING else 0) if on_cpu_ns is None else on_cpu_ns
+        runnable = (length if state is HostState.RUNNABLE else 0) if runnable_ns is None else runnable_ns
         frames = tuple(self._number(self._frames, _frame(frame)) for frame in stack)
         self._samples.append((
-            schema.global_tid(pid, tid), time_ns, length, on_cpu, runnable_ns, int(state),
+            schema.global_tid(pid, tid), time_ns, length, on_cpu, runnable, int(state),
             self._number(self._stacks, frames) if frames else -1,
             -1 if stage is None else self._number(self._stages, stage),
             0 if gil_holder is None else schema.global_tid(pid, gil_holder),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.model.host_samples import HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.trace.host_samples import read_host_probe
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
@@ -185,6 +185,41 @@ def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(tmp_path: Pa
     waits = np.flatnonzero((samples.state == HostState.GIL) & ((samples.thread & 0xFFFFFF) == said["waker"]))
     assert len(waits) > 30
     assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == said["burner"]) > 0.9
+
+
+CROWD = """
+import json, os, sys, threading, time, zlib
+from perfharness import PerfRecorder
+DATA = bytes(1 << 20)
+perf = PerfRecorder("pipe")
+
+def compress(until):
+    while time.monotonic() < until:
+        zlib.compress(DATA)
+
+def together(count):
+    began = time.monotonic_ns()
+    threads = [threading.Thread(target=compress, args=(time.monotonic() + 0.8,)) for _ in range(count)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return began, time.monotonic_ns()
+
+alone = together(1)
+crowd = together(3 * len(os.sched_getaffinity(0)))
+open(sys.argv[1], "w").write(json.dumps({"alone": alone, "crowd": crowd}))
+"""
+
+
+def test_more_ready_threads_than_cpus_are_noted(tmp_path: Path) -> None:
+    probe, said = run(tmp_path, CROWD)
+    events = probe.events
+
+    def crowded_share(first_ns: int, last_ns: int) -> float:
+        begin, end = np.clip(events.start_ns, first_ns, last_ns), np.clip(events.end_ns, first_ns, last_ns)
+        return float((end - begin)[events.kind == HostEventKind.CROWDED].sum()) / (last_ns - first_ns)
+
+    assert crowded_share(*said["crowd"]) > 0.5  # type: ignore[misc]
+    assert crowded_share(*said["alone"]) < 0.2  # type: ignore[misc]
 
 
 KILLED = """

@@ -38,6 +38,11 @@ def loading(ms: float, state: str = "lock") -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def crowded(ms: float) -> Figures:
+    evidence = host_evidence(profile={"state_ms": {"runnable": ms}}, busiest=line("work", 7), crowded_ms=ms)
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 def compiling(ms: float) -> Figures:
     evidence = host_evidence(work_ms={"compiler": ms}, work_lines={"compiler": line("forward", 3)})
     return figures(100.0, uses_gpu=False, host=evidence)
@@ -48,7 +53,8 @@ def compiling(ms: float) -> Figures:
     [
         (Verdict.GARBAGE_COLLECTION, by_samples(collections=2.0, collection_ms=15.0), by_samples(collection_ms=14.9)),
         (Verdict.GIL_CONTENTION, by_samples(state_ms={"gil": 20.0}), by_samples(state_ms={"gil": 19.9})),
-        (Verdict.CPU_CONTENTION, by_samples(state_ms={"runnable": 20.0}), by_samples(state_ms={"runnable": 19.9})),
+        (Verdict.CPU_CONTENTION, crowded(20.0), crowded(19.9)),
+        (Verdict.CPU_CONTENTION, crowded(20.0), by_samples(state_ms={"runnable": 40.0})),
         (Verdict.FILE_WAIT, by_samples(state_ms={"file": 30.0}), by_samples(state_ms={"file": 29.9})),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),
@@ -228,6 +234,19 @@ def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) ->
     ]  # fmt: skip
     assert [round(cause.share, 6) for cause in stage.causes] == [0.4, 0.5, 0.1]
     assert [cause.saves_ms for cause in stage.causes] == pytest.approx([0.4, 0.5, 0.1])
+
+
+def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None:
+    """Of ten samples a batch four find no CPU, three of them while the process has more threads ready than CPUs."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        for position, at in enumerate(range(50, 1000, 100)):
+            state = HostState.RUNNABLE if position < 4 else HostState.RUNNING
+            probe.sample(begin + at * US, ("work@user.py:5",), state=state)
+        probe.event(HostEventKind.CROWDED, begin, begin + 300 * US, 2, tid=7)
+    (cause, *_) = sampled(tmp_path, nothing, probe).causes
+    assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
 
 
 def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: Path) -> None:

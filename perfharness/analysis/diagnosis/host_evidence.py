@@ -65,7 +65,17 @@ def host_evidence(events: StageEvents) -> HostEvidence | None:
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         work_ms=work_ms,
         work_lines=work_lines,
+        crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
     )
+
+
+def _crowded_share(probe: HostProbe, rows: Int64) -> float:
+    """Of the time in which the threads were ready without a CPU: while the process had more threads ready than CPUs."""
+    events, samples = probe.events, probe.samples
+    crowded = events.kind == HostEventKind.CROWDED
+    is_inside = inside(samples.time_ns[rows], events.start_ns[crowded], events.end_ns[crowded])
+    waited = np.maximum(samples.runnable_ns[rows], 0)
+    return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
 
 
 def _has_frame_of(samples: HostSamples, rows: Int64, files: tuple[str, ...]) -> Bool:

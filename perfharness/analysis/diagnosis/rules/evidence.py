@@ -83,7 +83,8 @@ class HostEvidence:
     `busiest`: where most of its host time passed. `in_state`: by the lower-case name of `HostState`, where most of the
     time in that state passed. `during`: where the calls of a kind were made (`copies`, `read-backs`, `waits`,
     `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`)
-    was on the stack, and the line that most of it was called from.
+    was on the stack, and the line that most of it was called from. `crowded_ms` a batch: ready without a free CPU while
+    the process itself had more threads ready than it has CPUs.
     """
 
     profile: HostProfile
@@ -92,6 +93,7 @@ class HostEvidence:
     during: dict[str, FunctionTime] = field(default_factory=dict)
     work_ms: dict[str, float] = field(default_factory=dict)
     work_lines: dict[str, FunctionTime] = field(default_factory=dict)
+    crowded_ms: float = 0.0
 
 
 @dataclass(frozen=True)

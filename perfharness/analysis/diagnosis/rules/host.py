@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS, Figures, Match, percent
+from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
 from perfharness.model.diagnosis import Verdict
 
 CPU_BOUND_SHARE = 0.50
@@ -45,6 +46,9 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.blocked is not None:
         evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
     line = None if f.host is None else f.host.busiest
+    others = f.state_ns("runnable") - (f.host.crowded_ms * 1e6 * f.batches if f.host else 0.0)
+    if others >= REPORTED_SHARE * f.wall:
+        evidence.append(f"Other processes had the CPUs for {percent(others, f.wall)} of it.")
     if line is not None:
         inside = percent(line.cumulative_ms * 1e6 * f.batches, f.wall)
         evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")

@@ -180,12 +180,15 @@ def not_computing(f: Figures) -> Match | None:
 
 
 def cpu_contention(f: Figures) -> Match | None:
-    """Ready to run, and no CPU is free."""
-    waited = f.state_ns("runnable")
+    """Ready to run, and the process's own threads have all CPUs. Other processes' are no fault of the pipeline."""
+    waited = f.host.crowded_ms * 1e6 * f.batches if f.host else 0.0
     if not waited:
         return None
-    evidence = f"It is ready and finds no free CPU {percent(waited, f.wall)} of its host time."
-    reason = "what takes the CPUs is other threads or processes, not a line of this stage"
+    evidence = (
+        f"It is ready and finds no free CPU {percent(waited, f.wall)} of its host time, while the process has more "
+        "threads ready than CPUs."
+    )
+    reason = "what takes the CPUs is other threads, not a line of this stage"
     return Match(
         Verdict.CPU_CONTENTION, waited, f.wall, [evidence], RUNNABLE_STEP, verdict_share=RUNNABLE_SHARE,
         saves_ns=waited, where_reason=reason,
