@@ -66,8 +66,8 @@ def is_fault_line(program: Path, file: str, line: int) -> bool:
 
 
 DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting-on-stage", "cannot-tell", "none")
-"""What a sound program may be said to be: no accusation, unless it points at the line of the fault (`gpu-bound` may do
-so: the line may launch the same work with other operands)."""
+"""What a sound program may be said to be: no accusation, unless it says of the fault's line what is right of the fault
+(`gpu-bound` may do so: the line may launch the same work with other operands)."""
 
 WAITS_FOR_GPU_WORK = ("gpu-bound", "waiting-on-stage")
 """Of a stage that reads what others have started, host time that is theirs: it takes no blame away from them."""
@@ -153,11 +153,12 @@ def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Map
 def accusations_of_twin(fault: Fault, program: Path, diagnosis: Mapping[str, Any]) -> list[Statement]:
     """What a diagnosis blames a sound program for."""
     allowed, least_ms = {*DESCRIPTIONS, *fault.mended_codes}, WORTH_MENTIONING * batch_ms(diagnosis)
+    repeated = {*fault.codes} - {"gpu-bound"}
     return [
         one
         for one in statements(diagnosis)
         if one.ms >= least_ms
-        and (one.codes[0] not in allowed or (one.codes[0] != "gpu-bound" and points_at_fault(program, one)))
+        and (one.codes[0] not in allowed or (one.codes[0] in repeated and points_at_fault(program, one)))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,9 @@ def test_a_twin_is_accused_by_a_code_or_by_the_line(program: Path) -> None:
     by_line = diagnosis(stage("wait", 20, cause("cpu-bound", 1.0, 5)))
     too_little = diagnosis(stage("wait", 1), stage("infer", 20, cause("garbage-collection", 0.05)))
     assert judge(FAULT, program, said, by_code).twin_is_silent is False
-    assert judge(FAULT, program, said, by_line).twin_is_silent is False
+    assert judge(FAULT, program, said, by_line).twin_is_silent is True  # it computes there, and waits no longer
+    computing = replace(FAULT, codes=("cpu-bound",))
+    assert judge(computing, program, said, by_line).twin_is_silent is False
     assert judge(FAULT, program, said, too_little).twin_is_silent is True
 
 
