@@ -15,7 +15,7 @@ from tests.gpu.faults.expected import EXPECTED
 
 CORPUS = Path(__file__).parents[1] / "gpu" / "faults"
 COUNTS = Path(__file__).with_name("marked_line_counts.py")
-TIMEOUT_S = 280
+TIMEOUT_S = 600
 
 SAME_LINE = {
     "compile_lengths", "copy_not_overlapped", "cudnn_benchmark", "cupy_without_pool", "decode_loop", "default_stream",
@@ -43,6 +43,7 @@ def test_a_program_cites_its_report_and_marks_its_fault(fault: Fault) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 20)
 def test_the_faulty_twin_alone_does_the_faulty_thing() -> None:
     chosen = [
         fault for fault in EXPECTED if all(map(importlib.util.find_spec, fault.modules)) or "cupy" in fault.modules

@@ -15,7 +15,7 @@ from perfharness import PerfRecorder
 BATCHES = 40
 FLOATS = {"cuda": 128 << 20, "cpu": 1 << 12}
 SIDE = {"cuda": 4096, "cpu": 16}
-PRODUCTS = 30
+PRODUCTS = 50
 
 
 def upload_now(host: torch.Tensor, device: str) -> Callable[[], torch.Tensor]:

@@ -41,7 +41,9 @@ EXPECTED = (
     torch_program("value_per_map", SYNCHRONIZES, "statistics", "openvdb/fvdb-reality-capture#144"),
     torch_program("boolean_mask", SYNCHRONIZES, "penalties", "vllm-project/vllm#16436"),
     torch_program("nonzero_per_image", SYNCHRONIZES, "select", "pytorch/pytorch#131256"),
-    torch_program("anchor_tensors", ("small-copies", *SYNCHRONIZES), "anchors", "pytorch/vision#5515"),
+    torch_program(
+        "anchor_tensors", ("small-copies", *SYNCHRONIZES), "anchors", "pytorch/vision#5515", mended_codes=DISPATCH
+    ),
     torch_program("synchronize_per_layer", SYNCHRONIZES, "model", "HuguesTHOMAS/KPConv-PyTorch#22"),
     # Formatting a tensor waits for it, launches kernels on it, and is Python that takes long.
     torch_program("print_tensor", (*SYNCHRONIZES, "cpu-bound", *DISPATCH), "model", "pytorch/pytorch#126829"),
@@ -72,9 +74,10 @@ EXPECTED = (
     torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
     torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", more_modules=("PIL",)),
     torch_program(
-        "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799", more_modules=("onnx", "onnxruntime")
+        "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799",
+        mended_codes=DISPATCH, more_modules=("onnx", "onnxruntime"),
     ),
-    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139", mended_codes=DISPATCH),
+    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139"),
     torch_program(
         "collect_per_image",
         ("garbage-collection",),

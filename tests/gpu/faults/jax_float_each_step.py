@@ -14,7 +14,7 @@ from perfharness import PerfRecorder
 
 BATCHES = 30
 STEPS = 100
-VALUES = {"cuda": 4 << 20, "cpu": 1 << 6}
+VALUES = {"cuda": 16 << 20, "cpu": 1 << 6}
 
 
 @jax.jit

@@ -15,7 +15,7 @@ from PIL import Image
 from perfharness import PerfRecorder
 
 BATCHES = 24
-SIDE = {"cuda": 2400, "cpu": 128}
+SIDE = {"cuda": 1600, "cpu": 128}
 PHOTOGRAPHS = 2
 INPUT = 224
 

@@ -26,6 +26,7 @@ SHARD_BYTES = 30_000_000
 
 def join(rank: int, ranks: int) -> None:
     """The ranks of one launch meet at a file, named after the folder that their output folders lie in."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine without a network has no name to look up
     place = str(Path(os.environ.get("PERFHARNESS_OUTPUT_DIR", str(os.getpid()))).parent)
     name = "slow_rank_" + hashlib.sha256(place.encode()).hexdigest()[:16]
     store = torch.distributed.FileStore(str(Path(tempfile.gettempdir(), name)), ranks)

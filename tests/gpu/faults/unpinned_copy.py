@@ -14,7 +14,7 @@ from perfharness import PerfRecorder
 BATCHES = 40
 FRAME_FLOATS = {"cuda": 48 << 20, "cpu": 1 << 10}
 SIDE = {"cuda": 4096, "cpu": 16}
-PRODUCTS = 40
+PRODUCTS = 30
 
 
 def main() -> None:
