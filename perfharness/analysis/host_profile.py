@@ -261,7 +261,7 @@ def _functions(samples: HostSamples, rows: Int64, lengths: Floats, shares: _Shar
     lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for stack, length in _by_stack(samples, rows, lengths):
         frames = [samples.frames[number] for number in samples.stacks[stack]]
-        for key in {_function_key(frame) for frame in frames}:
+        for key in dict.fromkeys(map(_function_key, frames)):  # a set has no order of its own
             cumulative[key] += length
         for frame in frames:
             lines[_function_key(frame)][frame.line] += 0.0
