@@ -20,7 +20,7 @@ from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, prof
 
 def advised(*stages: object) -> list[tuple[str, str]]:
     found = advise({"proc": diagnosis(*stages)})  # type: ignore[arg-type]
-    return [("/".join(one.path[len(BATCH) :]), one.cause.code) for one in found]
+    return [(", ".join("/".join(path[len(BATCH) :]) for path in one.paths), one.cause.code) for one in found]
 
 
 def printed(*stages: object, most: int | None = 3, processes: int = 1, **options: object) -> str:
@@ -71,6 +71,29 @@ def test_causes_at_one_line_are_one_though_named_differently() -> None:
     assert len(advised(elsewhere, inner)) == 2
 
 
+def test_what_one_step_mends_is_named_together() -> None:
+    """Their times and savings add up; a saving that is not known makes the sum unknown."""
+    stages = [stage("a", cause(saves_ms=2.0), cpu_ms=5.0), stage("b", cause(saves_ms=4.0), cpu_ms=6.0)]
+    (one,) = advise({"proc": diagnosis(stage("", cpu_ms=20.0), *stages)})
+    assert [path[-1] for path in one.paths] == ["b", "a"]
+    assert (one.stage_ms, one.batch_ms, one.worth_ms, one.saves_ms, one.saves_share) == (11.0, 20.0, 6.0, 6.0, 0.3)
+    (one,) = advise({"proc": diagnosis(*stages, stage("c", cause(share=0.1), cpu_ms=7.0))})
+    assert (one.stage_ms, one.saves_ms) == (18.0, None)
+    assert one.worth_ms == pytest.approx(6.7)
+    said = printed(stage("", cpu_ms=20.0), *stages)
+    assert "b, a (11.0 ms of 20.0 ms a batch), cpu-bound: in b: what" in said
+    assert "6.00 ms, 30 % of the batch" in said
+    many = [stage(name, cause(saves_ms=1.0)) for name in "abcdef"]
+    assert " a, b, c and 3 more (" in printed(*many)
+    elsewhere = stage("c", cause(saves_ms=3.0, where=function()))
+    assert advised(*stages, elsewhere) == [("b, a", "cpu-bound"), ("c", "cpu-bound")]
+
+
+def test_a_line_that_the_sentence_names_is_not_named_again() -> None:
+    what = "it is held, mostly by resize (/work/app/pipeline.py:42)"
+    assert printed(stage("a", cause("gil-contention", what=what, where=function()))).count("pipeline.py:42") == 1
+
+
 def test_a_verdict_without_causes_is_advice_too_but_not_one_that_says_nothing() -> None:
     verdict = StageVerdict(Verdict.GPU_BOUND, ["the evidence"], "the step")
     (one,) = advise({"proc": diagnosis(stage("a", verdict=verdict))})
@@ -105,8 +128,9 @@ def test_no_cause_is_lost_and_none_is_named_twice_along_a_path(names: list[str],
         gone = [one for each in stages for one in each.causes if one.code == code]
         assert any(one.where is not None and one.where.line in by_line for one in gone)
     for one in found:
-        inside = [other for other in found if other.path != one.path and other.path[: len(one.path)] == one.path]
-        assert one.cause.code not in {other.cause.code for other in inside}
+        for path in one.paths:
+            inside = [other for other in found for below in other.paths if below != path and below[: len(path)] == path]
+            assert one.cause.code not in {other.cause.code for other in inside}
     assert [one.worth_ms for one in found] == sorted((one.worth_ms for one in found), reverse=True)
 
 

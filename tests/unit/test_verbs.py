@@ -204,8 +204,7 @@ def test_a_diagnosis_is_short_and_begins_with_the_most_expensive(tmp_path: Path,
     assert run(["diagnose", path]) == 0
     short = capsys.readouterr().out
     assert len(short.splitlines()) <= 15
-    numbered = [line.split()[1] for line in short.splitlines() if re.match(r" \d\. ", line)]
-    assert numbered == ["costly", "cheap"]
+    assert re.search(r"^ 1\. costly, cheap \(", short, re.MULTILINE)
     assert run(["diagnose", path, "-v"]) == 0
     assert "batch/nothing: cpu-bound" in capsys.readouterr().out
 

@@ -9,26 +9,32 @@ from perfharness.model.diagnosis import Cause, Diagnosis, Path, StageDiagnosis, 
 
 HELD_SHARE = 0.5
 """Of what a cause costs a stage: a stage inside it with the same cause and this much of the cost has it alone."""
+LEAST_SHARE = 0.01
+"""Of the batch: what is worth less in a stage is no advice."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A cause of one stage, with the figures of the process that it costs most.
+    """A cause, and the stages that one step mends, with the figures of the process that it costs most.
 
-    Times are host milliseconds a batch. `worth_ms` ranks: what the mended stage would save, or, where nothing bounds
-    that, what it can save at most. `batch_ms` is None where the stage is in no batch, or where that is not known.
+    Times are host milliseconds a batch, of all these stages. `worth_ms` ranks: what the mended stages would save, or,
+    where nothing bounds that, what they can save at most. `batch_ms` is None where they are in no batch, or where that
+    is not known.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
+    """The one that it costs most first."""
     cause: Cause
+    """Of the first stage."""
     process: str
     processes: int
-    """That have this cause in this stage."""
+    """That have this cause."""
     stage_ms: float
     gpu_ms: float | None
-    """Of the stage's own operations."""
+    """Of the stages' own operations."""
     batch_ms: float | None
     worth_ms: float
+    saves_ms: float | None
 
     @property
     def worth_share(self) -> float | None:
@@ -38,24 +44,56 @@ class Advice:
     @property
     def saves_share(self) -> float | None:
         """What it saves, of the batch; None where nothing bounds that."""
-        return None if self.cause.saves_ms is None else self.worth_share
+        return None if self.saves_ms is None else self.worth_share
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
-    """One for each cause, the most valuable first.
+    """One for each step that can be taken, the most valuable first.
 
     Of a stage and those inside it that have the same cause, or the same line as the cause, one is named: the innermost
-    that holds most of the cost. Of several processes, the one that it costs most speaks for all that have it.
+    that holds most of the cost. Stages with the same cause, line and step are named together. Of several processes, the
+    one that it costs most speaks for all that have it.
 
     Args:
         diagnoses: by process.
     """
-    found: dict[tuple[Path, str, tuple[str, int] | None], list[Advice]] = {}
+    found: dict[Step, list[Advice]] = {}
     for process, diagnosis in diagnoses.items():
-        for advice in _each_once(list(_of_process(process, diagnosis))):
-            found.setdefault((advice.path, advice.cause.code, _line(advice.cause)), []).append(advice)
+        every = _each_once(list(_of_process(process, diagnosis)))
+        worth_it = [one for one in every if one.worth_share is None or one.worth_share >= LEAST_SHARE]
+        for step, advice in _by_step(worth_it).items():
+            found.setdefault(step, []).append(advice)
     spoken = [replace(max(group, key=lambda one: one.worth_ms), processes=len(group)) for group in found.values()]
     return sorted(spoken, key=lambda one: -one.worth_ms)
+
+
+Step = tuple[str, tuple[str, int] | None, str]
+"""A cause's code, its line, and what to try."""
+
+
+def _by_step(every: Iterable[Advice]) -> dict[Step, Advice]:
+    """What one step mends, together."""
+    found: dict[Step, Advice] = {}
+    for advice in sorted(every, key=lambda one: -one.worth_ms):
+        step = (advice.cause.code, _line(advice.cause), advice.cause.try_this)
+        found[step] = _together(found[step], advice) if step in found else advice
+    return found
+
+
+def _together(first: Advice, second: Advice) -> Advice:
+    return replace(
+        first,
+        paths=(*first.paths, *second.paths),
+        stage_ms=first.stage_ms + second.stage_ms,
+        gpu_ms=_sum(first.gpu_ms, second.gpu_ms),
+        batch_ms=first.batch_ms if first.batch_ms == second.batch_ms else None,
+        worth_ms=first.worth_ms + second.worth_ms,
+        saves_ms=_sum(first.saves_ms, second.saves_ms),
+    )
+
+
+def _sum(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left + right
 
 
 def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
@@ -66,7 +104,8 @@ def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
         batch = _batch_of(stage.path, diagnosis, by_path)
         for cause in stage.causes or _from_verdict(stage):
             gpu_ms = None if stage.gpu is None else stage.gpu.busy_ms
-            yield Advice(stage.path, cause, process, 1, stage.cpu_ms, gpu_ms, batch, _worth(stage, cause))
+            times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms)
+            yield Advice((stage.path,), cause, process, 1, *times)
 
 
 def _batch_of(path: Path, diagnosis: Diagnosis, by_path: Mapping[Path, StageDiagnosis]) -> float | None:
@@ -103,7 +142,7 @@ def _line(cause: Cause) -> tuple[str, int] | None:
 def _each_once(every: Sequence[Advice]) -> list[Advice]:
     """Without those that a stage inside, or one around it, has as well."""
     dropped: set[int] = set()
-    for place, outer in sorted(enumerate(every), key=lambda one: len(one[1].path)):
+    for place, outer in sorted(enumerate(every), key=lambda one: len(one[1].paths[0])):
         if place in dropped:
             continue
         inner = [other for other, one in enumerate(every) if other not in dropped and _repeats(outer, one)]
@@ -116,7 +155,8 @@ def _each_once(every: Sequence[Advice]) -> list[Advice]:
 
 def _repeats(outer: Advice, inner: Advice) -> bool:
     """Whether a stage inside another one has the same cause, or one at the same line."""
-    if len(inner.path) <= len(outer.path) or inner.path[: len(outer.path)] != outer.path:
+    (around,), (within,) = outer.paths, inner.paths
+    if len(within) <= len(around) or within[: len(around)] != around:
         return False
     line = _line(outer.cause)
     return outer.cause.code == inner.cause.code or (line is not None and line == _line(inner.cause))

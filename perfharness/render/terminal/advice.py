@@ -13,15 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from perfharness.analysis.diagnosis.advice import Advice, advise, is_explained
-from perfharness.model.diagnosis import Diagnosis, FunctionTime, GpuLimit, Path, StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, GpuLimit, Path, StageDiagnosis, Verdict
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.terminal.console import markdown_text, say, styled
 
 MOST_VALUABLE = 3
 """Sentences of a launch; `diagnose` has them all."""
-SHOWN_SHARE = 0.01
-"""Of the batch: advice that is worth less is not printed."""
+LISTED_STAGES = 3
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
@@ -62,7 +61,7 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
         diagnoses: by process.
         most: how many at most; None: all.
     """
-    every = [one for one in advise(diagnoses) if one.worth_share is None or one.worth_share >= SHOWN_SHARE]
+    every = advise(diagnoses)
     shown = every[:most]
     if not shown:
         return
@@ -72,7 +71,7 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     _print_blank_in_markdown(console)
     names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
     for place, advice in enumerate(shown, 1):
-        _print_numbered(console, place, advice_text(advice, names[advice.path], len(diagnoses)))
+        _print_numbered(console, place, advice_text(advice, [names[path] for path in advice.paths], len(diagnoses)))
     _print_blank_in_markdown(console)
     if not is_explained(diagnoses.values()):
         counters = ", and reads the GPU's counters" if any(one.gpus for one in diagnoses.values()) else ""
@@ -92,28 +91,41 @@ def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
     return {path: path[-1] if counts[path[-1]] == 1 else path_text(path) for path in distinct}
 
 
-def advice_text(advice: Advice, stage: str, processes: int = 1) -> Text:
+def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Text:
     """One piece of advice.
 
     Args:
-        stage: its name.
+        stages: their names; of several, the sentence is about the first.
         processes: of the run; of several, it says whose figures these are.
     """
-    cause = advice.cause
+    cause, names = advice.cause, [safe_line(name) for name in stages]
+    what = _sentence(safe_line(_with_short_files(cause)))
     parts = [
-        Text.assemble(styled(safe_line(stage), "bold"), f" ({_times(advice)}), "),
+        Text.assemble(styled(_listed(names), "bold"), f" ({_times(advice)}), "),
         verdict_text(safe_line(cause.code)),
-        Text(f": {_sentence(safe_line(cause.what))}"),
+        Text(f": {what}" if len(names) == 1 else f": in {names[0]}: {what}"),
     ]
-    if cause.where is not None:
-        parts.append(Text(f" Where: {place_text(cause.where)}."))
+    if cause.where is not None and (place := place_text(cause.where)) not in what:
+        parts.append(Text(f" Where: {place}."))
     parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
-    if cause.saves_ms is not None:
+    if advice.saves_ms is not None:
         share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"
-        parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(cause.saves_ms)}{share}.", "green")))
+        parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(advice.saves_ms)}{share}.", "green")))
     if processes > 1:
         parts.append(Text(f" ({advice.processes} of {processes} processes; {safe_line(advice.process)})", "dim"))
     return Text.assemble(*parts)
+
+
+def _with_short_files(cause: Cause) -> str:
+    """What the cause is, the file of its line as in `place_text`."""
+    return cause.what if cause.where is None else cause.what.replace(cause.where.file, short_file(cause.where.file))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - LISTED_STAGES
+    if more <= 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:LISTED_STAGES])} and {more} more"
 
 
 def _times(advice: Advice) -> str:
