@@ -47,6 +47,9 @@ STEP_NS = 1_000_000
 GIVEN_UP = "*"
 """Metric of a failure that is a whole source's."""
 
+LISTED = 3
+"""Metrics that are named where several were not read for one reason."""
+
 
 class TelemetryCompanion(Companion):
     """Samples the GPUs of the run and the host, into `telemetry.parquet` of the run.
@@ -229,6 +232,12 @@ def free_cpus(placements: Iterable[Placement]) -> list[int]:
     return sorted(os.sched_getaffinity(0) - set().union(*bound))
 
 
+def _listed(metrics: Sequence[str]) -> str:
+    """The first few: a GPU without counters lacks more than a dozen for one reason."""
+    more = len(metrics) - LISTED
+    return ", ".join(metrics) if more <= 1 else f"{', '.join(metrics[:LISTED])} and {more} more"
+
+
 def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
     """Findings about the sampling."""
     if ready is not None and ready.nvml_problem is not None:
@@ -246,7 +255,7 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
     for failure in done.unread:
         unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
     if unread:
-        parts = (f"{', '.join(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
+        parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
         yield Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {'; '.join(parts)}")
     late = [
         f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"

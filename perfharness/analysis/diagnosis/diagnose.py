@@ -89,7 +89,7 @@ def diagnose(
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
-        missing=[*_missing(workload), *left_out],
+        missing=[*_missing(workload), *([] if sampled is None else sampled.missing), *left_out],
         findings=warmup_findings(judged),
         gpus=workload.gpus.facts,
     )

@@ -11,7 +11,7 @@ from perfharness.analysis.attribution import stage_of_calls
 from perfharness.analysis.counters.fits import Estimate, Fits, WorkInWindows
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis.calls import stays_inside
-from perfharness.analysis.diagnosis.workload import StageRows, Workload
+from perfharness.analysis.diagnosis.workload import OtherProcesses, StageRows, Workload
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.model.diagnosis import GpuCounters
 from perfharness.model.result import Float64
@@ -67,6 +67,8 @@ class _OfGpu:
     operations: WorkInWindows
     classes: Mapping[int, int]
     """Path -> its class; those without are in the last one."""
+    time_ns: Float64
+    """Of the operations of each path, beginning with those in none (-1)."""
     fits: Mapping[str, Fits | str]
     """By field of `GpuCounters` (or type of tensor cores); or why there is none."""
 
@@ -85,16 +87,22 @@ class StageCounters:
         row = stage_of_calls(workload.stages, workload.trace.api, workload.launches.call)
         self._path = np.full(len(workload.trace.operations), -1, dtype=np.int64)
         self._path[workload.launches.operation] = np.where(row >= 0, workload.paths[row], -1)
-        self._gpus: dict[int, _OfGpu | str] = {}
+        self._gpus: dict[int, _OfGpu] = {}
+        self.missing: list[str] = []
+        """Why the readings of a GPU say nothing of any stage."""
         for position, facts in enumerate(workload.gpus.facts):
             found = readings.get(facts.uuid or "")
             if found is None and _alone(workload, readings):
                 found = next(iter(readings.values()))
             if found is not None:
-                self._gpus[position] = self._prepare(position, found)
+                prepared = self._prepare(position, found)
+                if isinstance(prepared, str):
+                    self.missing.append(f"counters of GPU {position}: {prepared}")
+                else:
+                    self._gpus[position] = prepared
 
     def of_stage(self, stage: StageRows, gpus: tuple[int, ...]) -> list[GpuCounters]:
-        """Its counters on each of these GPUs that was sampled."""
+        """Its counters on each of these GPUs whose readings say something (`missing`)."""
         return [self._of(stage, position) for position in gpus if position in self._gpus]
 
     def _prepare(self, position: int, readings: GpmReadings) -> _OfGpu | str:
@@ -102,6 +110,8 @@ class StageCounters:
         if GPM_WINDOW in readings.missing:
             return readings.missing[GPM_WINDOW]
         workload, others = self._workload, self._workload.others
+        if len(workload.gpus) > 1 and others.gpu_uuid != workload.gpus.facts[position].uuid:
+            others = OtherProcesses(None, 0)  # they are on another GPU
         if others.busy is None and others.count:
             return f"another process of the run is on the GPU, and when it worked is not known: {others.reason}"
         window = _measured(workload)
@@ -115,7 +125,10 @@ class StageCounters:
         mine = np.flatnonzero(workload.gpus.of == position)
         is_copy = operations.kind[mine] == GpuOperationKind.MEMCPY
         is_copy[is_copy] = ~stays_inside(details, mine[is_copy])
-        classes = self._classes(mine)
+        length = (operations.end_ns[mine] - operations.start_ns[mine]).astype(np.float64)
+        path, count = self._path[mine] + 1, len(self._paths) + 1
+        time_ns = np.bincount(path, weights=length, minlength=count).astype(np.float64)
+        classes = _classes(time_ns)
         spans = self._spans(mine[~is_copy], classes), self._spans(mine, classes)
         if others.busy is not None and others.count:
             for each in spans:
@@ -128,15 +141,7 @@ class StageCounters:
         bounds, error_ns = (readings.start_ns, readings.end_ns), readings.edge_error_ns
         kernels = WorkInWindows(*bounds, BusyShares(spans[0]), copies, error_ns)
         every = WorkInWindows(*bounds, BusyShares(spans[1]), (nothing, nothing), error_ns)
-        return _OfGpu(readings, kernels, every, classes, _all_fits(readings, kernels, every))
-
-    def _classes(self, operation: Int64) -> dict[int, int]:
-        """The paths with the most work, numbered."""
-        operations, path = self._workload.trace.operations, self._path[operation]
-        length = (operations.end_ns[operation] - operations.start_ns[operation]).astype(np.float64)
-        time = np.bincount(path + 1, weights=length)
-        longest = np.argsort(-time, kind="stable")[:MOST_CLASSES]
-        return {int(each) - 1: number for number, each in enumerate(longest[time[longest] > 0])}
+        return _OfGpu(readings, kernels, every, classes, time_ns, _all_fits(readings, kernels, every))
 
     def _spans(self, operation: Int64, classes: Mapping[int, int]) -> list[tuple[Int64, Int64]]:
         """When each class ran, those without a class of their own last."""
@@ -152,11 +157,9 @@ class StageCounters:
 
     def _of(self, stage: StageRows, position: int) -> GpuCounters:
         found = self._gpus[position]
-        if isinstance(found, str):
-            return no_counters(position, found)
         below = self._below(stage.number)
         owners = sorted({found.classes[path] for path in below if path in found.classes})
-        rest = self._rest(position, below, found.classes)
+        rest = _rest(found, below)
         if not found.operations.busy_s[owners].sum():
             return no_counters(position, "it has no work on the GPU in the readings")
         if rest > MOST_REST:
@@ -190,12 +193,17 @@ class StageCounters:
                 inside.add(each)
         return inside
 
-    def _rest(self, position: int, below: set[int], classes: Mapping[int, int]) -> float:
-        """The part of a stage's work that has no class of its own."""
-        operations = self._workload.trace.operations
-        mine = np.flatnonzero(np.isin(self._path, list(below)) & (self._workload.gpus.of == position))
-        length = (operations.end_ns[mine] - operations.start_ns[mine]).astype(np.float64)
-        return float(length[~np.isin(self._path[mine], list(classes))].sum() / max(length.sum(), 1.0))
+
+def _classes(time_ns: Float64) -> dict[int, int]:
+    """The paths with the most work, numbered."""
+    longest = np.argsort(-time_ns, kind="stable")[:MOST_CLASSES]
+    return {int(each) - 1: number for number, each in enumerate(longest[time_ns[longest] > 0])}
+
+
+def _rest(found: _OfGpu, below: set[int]) -> float:
+    """The part of a stage's work that has no class of its own."""
+    whole = float(sum(found.time_ns[path + 1] for path in below))
+    return float(sum(found.time_ns[path + 1] for path in below - found.classes.keys())) / max(whole, 1.0)
 
 
 def _alone(workload: Workload, readings: Mapping[str, GpmReadings]) -> bool:
@@ -226,8 +234,10 @@ def _all_fits(readings: GpmReadings, kernels: WorkInWindows, operations: WorkInW
     """Every counter explained: shares by kernels, traffic of links by all operations."""
     values = readings.values
     found: dict[str, Fits | str] = {}
-    for name, metric in (SHARES | TENSOR_TYPES).items():
+    for name, metric in SHARES.items():
         found[name] = _fits(kernels, values.get(metric), readings.missing.get(metric))
+    for name, metric in TENSOR_TYPES.items():
+        found[name] = _fits(kernels, values.get(metric), readings.missing.get(metric), plain=True)
     for name, (received, sent, ceiling) in RATES.items():
         both = values[received] + values[sent] if received in values and sent in values else None
         why = readings.missing.get(received) or readings.missing.get(sent)
@@ -236,14 +246,20 @@ def _all_fits(readings: GpmReadings, kernels: WorkInWindows, operations: WorkInW
 
 
 def _fits(
-    work: WorkInWindows, values: Float64 | None, why: str | None, ceiling: float = 1.0, unit: float = 1.0
+    work: WorkInWindows,
+    values: Float64 | None,
+    why: str | None,
+    ceiling: float = 1.0,
+    unit: float = 1.0,
+    *,
+    plain: bool = False,
 ) -> Fits | str:
     if values is None:
         return why or "it was not sampled"
     count = int((~np.isnan(values)).sum())
     if count < MIN_WINDOWS:
         return f"{count} readings of it lie in the measured batches; {MIN_WINDOWS} are needed"
-    return work.fit(values, ceiling, unit)
+    return work.fit(values, ceiling, unit, plain=plain)
 
 
 def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimate | str:
