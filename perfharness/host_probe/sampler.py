@@ -193,12 +193,12 @@ class SampledProcess:
             return 0
 
     def _tid_of(self, ident: int) -> int:
-        tid = self._tids.get(ident)
-        if tid is None:
-            try:
-                tid = self._reader.tid(ident)
-            except UnreadableError:
-                return 0
+        """The system's id of a thread; 0: it has ended. A new thread often gets the ident of one that has ended."""
+        try:
+            tid = self._reader.tid(ident)
+        except UnreadableError:
+            return 0
+        if self._tids.get(ident) != tid:
             if not os.path.exists(f"/proc/{self.pid}/task/{tid}"):  # noqa: PTH110 - the sampler imports little
                 return 0
             self._tids[ident] = tid

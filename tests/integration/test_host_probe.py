@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
+from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
@@ -142,7 +143,7 @@ def functions(samples: HostSamples, rows: np.ndarray) -> list[str]:
     ["none", "embedded", pytest.param("nsys", marks=pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="no nsys"))],
 )
 def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) -> None:
-    """Their share of the samples is that of their CPU time, within five standard deviations of as many samples."""
+    """Their share of the samples is that of their CPU time, within five standard deviations of as many turns."""
     before: list[str] = []
     more: dict[str, str] = {}
     if tracer == "embedded":
@@ -160,7 +161,9 @@ def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) 
     innermost = functions(samples, rows)
     heavy, light = innermost.count("heavy"), innermost.count("light")
     assert heavy + light > 100
-    assert abs(heavy / (heavy + light) - truth) < 5 * math.sqrt(truth * (1 - truth) / (heavy + light)) + 0.02
+    # A thread that waits for its turn (5 ms and more) is sampled again and again at the same place.
+    turns = samples.length_ns[rows].sum() / 5e6
+    assert abs(heavy / (heavy + light) - truth) < 5 * math.sqrt(truth * (1 - truth) / turns) + 0.02
     assert heavy + light > 0.7 * len(rows)  # the rest is in the recorder, and in its tracer
     assert {int(thread) & 0xFFFFFF for thread in np.unique(samples.thread[rows])} == set(said["threads"])  # type: ignore[call-overload]
     text = SPLIT.splitlines()
@@ -220,6 +223,84 @@ def test_more_ready_threads_than_cpus_are_noted(tmp_path: Path) -> None:
 
     assert crowded_share(*said["crowd"]) > 0.5  # type: ignore[misc]
     assert crowded_share(*said["alone"]) < 0.2  # type: ignore[misc]
+
+
+ONE_AFTER_ANOTHER = """
+import json, sys, threading, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+threads = []
+
+def burn():
+    threads.append(threading.get_native_id())
+    with perf.range("burn"):
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+
+for _ in range(12):
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+json.dump({"threads": threads}, open(sys.argv[1], "w"))
+"""
+
+
+def test_threads_that_follow_one_another_all_have_samples(tmp_path: Path) -> None:
+    """A new thread often gets the address of the one before, and with it what was known of that."""
+    probe, said = run(tmp_path, ONE_AFTER_ANOTHER)
+    samples = probe.samples
+    rows = of_stage(samples, "burn")
+    sampled = samples.thread[rows] & 0xFFFFFF
+    assert set(sampled.tolist()) == set(said["threads"])  # type: ignore[call-overload]
+    spent = np.asarray([samples.length_ns[rows[sampled == thread]].sum() for thread in said["threads"]])  # type: ignore[attr-defined]
+    assert (spent > 25_000_000).all()
+
+
+CONTENDED = """
+import json, sys, threading, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("pipe")
+
+def contend():
+    with perf.range("contend"):
+        for _ in range(60):
+            sum(i * i for i in range(60_000))
+
+threads = [threading.Thread(target=contend) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+perf.finalize()
+json.dump({}, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
+def test_waits_for_the_interpreter_lock_are_those_that_nsys_records(tmp_path: Path) -> None:
+    """The share of samples against nsys's intervals, within five standard deviations of as many waits."""
+    assert NSYS is not None
+    assert NVTX_SITE is not None
+    report = tmp_path / "report"
+    before = [NSYS, "profile", "--trace=nvtx,python-gil", "--sample=none", "--export=sqlite", f"--output={report}"]
+    probe, _ = run(tmp_path, CONTENDED, *before, PYTHONPATH=NVTX_SITE, PERFHARNESS_TRACER="nsys")
+    trace = open_trace(report.with_suffix(".sqlite"))
+    events, ranges = trace.lock_events, trace.ranges
+    assert events is not None
+    assert len(ranges) == 3
+    waited = events.kind == HostEventKind.GIL_WAITED
+    exact, waits = 0, 0
+    for thread, start, end in zip(ranges.thread, ranges.start_ns, ranges.end_ns, strict=True):
+        mine = waited & (events.thread == thread) & (events.start_ns < end) & (events.end_ns > start)
+        exact += int((np.minimum(events.end_ns[mine], end) - np.maximum(events.start_ns[mine], start)).sum())
+        waits += int(mine.sum())
+    share = exact / int((ranges.end_ns - ranges.start_ns).sum())
+    samples = probe.samples
+    rows = of_stage(samples, "contend")
+    lengths = samples.length_ns[rows].astype(np.float64)
+    sampled = float(lengths[samples.state[rows] == HostState.GIL].sum() / lengths.sum())
+    assert share > 0.3
+    assert abs(sampled - share) < 5 * math.sqrt(share * (1 - share) / waits) + 0.02
 
 
 KILLED = """
