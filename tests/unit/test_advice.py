@@ -89,6 +89,19 @@ def test_what_one_step_mends_is_named_together() -> None:
     assert advised(*stages, elsewhere) == [("b, a", "cpu-bound"), ("c", "cpu-bound")]
 
 
+def test_two_names_of_the_same_time_are_one_cause_the_first() -> None:
+    line = function()
+    wait, system = (
+        cause("network-wait", where=line, saves_ms=5.0),
+        cause("waiting-on-system", where=line, saves_ms=4.95),
+    )
+    assert advised(stage("a", wait, system)) == [("a", "network-wait")]
+    assert len(advised(stage("a", wait, replace(system, saves_ms=2.0)))) == 2
+    assert len(advised(stage("a", wait, replace(system, where=function(line=43))))) == 2
+    assert len(advised(stage("a", wait, replace(system, where=None)))) == 2
+    assert len(advised(stage("a", replace(wait, saves_ms=None), replace(system, saves_ms=None)))) == 2
+
+
 def test_a_line_that_the_sentence_names_is_not_named_again() -> None:
     what = "it is held, mostly by resize (/work/app/pipeline.py:42)"
     assert printed(stage("a", cause("gil-contention", what=what, where=function()))).count("pipeline.py:42") == 1

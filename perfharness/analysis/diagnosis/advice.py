@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from perfharness.model.diagnosis import Cause, Diagnosis, Path, StageDiagnosis, 
 
 HELD_SHARE = 0.5
 """Of what a cause costs a stage: a stage inside it with the same cause and this much of the cost has it alone."""
+SAME_TIME = 0.02
+"""Two causes at one line whose savings differ by less are about the same time."""
 LEAST_SHARE = 0.01
 """Of the batch: what is worth less in a stage is no advice."""
 
@@ -102,7 +105,7 @@ def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
         if stage.cpu_ms is None:
             continue
         batch = _batch_of(stage.path, diagnosis, by_path)
-        for cause in stage.causes or _from_verdict(stage):
+        for cause in _distinct(stage.causes) or _from_verdict(stage):
             gpu_ms = None if stage.gpu is None else stage.gpu.busy_ms
             times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms)
             yield Advice((stage.path,), cause, process, 1, *times)
@@ -114,6 +117,21 @@ def _batch_of(path: Path, diagnosis: Diagnosis, by_path: Mapping[Path, StageDiag
         if path[: len(loop.loop)] == loop.loop and loop.loop in by_path:
             return by_path[loop.loop].cpu_ms
     return None
+
+
+def _distinct(causes: Sequence[Cause]) -> list[Cause]:
+    """Without those that name the same time at the same line as one before them, which has the better name."""
+    kept: list[Cause] = []
+    for cause in causes:
+        if not any(_is_same_time(cause, one) for one in kept):
+            kept.append(cause)
+    return kept
+
+
+def _is_same_time(left: Cause, right: Cause) -> bool:
+    if left.where is None or _line(left) != _line(right) or left.saves_ms is None or right.saves_ms is None:
+        return False
+    return math.isclose(left.saves_ms, right.saves_ms, rel_tol=SAME_TIME)
 
 
 def _from_verdict(stage: StageDiagnosis) -> list[Cause]:
