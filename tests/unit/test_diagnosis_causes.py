@@ -121,6 +121,9 @@ def test_cpu_time_that_was_not_used_was_waited(used_ms: int, readings: tuple[int
     used = CpuTime(times, np.asarray([7, 7 + used_ms], dtype=np.int64) * BATCH)
     starts = np.arange(0, 1000, 100, dtype=np.int64) * BATCH
     assert used.waiting_share(starts, starts + 100 * BATCH) == (None if share is None else pytest.approx(share))
+    for percent, known in ((89.0, share), (90.0, None)):
+        machine = replace(used, busy_time_ns=times, busy_percent=np.asarray([percent - 5, percent + 5]))
+        assert machine.waiting_share(starts, starts + 100 * BATCH) == (None if known is None else pytest.approx(known))
 
 
 def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:

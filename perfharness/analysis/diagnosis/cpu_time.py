@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from perfharness.analysis.timeline import BusyLine
-from perfharness.model.telemetry import SampleLog
+from perfharness.model.result import Float64
+from perfharness.model.telemetry import HOST, SampleLog
 from perfharness.model.trace import Int64, TraceMeta
 
 METRIC = "cpu_time_ns"
 RESOLUTION_NS = 20_000_000
 """Linux counts CPU time in ticks of 10 ms, of user and of system time each."""
+BUSY_PERCENT = 90.0
+"""Of all CPUs: on a machine this busy a thread waits for CPUs that other processes have, and that is no waiting."""
 WINDOW_SHARE = 0.5
 """Of the time from a stage's first range to the end of its last: readings of less say little about the whole."""
 
 
 @dataclass(frozen=True)
 class CpuTime:
-    """Readings of the CPU time of a process and all that it started, in order."""
+    """Readings of the CPU time of a process and all that it started, and of how busy the machine is, in order."""
 
     time_ns: Int64
     used_ns: Int64
+    busy_time_ns: Int64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    busy_percent: Float64 = field(default_factory=lambda: np.zeros(0))
+    """Of all CPUs."""
 
     def on_trace_clock(self, meta: TraceMeta) -> CpuTime | None:
         """From UTC to the clock of a trace; None where that does not have its UTC time."""
         start = meta.session_start_unix_ns
-        return None if start is None else replace(self, time_ns=self.time_ns - start)
+        if start is None:
+            return None
+        return replace(self, time_ns=self.time_ns - start, busy_time_ns=self.busy_time_ns - start)
 
     def waiting_share(self, start_ns: Int64, end_ns: Int64) -> float | None:
-        """The share of the time in some ranges of one thread that it waited at least, 0 to 1; None: not known.
+        """The share of the time in some ranges of one thread that it waited at least, 0 to 1; None: not known, as on a
+        machine without idle CPUs.
 
         What the whole process used between two readings, the thread used at most. So what of its ranges lies between
         them and exceeds that, it did not compute.
@@ -40,6 +49,9 @@ class CpuTime:
             return None
         begin, stop = int(self.time_ns[first]), int(self.time_ns[last - 1])
         if stop - begin < WINDOW_SHARE * (int(end_ns.max()) - int(start_ns.min())):
+            return None
+        busy = self.busy_percent[(self.busy_time_ns >= begin) & (self.busy_time_ns <= stop)]
+        if len(busy) and float(busy.mean()) >= BUSY_PERCENT:
             return None
         window = BusyLine(np.asarray([begin]), np.asarray([stop]))
         inside = float(window.within(start_ns, end_ns).sum())
@@ -52,5 +64,9 @@ def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:
     series = log.get(subject, METRIC)
     if series is None:
         return None
-    read = series.select(series.is_read)
-    return CpuTime(read.time_unix_ns, read.value.astype(np.int64))
+    read, machine = series.select(series.is_read), log.get(HOST, "cpu_percent")
+    used = CpuTime(read.time_unix_ns, read.value.astype(np.int64))
+    if machine is None:
+        return used
+    busy = machine.select(machine.is_read)
+    return replace(used, busy_time_ns=busy.time_unix_ns, busy_percent=busy.value.astype(np.float64))
