@@ -1,12 +1,14 @@
 """The measured and the explaining pass laid onto each other, stage by stage: totals of the first, causes of the second.
 
 A stage's causes are taken over where the explaining pass did the same in the same proportions. Compared are, per stage:
-its host time; its share of its batch, where its own time changed as well; the shares of it that the stages directly
-inside it take; the GPU's busy time and the number of GPU operations, per item. A proportion has changed where the two
-passes differ by more than `MAX_CHANGE` times, and by more than the spread between batches allows: the logarithms of two
-ratios of totals differ by more than Welch's t of 95 %, with the variance of each by the delta method (Cochran, Sampling
-Techniques, 1977, section 6.3). Where a pass has a single batch there is no spread, and the size of the difference
-decides alone, as it does for counts of operations.
+its host time, alone and against the rest of its batch; how its time is divided among the stages directly inside it; the
+GPU's busy time and the number of GPU operations, per item. A ratio has changed where the two passes differ by more than
+the spread between batches allows, and by more than a limit: their logarithms differ by more than Welch's t of 95 %,
+with the variance of each by the delta method (Cochran, Sampling Techniques, 1977, section 6.3). Where a pass has a
+single batch there is no spread, and the size of the difference decides alone, as it does for counts of operations.
+
+The limits leave room for what two launches of one program differ by without any change: host times of a launch were
+seen to differ by up to 1.85 times, most of it in all stages alike.
 """
 
 from __future__ import annotations
@@ -32,14 +34,20 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.result import Float64, path_text
 
-MAX_CHANGE = 1.25
-"""Of a share of a batch, or of GPU work per item, from one pass to the other."""
-
 MAX_SLOWDOWN = 2.0
 """Of a stage's host time: beyond it, most of what was recorded was no part of the measured pass."""
 
+MAX_CHANGE = 1.5
+"""Of a stage's host time, and of its proportion to the rest of its batch: both."""
+
+MAX_MOVED_SHARE = 0.15
+"""Of a stage's host time: what may have moved from some of the stages inside it to others."""
+
+MAX_GPU_CHANGE = 1.25
+"""Of the GPU's busy time, and of operations, per item: they hardly differ from launch to launch."""
+
 CONSIDERABLE_SHARE = 0.1
-"""Of a stage: a stage inside it that takes less does not decide whether the outer one is to be trusted."""
+"""Of a batch: where all but the stage takes less, there is no rest to compare with."""
 
 KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.WAITING_ON_PROCESS})
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
@@ -196,24 +204,51 @@ class _Comparison:
         before, after = self._per_item(path, "cpu_time")
         if slowdown is None or _has_changed(before, after, MAX_SLOWDOWN, (1.0, slowdown)):
             yield f"its host time was {slowdown or 0:.2g} times that of the measured pass"
-        batch = self._batch_around(path) if _has_changed(before, after, MAX_CHANGE) else None
-        if batch is not None and (shares := self._changed_share(path, batch)) is not None:
-            yield f"of its batch it took {_shares(shares)}"
-        for inner in self._paths:
-            shares = self._changed_share(inner, path) if inner[:-1] == path else None
-            if shares is not None and max(share.value for share in shares) >= CONSIDERABLE_SHARE:
-                yield f"of its time {path_text(inner[-1:])} took {_shares(shares)}"
+        if _has_changed(before, after, MAX_CHANGE) and (odds := self._against_rest(path)) is not None:
+            yield f"against the rest of its batch it took {odds:.2g} times as long as in the measured pass"
+        moved = self._moved(path)
+        if moved is not None:
+            inner, shares = moved
+            yield (
+                f"of its time {path_text(inner[-1:])} took {shares[1].value:.0%}, and {shares[0].value:.0%} in the "
+                "measured pass"
+            )
         busy = self._per_item(path, "gpu_busy_time")
-        if _has_changed(*busy, MAX_CHANGE, (_busy(stage), _busy(found))):
+        if _has_changed(*busy, MAX_GPU_CHANGE, (_busy(stage), _busy(found))):
             yield "the GPU was busy with it for another time per item than in the measured pass"
         counts = _operations(stage), _operations(found)
-        if _has_changed(None, None, MAX_CHANGE, counts):
+        if _has_changed(None, None, MAX_GPU_CHANGE, counts):
             yield f"it started {counts[1]:.4g} GPU operations, and {counts[0]:.4g} in the measured pass"
 
-    def _changed_share(self, part: Path, whole: Path) -> tuple[_Ratio, _Ratio] | None:
-        """The share of a stage in one around it in both passes, where it changed."""
+    def _against_rest(self, path: Path) -> float | None:
+        """How its proportion to the rest of its batch changed; None where it did not, or there is no rest."""
+        batch = self._batch_around(path)
+        before, after = (None, None) if batch is None else self._shares(path, batch)
+        if before is None or after is None or min(before.value, after.value) > 1 - CONSIDERABLE_SHARE:
+            return None
+        odds = _odds(before), _odds(after)
+        return odds[1].value / odds[0].value if _has_changed(*odds, MAX_CHANGE) else None
+
+    def _moved(self, path: Path) -> tuple[Path, tuple[_Ratio, _Ratio]] | None:
+        """The stage inside whose share changed most, with its shares; None where little moved, or by chance."""
+        shares = {}
+        for inner in self._paths:
+            before, after = self._shares(inner, path) if inner[:-1] == path else (None, None)
+            if before is not None and path in self._values[1]:
+                shares[inner] = before, after or _Ratio(0.0, None, 0)
+        changes = {inner: after.value - before.value for inner, (before, after) in shares.items()}
+        moved = (
+            sum(map(abs, changes.values())) + abs(sum(changes.values()))
+        ) / 2  # to and from what no stage takes, too
+        if moved <= MAX_MOVED_SHARE or not any(_has_changed(*both, 1.0) for both in shares.values()):
+            return None
+        most = max(changes, key=lambda inner: abs(changes[inner]))
+        return most, shares[most]
+
+    def _shares(self, part: Path, whole: Path) -> tuple[_Ratio | None, _Ratio | None]:
+        """The share of a stage in one around it, in both passes."""
         before, after = (_ratio(values, part, "cpu_time", whole, "cpu_time") for values in self._values)
-        return (before, after) if before and after and _has_changed(before, after, MAX_CHANGE) else None
+        return before, after
 
     def _per_item(self, path: Path, key: str) -> tuple[_Ratio | None, _Ratio | None]:
         """A time by the items of its batches; by the batches where one pass did not count items."""
@@ -233,9 +268,10 @@ ITEMS = "items"
 """Key of the items of a batch among the values of what is in it."""
 
 
-def _shares(shares: tuple[_Ratio, _Ratio]) -> str:
-    before, after = shares
-    return f"{after.value:.0%}, and {before.value:.0%} in the measured pass"
+def _odds(share: _Ratio) -> _Ratio:
+    """A share against what is left; of a share of 1, as against a thousandth."""
+    rest = max(1 - share.value, 1e-3)
+    return _Ratio(share.value / rest, None if share.variance is None else share.variance / rest**2, share.count)
 
 
 def _busy(stage: StageDiagnosis) -> float | None:
