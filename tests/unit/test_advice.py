@@ -56,8 +56,10 @@ def test_what_hides_behind_the_gpu_is_worth_what_the_batch_would_save() -> None:
 def test_nested_stages_with_one_cause_have_it_once_where_most_of_it_is() -> None:
     batch, outer = stage("", cause(), cpu_ms=20.0), stage("decode", cause(), cpu_ms=18.0)
     assert advised(batch, outer, stage("decode/resize", cause(), cpu_ms=15.0)) == [("decode/resize", "cpu-bound")]
-    two = [stage("decode/read", cause(), cpu_ms=8.0), stage("decode/resize", cause(), cpu_ms=8.0)]
-    assert advised(batch, outer, *two) == [("decode", "cpu-bound")]  # neither of them holds half of it
+    two = [stage("decode/read", cause(), cpu_ms=8.0), stage("decode/resize", cause(), cpu_ms=7.0)]
+    assert advised(batch, outer, *two) == [("decode/read, decode/resize", "cpu-bound")]
+    small = [stage("decode/read", cause(), cpu_ms=4.0), stage("decode/resize", cause(), cpu_ms=4.0)]
+    assert advised(batch, outer, *small) == [("decode", "cpu-bound")]  # they hold less than half of it
     other = stage("decode/resize", cause("gpu-bound"), cpu_ms=15.0)
     assert advised(outer, other) == [("decode", "cpu-bound"), ("decode/resize", "gpu-bound")]
 

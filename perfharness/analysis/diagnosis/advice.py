@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from perfharness.model.diagnosis import Cause, Diagnosis, Path, StageDiagnosis, Verdict
 
 HELD_SHARE = 0.5
-"""Of what a cause costs a stage: a stage inside it with the same cause and this much of the cost has it alone."""
+"""Of what a cause costs a stage: stages inside it with the same cause and together this much of the cost have it."""
 SAME_TIME = 0.02
 """Two causes at one line whose savings differ by less are about the same time."""
 LEAST_SHARE = 0.01
@@ -53,9 +53,9 @@ class Advice:
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
     """One for each step that can be taken, the most valuable first.
 
-    Of a stage and those inside it that have the same cause, or the same line as the cause, one is named: the innermost
-    that holds most of the cost. Stages with the same cause, line and step are named together. Of several processes, the
-    one that it costs most speaks for all that have it.
+    Of a stage and those inside it that have the same cause, or the same line as the cause, the innermost are named that
+    hold most of the cost together. Stages with the same cause, line and step are one piece of advice. Of several
+    processes, the one that it costs most speaks for all that have it.
 
     Args:
         diagnoses: by process.
@@ -158,13 +158,14 @@ def _line(cause: Cause) -> tuple[str, int] | None:
 
 
 def _each_once(every: Sequence[Advice]) -> list[Advice]:
-    """Without those that a stage inside, or one around it, has as well."""
+    """Without those that stages inside, or one around it, have as well."""
     dropped: set[int] = set()
     for place, outer in sorted(enumerate(every), key=lambda one: len(one[1].paths[0])):
         if place in dropped:
             continue
         inner = [other for other, one in enumerate(every) if other not in dropped and _repeats(outer, one)]
-        if any(every[other].worth_ms >= HELD_SHARE * outer.worth_ms for other in inner):
+        nearest = [one for one in inner if not any(_repeats(every[other], every[one]) for other in inner)]
+        if sum(every[other].worth_ms for other in nearest) >= HELD_SHARE * outer.worth_ms and nearest:
             dropped.add(place)
         else:
             dropped.update(inner)
