@@ -28,7 +28,7 @@ from perfharness_launcher.companions.exclusive import ExclusiveGpus
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys.collect import collect
-from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics
+from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.outcome import (
     annotation_findings,
@@ -172,7 +172,8 @@ def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
     else:
         sampling = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
     if sampling.gpus is not None:
-        return replace(plan, nsys=replace(plan.nsys, gpu_metrics=sampling.gpus))
+        hz = gpu_metrics_hz(plan.measured_s)
+        return replace(plan, nsys=replace(plan.nsys, gpu_metrics=sampling.gpus, gpu_metrics_hz=hz))
     finding = Finding(
         "gpu-metrics-unavailable",
         Severity.NOTE,

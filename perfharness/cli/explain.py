@@ -103,12 +103,14 @@ def explain_verb(
 
 
 def _explain_run(context: typer.Context, run_dir: Path, output: Output, *, dry_run: bool) -> int:
+    from perfharness.runs.explain import longest_s
     from perfharness.runs.run_folder import read_manifest
 
     shown = Shown(output)
-    options = options_of_run(run_dir, read_manifest(run_dir))
+    manifest = read_manifest(run_dir)
+    options = options_of_run(run_dir, manifest)
     (plan,) = planned(context, [options], shown, dry_run=False)
-    second = explaining_pass(plan)
+    second = explaining_pass(plan, longest_s(manifest))
     if dry_run:
         print_plan(second, output.results)
         return EXIT_OK

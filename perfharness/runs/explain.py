@@ -27,6 +27,11 @@ def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     return folder if not manifest.explaining and is_explaining_pass(folder) else None
 
 
+def longest_s(manifest: RunManifest) -> float | None:
+    """How long the longest of the run's processes took, or None where that is not known."""
+    return max((process.duration_s for process in manifest.processes if process.duration_s), default=None)
+
+
 def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str, ProcessRecord]:
     """Processes of the explaining pass that did all that their counterparts in the measured pass did, by folder."""
     known = {process.folder for process in measured.processes}

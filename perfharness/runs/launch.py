@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
-from perfharness.runs.explain import explaining_pass_failed
+from perfharness.runs.explain import explaining_pass_failed, longest_s
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun, companions_for
 from perfharness_launcher.launch import launch as measure
@@ -209,7 +209,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
         message = f"There is no explaining pass: {why} in the measured one."
         return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
     observer.stage(EXPLAINING)
-    second, folder = explaining_pass(plan), run.folder / EXPLAIN_NAME
+    second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
     try:
         with measure(
             second, command, observer, companions=companions_for(second, observer.stage), written_to=folder

@@ -89,6 +89,16 @@ def test_the_explaining_pass_samples_and_the_measured_one_does_not(tmp_path: Pat
     assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(command)
 
 
+@pytest.mark.parametrize(
+    ("measured_s", "hz"), [(None, 10_000), (5.0, 10_000), (60.0, 10_000), (600.0, 1_000), (1e7, 10)]
+)
+def test_a_long_run_is_sampled_less_often(tmp_path: Path, measured_s: float | None, hz: int) -> None:
+    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
+    second = _with_gpu_metrics(explaining_pass(made, measured_s))
+    command = planned_command(second.processes[0], second.nsys, Path("/run"))
+    assert f"--gpu-metrics-frequency={hz}" in command
+
+
 @pytest.mark.parametrize("case", ["refused", "two processes", "MIG"])
 def test_without_counters_the_pass_goes_on_with_a_note(tmp_path: Path, case: str) -> None:
     nsys = make_nsys(tmp_path, NONE if case == "refused" else ONE)

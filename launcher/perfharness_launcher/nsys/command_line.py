@@ -23,6 +23,9 @@ WANTED_OPTIONS = (
 INTERPRETER_LOCK = "python-gil"
 GPU_METRICS_OPTIONS = ("gpu-metrics-devices", "gpu-metrics-device")
 GPU_METRICS_HZ = 10_000
+GPU_METRICS_READINGS = 600_000
+"""Of a GPU at most, as far as the length of the run is known: a minute at that rate. Each is about 40 rows of a trace,
+and 1.4 KB of it."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class NsysTracing:
         explain: whether this is the explaining pass, which may cost time: they are then recorded in any case, and who
             holds the interpreter lock, where this nsys can.
         gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: of none.
+        gpu_metrics_hz: how often.
     """
 
     install: NsysInstall
@@ -81,6 +85,7 @@ class NsysTracing:
     os_calls: bool = False
     explain: bool = False
     gpu_metrics: str | None = None
+    gpu_metrics_hz: int = GPU_METRICS_HZ
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
@@ -91,17 +96,17 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
     if tracing.explain and INTERPRETER_LOCK in nsys.traces:
         trace += f",{INTERPRETER_LOCK}"
     if tracing.gpu_metrics is not None:
-        options += gpu_metrics_options(nsys, tracing.gpu_metrics)
+        options += gpu_metrics_options(nsys, tracing.gpu_metrics, tracing.gpu_metrics_hz)
     output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
 
 
-def gpu_metrics_options(nsys: NsysInstall, gpus: str) -> list[str]:
+def gpu_metrics_options(nsys: NsysInstall, gpus: str, hz: int = GPU_METRICS_HZ) -> list[str]:
     """Sample the counters of these GPUs; none where this nsys cannot."""
     option = nsys.gpu_metrics_option
     if option is None:
         return []
-    return [f"--{option}={gpus}", f"--gpu-metrics-frequency={GPU_METRICS_HZ}"]
+    return [f"--{option}={gpus}", f"--gpu-metrics-frequency={hz}"]
 
 
 def import_command(nsys: NsysInstall, recording: Path, report: Path) -> list[str]:

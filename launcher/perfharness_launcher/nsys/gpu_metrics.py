@@ -13,9 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfharness_launcher.nsys.command_line import NsysInstall, gpu_metrics_options
+from perfharness_launcher.nsys.command_line import (
+    GPU_METRICS_HZ,
+    GPU_METRICS_READINGS,
+    NsysInstall,
+    gpu_metrics_options,
+)
 
 TIMEOUT_S = 60
+LOWEST_HZ = 10
+"""Of all versions."""
 VISIBLE = "cuda-visible"
 """What newer versions call the GPUs of CUDA_VISIBLE_DEVICES."""
 NOT_SUPPORTED = "Some GPUs are not supported"
@@ -28,6 +35,13 @@ class GpuSampling:
 
     gpus: str | None
     reason: str = ""
+
+
+def gpu_metrics_hz(expected_s: float | None) -> int:
+    """How often to sample a run of that length, so that its trace does not fill the disk."""
+    if not expected_s:
+        return GPU_METRICS_HZ
+    return max(LOWEST_HZ, min(GPU_METRICS_HZ, int(GPU_METRICS_READINGS / expected_s)))
 
 
 def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> GpuSampling:

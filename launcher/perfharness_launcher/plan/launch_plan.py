@@ -40,6 +40,8 @@ class LaunchPlan:
     findings: tuple[Finding, ...] = ()
     explaining: bool = False
     """Whether this is the explaining pass."""
+    measured_s: float | None = None
+    """Of an explaining pass: how long the measured one took, where that is known."""
 
     @property
     def group(self) -> ProcessGroup:
@@ -90,11 +92,15 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     )
 
 
-def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
+def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> LaunchPlan:
     """The same launch again, in a folder inside of the first one's, recording what explains its times.
 
     Idle GPUs are not sampled again, nor is it waited until they are cool or checked that they are without other users:
     what NVML reports may still be the first one's work.
+
+    Args:
+        plan: of the measured pass.
+        measured_s: how long that took, where it is known: in a long pass counters are sampled less often.
     """
     options = plan.options.model_copy(
         update={
@@ -114,7 +120,10 @@ def explaining_pass(plan: LaunchPlan) -> LaunchPlan:
         for spec in plan.processes
     )
     nsys = None if plan.nsys is None else replace(plan.nsys, explain=True)
-    return replace(plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True)
+    return replace(
+        plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True,
+        measured_s=measured_s,
+    )  # fmt: skip
 
 
 def _with_probe(plan: LaunchPlan, command: tuple[str, ...]) -> tuple[str, ...]:
