@@ -64,10 +64,10 @@ class Frame:
 class HostSamples:
     """One row a sample of a thread, ordered by thread and time; the columns are aligned.
 
-    `length_ns` is the time that the sample stands for: since the last one of this thread. `on_cpu_ns` and
-    `runnable_ns`: of that, how long the thread ran, and how long it waited for a CPU; -1 where the system does not
-    report it. `stack` indexes `stacks`, each of them indices of `frames`, the innermost frame first. `stage` indexes
-    `stage_paths`, -1: no range of a recorder was open on the thread (read off the recorder's own stack).
+    `length_ns` is the time that the sample stands for: since the last one of this thread, corrected by its CPU time.
+    `on_cpu_ns` and `runnable_ns`: of that, how long the thread ran, and how long it waited for a CPU; -1 where the
+    system does not report it. `stack` indexes `stacks`, each of them indices of `frames`, the innermost frame first.
+    `stage` indexes `stage_paths`, -1: no range of a recorder was open on the thread (read off the recorder's stack).
     """
 
     time_ns: Int64

@@ -128,9 +128,10 @@ class _Tables:
         event_thread = np.concatenate([np.empty(0, np.int64), *self._event_threads])
         by_start = np.argsort(events["start"], kind="stable")
         events, event_thread = events[by_start], event_thread[by_start]
-        on_cpu, runnable = _settled(rows, thread)
+        length, room = _weighed(rows, thread)
+        on_cpu, runnable = _settled(rows, thread, room)
         samples = HostSamples(
-            time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=rows["length"].astype(np.int64),
+            time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=length,
             on_cpu_ns=on_cpu, runnable_ns=runnable,
             state=rows["state"].astype(np.int8), stack=rows["stack"].astype(np.int32),
             stage=rows["stage"].astype(np.int32), gil_holder=holder,
@@ -163,16 +164,45 @@ def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
         at += length
 
 
-def _settled(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
+def _weighed(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
+    """The time that each sample stands for, and how much of it the thread may have run or waited for a CPU.
+
+    That is the time since the last sample of the thread, corrected by what the system counted.
+
+    On a busy machine the sampler gets a CPU when the program leaves one, so it comes late while the program runs, and
+    then sees it blocked. But when a thread is blocked, the system's count of its time, on a CPU or waiting for one, is
+    exact. So the samples of a thread between two at which it was blocked get that time together, and the second of the
+    two gets the rest.
+    """
+    length, ready = rows["length"].astype(np.int64), _is_ready(rows)
+    starts = np.r_[True, (thread[1:] != thread[:-1]) | ~ready[:-1]] if len(rows) else np.zeros(0, np.bool_)
+    stretch = np.cumsum(starts) - 1
+    count = int(stretch[-1]) + 1 if len(rows) else 0
+    total, of_ready, counted = (
+        np.bincount(stretch, weights=weights, minlength=count)
+        for weights in (length, np.where(ready, length, 0), rows["on_cpu"] + rows["runnable"])
+    )
+    ends_blocked = np.bincount(stretch, weights=~ready, minlength=count) > 0
+    known = ends_blocked & (of_ready > 0) & (np.bincount(stretch, weights=rows["on_cpu"] < 0, minlength=count) == 0)
+    new_ready = np.where(known, np.minimum(counted, total), of_ready)
+    factor = new_ready / np.maximum(of_ready, 1)
+    weighed: Int64 = np.rint(np.where(ready, length * factor[stretch], (total - new_ready)[stretch])).astype(np.int64)
+    room = np.where(ready, weighed, np.where(known[stretch], 0, weighed // 2))
+    return weighed, room
+
+
+def _is_ready(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    ready: npt.NDArray[np.bool_] = (rows["state"] == HostState.RUNNING) | (rows["state"] == HostState.RUNNABLE)
+    return ready
+
+
+def _settled(rows: npt.NDArray[Any], thread: Int64, room: Int64) -> tuple[Int64, Int64]:
     """Time on a CPU and ready without one, in the rows that it was spent in.
 
     The system counts a thread's time at timer ticks and when it stops running, so a row may hold what earlier rows of
-    the thread ran. More than a row's length is moved to those before it; of a row at whose end the thread was blocked,
-    more than half, for it was blocked at some moment of it.
+    the thread ran. What is more than a row has room for is moved to those before it.
     """
     on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
-    ready = (rows["state"] == HostState.RUNNING) | (rows["state"] == HostState.RUNNABLE)
-    room = np.where(ready, rows["length"], rows["length"] // 2)
     bounds = np.r_[0, np.flatnonzero(np.diff(thread)) + 1, len(rows)]
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         at = slice(first, last)

@@ -263,6 +263,27 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
     assert diagnose(Analysis(trace)).stages[0].profile is None
 
 
+def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
+    """The thread ran for 3 ms, was seen once meanwhile, and then seen asleep late: 3 of 5 ms are the first sample's.
+
+    The next stretch ends without a blocked sample, and the other thread's time is not known: those stay.
+    """
+    file = spool.Spool(str(tmp_path / "host_samples.log"))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    file.sample(1 * MS, 100, 1000, 0, 0, HostState.RUNNING, -1, -1, 0)
+    file.sample(5 * MS, 100, 4000, 2500, 500, HostState.SLEEP, -1, -1, 0)
+    file.sample(6 * MS, 100, 1000, 0, 0, HostState.SLEEP, -1, -1, 0)
+    file.sample(7 * MS, 100, 1000, 300, 0, HostState.RUNNING, -1, -1, 0)
+    file.sample(1 * MS, 101, 1000, -1, -1, HostState.RUNNING, -1, -1, 0)
+    file.sample(2 * MS, 101, 1000, -1, -1, HostState.UNKNOWN, -1, -1, 0)
+    file.close()
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    assert recorded.probe.samples.length_ns.tolist() == [3000, 2000, 1000, 1000, 1000, 1000]
+    assert recorded.probe.samples.on_cpu_ns.tolist() == [2500, 0, 0, 300, -1, -1]
+    assert recorded.probe.samples.runnable_ns.tolist() == [500, 0, 0, 0, -1, -1]
+
+
 def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Path) -> None:
     """Four rows on a CPU, then two asleep; the system counted a tick in the third and the rest in the fifth."""
     file = spool.Spool(str(tmp_path / "host_samples.log"))
@@ -275,7 +296,8 @@ def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Pat
     recorded = read_host_probe(tmp_path)
     assert recorded is not None
     samples = recorded.probe.samples
-    assert samples.on_cpu_ns.tolist() == [1000, 1000, 1000, 1000, 500, 0, 700]
+    assert samples.length_ns.tolist() == [1225, 1225, 1225, 1225, 100, 1000, 1000]
+    assert samples.on_cpu_ns.tolist() == [825, 1225, 1225, 1225, 0, 0, 700]
     assert samples.runnable_ns.tolist() == [400, 0, 0, 0, 0, 0, 0]
 
 
