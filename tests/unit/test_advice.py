@@ -171,6 +171,12 @@ def test_what_a_second_pass_would_add_is_said_until_there_was_one() -> None:
     assert "--explain" in printed(stage("decode", SLOW))
 
 
+def test_that_a_stage_can_save_what_it_takes_is_not_worth_saying() -> None:
+    assert "Saves" not in printed(stage("a", cause(saves_ms=10.0)))
+    assert "Saves" in printed(stage("a", cause(saves_ms=9.0)))
+    assert "Saves" in printed(stage("a", cause(saves_ms=10.0, where=function())))
+
+
 def test_only_the_most_valuable_are_printed_and_how_many_there_are() -> None:
     stages = [stage("", cpu_ms=20.0), *(stage(name, cause(name, saves_ms=5.0)) for name in "abcd")]
     assert [line.split()[0] for line in printed(*stages).splitlines()[1:]] == ["1.", "2.", "3.", "With"]

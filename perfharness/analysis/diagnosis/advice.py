@@ -12,6 +12,8 @@ HELD_SHARE = 0.5
 """Of what a cause costs a stage: stages inside it with the same cause and together this much of the cost have it."""
 SAME_TIME = 0.02
 """Two causes at one line whose savings differ by less are about the same time."""
+ALL_OF_IT = 0.98
+"""Of the stages' time: a saving of as much, of nobody knows which line, is only what bounds any saving."""
 LEAST_SHARE = 0.01
 """Of the batch: what is worth less in a stage is no advice."""
 
@@ -48,6 +50,13 @@ class Advice:
     def saves_share(self) -> float | None:
         """What it saves, of the batch; None where nothing bounds that."""
         return None if self.saves_ms is None else self.worth_share
+
+    @property
+    def tells_saving(self) -> bool:
+        """Whether the saving says more than that no stage can save more time than it takes."""
+        if self.saves_ms is None:
+            return False
+        return self.cause.where is not None or self.saves_ms < ALL_OF_IT * self.stage_ms
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:

@@ -108,7 +108,7 @@ def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Te
     if cause.where is not None and (place := place_text(cause.where)) not in what:
         parts.append(Text(f" Where: {place}."))
     parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
-    if advice.saves_ms is not None:
+    if advice.saves_ms is not None and advice.tells_saving:
         share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"
         parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(advice.saves_ms)}{share}.", "green")))
     if processes > 1:
