@@ -40,6 +40,8 @@ class MadeUpGpu:
 
     seed: int = 1
     noise: float = 0.002
+    lag_ns: int = 0
+    """Readings speak of windows that ended so much earlier."""
     pieces: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
 
     def runs(self, start: int, end: int, counters: Mapping[str, float]) -> None:
@@ -63,7 +65,7 @@ class MadeUpGpu:
         log.readings(UUID, GPM_WINDOW, times, np.diff(edges).tolist())
         for name, metric in METRIC_OF.items():
             scale = 100.0 if metric in GPM_SHARES else 1.0 / (1 << 20)
-            values = self.mean(name, edges)
+            values = self.mean(name, edges - self.lag_ns)
             values += self.noise * random.standard_normal(len(values)) * (1.0 if name != "pcie" else 1e9)
             log.readings(UUID, metric, times, (np.maximum(values, 0) * scale).tolist())
         for metric in {*GPM_SHARES, *GPM_RATES} - set(METRIC_OF.values()):

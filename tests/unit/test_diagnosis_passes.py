@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
-from perfharness.model.diagnosis import Explained, GpuLimit, HostProfile, Path, StageDiagnosis, StageVerdict, Verdict
+from perfharness.analysis.diagnosis.sampled_counters import no_counters
+from perfharness.model.diagnosis import (
+    Explained,
+    GpuLimit,
+    HostProfile,
+    KernelGroup,
+    KernelKind,
+    Path,
+    StageDiagnosis,
+    StageVerdict,
+    Verdict,
+)
 from perfharness.model.result import Float64
 from perfharness.testing.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
@@ -182,6 +193,24 @@ def test_what_limits_the_gpu_by_counters_of_either_pass() -> None:
     found = laid(counters, names)["infer"]
     assert found.gpu is not None
     assert (found.verdict.limit, found.gpu.limits.limit) == (GpuLimit.COMPUTE, GpuLimit.COMPUTE)
+
+
+def test_kernels_have_the_counters_of_the_explaining_pass() -> None:
+    kernel = KernelGroup(
+        name="product", gpu=0, kind=KernelKind.MATRIX, grid=(8, 1, 1), block=(128, 1, 1), registers=32, shared_bytes=0,
+        waves=None, occupancy=None, limiter=None, count=1.0, time_ms=3.0, mean_us=3000.0, share=1.0,
+    )  # fmt: skip
+    counted = replace(kernel, time_ms=3.6, counters=replace(no_counters(0, ""), source="nsys", tensor=0.9))
+    limits = replace(gpu_work().limits, work_ms=3.0)
+
+    def made(*kernels: KernelGroup) -> Pass:
+        work = gpu_work(busy_ms=3.0, limits=limits, top_kernels=list(kernels))
+        return a_pass(times(4.0, 6.0), gpu_ms={INFER: 3.0 * STEADY}, gpu=work)
+
+    other = replace(kernel, grid=(9, 1, 1))
+    found = laid(made(kernel, other), made(counted))["infer"]
+    assert found.gpu is not None
+    assert found.gpu.top_kernels == [replace(counted, time_ms=3.0), other]
 
 
 def test_the_spread_of_a_ratio_against_the_bootstrap() -> None:

@@ -60,6 +60,16 @@ def test_a_stage_of_two_kinds_of_kernels_has_the_mean_of_both(tmp_path: Path) ->
     holds(counters_of(found, "add"), {"tensor": 0.0, "dram": 0.87}, within=0.03)
 
 
+@pytest.mark.parametrize("lengths", [(24.0, 17.0), (140.0, 90.0)])
+def test_readings_that_are_late_are_found_to_be(tmp_path: Path, lengths: tuple[float, float]) -> None:
+    """By 8 ms: half of the shorter stage's kernels would be taken for the other's."""
+    made = Made(tmp_path, MadeUpGpu(lag_ns=8 * MS))
+    stages = {"product": (lengths[0], [GEMM]), "add": (lengths[1], [ELEMENTWISE])}
+    found = made.batches(round(8000 / sum(lengths)), stages, gap_ms=5.0).diagnosed()
+    holds(counters_of(found, "product"), GEMM)
+    holds(counters_of(found, "add"), ELEMENTWISE)
+
+
 def test_time_in_which_nothing_ran_is_no_part_of_a_stage(tmp_path: Path) -> None:
     made = Made(tmp_path).batches(80, {"product": (10.0, [GEMM])}, gap_ms=90.0)
     holds(counters_of(made.diagnosed(), "product"), GEMM)

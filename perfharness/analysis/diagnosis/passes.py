@@ -28,6 +28,7 @@ from perfharness.model.diagnosis import (
     GpuLimits,
     GpuWork,
     HostProfile,
+    KernelGroup,
     Path,
     StageDiagnosis,
     Verdict,
@@ -152,12 +153,26 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:
-    """The GPU's work as measured; what limits it, by the counters of the explaining pass where that has any."""
+    """The GPU's work as measured; what limits it, and its kernels, by the counters that the explaining pass has."""
     if measured is None or explaining is None or not explaining.limits.work_ms:
         return measured
+    counted = {_launched(kernel): kernel for kernel in explaining.top_kernels if kernel.counters is not None}
+    kernels = [_with_counters(kernel, counted.get(_launched(kernel))) for kernel in measured.top_kernels]
+    measured = replace(measured, top_kernels=kernels)
     if explaining.limits.basis != "counters":
         return measured
     return replace(measured, limits=_limits(explaining.limits, measured.limits.work_ms / explaining.limits.work_ms))
+
+
+def _launched(kernel: KernelGroup) -> tuple[object, ...]:
+    """What makes two passes' launches the same: the kernel, its shape and its GPU."""
+    return kernel.name, kernel.gpu, kernel.grid, kernel.block
+
+
+def _with_counters(kernel: KernelGroup, found: KernelGroup | None) -> KernelGroup:
+    if kernel.counters is not None or found is None:
+        return kernel
+    return replace(kernel, counters=found.counters, roofline=found.roofline)
 
 
 def _limits(limits: GpuLimits, scale: float) -> GpuLimits:
