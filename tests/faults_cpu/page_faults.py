@@ -23,10 +23,10 @@ with perf.range("pipeline"):
     for index in range(BATCHES):
         with perf.batch(index, total_items=PARTS):
             with perf.range("cache"):
-                parts = kept or [np.zeros(VALUES, dtype=np.float32) for _ in range(PARTS)]
-                for part in parts:
+                for part in kept:
+                    part[::STEP] = index
+                for part in [np.zeros(VALUES, dtype=np.float32) for _ in range(0 if MENDED else PARTS)]:
                     part[::STEP] = index  # fault
-                del parts
             with perf.range("infer"):
                 sum(value * value for value in range(200_000))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -252,6 +252,31 @@ def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None
     assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
 
 
+def test_what_other_processes_take_is_no_part_of_the_whole() -> None:
+    """Of 100 ms others had the CPUs for 80; of the 20 that are left 6 are 30 %, which a wait for files has to be."""
+    busy = by_samples(state_ms={"runnable": 80.0, "file": 6.0})
+    judged = judge(busy)
+    assert judged.verdict.verdict is Verdict.FILE_WAIT
+    assert judged.causes[0].share == pytest.approx(0.06)
+    assert judge(by_samples(state_ms={"runnable": 80.0, "file": 5.9})).verdict.verdict is Verdict.CPU_BOUND
+    assert judge(by_samples(state_ms={"file": 6.0})).verdict.verdict is Verdict.CPU_BOUND
+
+
+@pytest.mark.parametrize(
+    ("lengths", "verdict"),
+    [([3, 3, *[1] * 18], Verdict.FIRST_USE), ([3, 3, *[1] * 8, 3, 2, *[1] * 8], Verdict.CPU_BOUND)],
+)
+def test_a_slow_beginning_is_slower_than_anything_later(tmp_path: Path, lengths: list[int], verdict: Verdict) -> None:
+    """Two batches that take three times as long: by 4 ms, and later two others by 3 ms."""
+    builder, begin = TraceBuilder(), BATCH
+    for index, length in enumerate(lengths):
+        builder.range(f"batch_{index}", begin, begin + length * BATCH)
+        builder.range("stage", begin, begin + length * BATCH)
+        begin += length * BATCH
+    stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))))
+    assert stage.verdict.verdict is verdict
+
+
 def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: Path) -> None:
     """Batches of 1 ms; those with a kernel of a new name take 2 ms: four of 12, of which three in the second half."""
 

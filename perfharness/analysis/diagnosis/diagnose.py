@@ -225,7 +225,10 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 
 
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
-    """What batches kept before the steady state took more than the median of the steady ones, ns."""
+    """What batches kept before the steady state took more than the median of the steady ones, ns.
+
+    0 where as many steady batches in a row took half as much more: then it is noise, which only happened to be first.
+    """
     stages, stage_times = workload.stages, workload.stage_times
     slow = [loop for loop in loops if (loop.warmup.steady_from or 0) > loop.warmup.warmup_batches]
     if not slow:
@@ -239,7 +242,10 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
         early, steady = loop.rows[: loop.warmup.steady_from], loop.rows[loop.warmup.steady_from :]
         early, steady = early[present[early]], steady[present[steady]]
         if len(early) and len(steady):
-            extra += float((spent[early] - np.median(spent[steady])).sum())
+            slower = float((spent[early] - np.median(spent[steady])).sum())
+            later = np.convolve(spent[steady] - np.median(spent[steady]), np.ones(len(early)), mode="valid")
+            is_noise = len(steady) >= len(early) and later.max() > slower / 2
+            extra += 0.0 if is_noise else slower
     return max(extra, 0.0)
 
 

@@ -164,6 +164,17 @@ class Figures:
         collected = (self.host.profile.collection_ms or 0.0) * 1e6 * self.batches if self.host else 0.0
         return waits + collected
 
+    @property
+    def others_ns(self) -> float:
+        """Of the host time, how long other processes had the CPUs while the threads were ready; 0 without samples."""
+        crowded = self.host.crowded_ms * 1e6 * self.batches if self.host else 0.0
+        return max(self.state_ns("runnable") - crowded, 0.0)
+
+    @property
+    def undisturbed_ns(self) -> float:
+        """The host time without what other processes take: what shares of waiting are compared with."""
+        return max(self.wall - self.others_ns, 0.0)
+
     def line_during(self, calls: str) -> FunctionTime | None:
         """The line that made most of these calls (`HostEvidence.during`)."""
         return None if self.host is None else self.host.during.get(calls)
@@ -199,23 +210,29 @@ class Match:
     evidence: list[str]
     try_this: str
     verdict_share: float = 0.0
-    """Of `of_ns`: with so much it is what limits the stage."""
+    """Of `of_ns`, or of `undisturbed_ns`: with so much it is what limits the stage."""
     may_be_verdict: bool = True
     saves_ns: float | None = None
     where: FunctionTime | None = None
     where_reason: str = NO_STACKS
     missing: list[str] = field(default_factory=list)
     limit: GpuLimit | None = None
+    undisturbed_ns: float | None = None
+    """`of_ns` without the time in which other processes had the CPUs."""
 
     @property
     def is_verdict(self) -> bool:
         """Whether it is what limits the stage; else it is a further cause at most."""
-        return self.may_be_verdict and self.lost_ns >= self.verdict_share * self.of_ns
+        return self.may_be_verdict and self.lost_ns >= self.verdict_share * self._whole_ns
 
     @property
     def is_cause(self) -> bool:
         """Whether it takes enough of the stage to be a further cause."""
-        return self.of_ns > 0 and self.lost_ns >= max(FURTHER_SHARE, self.verdict_share / 2) * self.of_ns
+        return self.of_ns > 0 and self.lost_ns >= max(FURTHER_SHARE, self.verdict_share / 2) * self._whole_ns
+
+    @property
+    def _whole_ns(self) -> float:
+        return self.of_ns if self.undisturbed_ns is None else self.undisturbed_ns
 
     def cause(self, batches: int, stage_ns: float) -> Cause:
         """As it stands in results; what it saves is at most what the stage takes."""

@@ -27,6 +27,7 @@ def garbage_collection(f: Figures) -> Match | None:
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
         Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
+        undisturbed_ns=f.undisturbed_ns,
         saves_ns=lost, where=f.line_during("collections") or f.host.busiest, where_reason=f.no_line,
     )  # fmt: skip
 
@@ -46,9 +47,8 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.blocked is not None:
         evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
     line = None if f.host is None else f.host.busiest
-    others = f.state_ns("runnable") - (f.host.crowded_ms * 1e6 * f.batches if f.host else 0.0)
-    if others >= REPORTED_SHARE * f.wall:
-        evidence.append(f"Other processes had the CPUs for {percent(others, f.wall)} of it.")
+    if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
+        evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
     if line is not None:
         inside = percent(line.cumulative_ms * 1e6 * f.batches, f.wall)
         evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")

@@ -48,7 +48,12 @@ RUNNABLE_STEP = (
 def locked_by_stage(f: Figures) -> Match | None:
     """Waiting for a lock or queue while another thread is at work in one stage."""
     lock, other = f.waiting_ns(OsWaitKind.LOCK), f.other_thread
-    if lock < WAITING_SHARE * f.wall or other is None or other.chance is not None or other.share < AT_WORK_SHARE:
+    if (
+        lock < WAITING_SHARE * f.undisturbed_ns
+        or other is None
+        or other.chance is not None
+        or other.share < AT_WORK_SHARE
+    ):
         return None
     evidence = (
         f"Its thread waits for a lock or a queue {percent(lock, f.wall)} of its host time; during "
@@ -72,7 +77,7 @@ def gil_contention(f: Figures) -> Match | None:
     evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time; it is held{named}."
     return Match(
         Verdict.GIL_CONTENTION, waited, f.wall, [evidence if holder else evidence.split(";")[0] + "."], GIL_STEP,
-        verdict_share=GIL_SHARE, saves_ns=waited, where=holder,
+        verdict_share=GIL_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=holder,
         where_reason="no sample shows the thread that holds it",
     )  # fmt: skip
 
@@ -88,6 +93,7 @@ def data_loader(f: Figures) -> Match | None:
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     return Match(
         Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
+        undisturbed_ns=f.undisturbed_ns,
         saves_ns=waited, where=f.host.work_lines.get("loader"), where_reason=f.no_line,
     )  # fmt: skip
 
@@ -95,7 +101,7 @@ def data_loader(f: Figures) -> Match | None:
 def process_wait(f: Figures) -> Match | None:
     """Waiting for a child process to end."""
     waited = f.waiting_ns(OsWaitKind.PROCESS)
-    if waited < WAITING_SHARE * f.wall or not waited:
+    if waited < WAITING_SHARE * f.undisturbed_ns or not waited:
         return None
     evidence = f"Its thread waits for another process to end {percent(waited, f.wall)} of its host time."
     return Match(
@@ -120,7 +126,8 @@ def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_st
         return None
     evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
     return Match(
-        verdict, waited, f.wall, [evidence], next_step, verdict_share=NAMED_WAIT_SHARE, saves_ns=waited,
+        verdict, waited, f.wall, [evidence], next_step, verdict_share=NAMED_WAIT_SHARE,
+        undisturbed_ns=f.undisturbed_ns, saves_ns=waited,
         where=f.line_in(kind.name.lower()), where_reason=f.no_line,
     )  # fmt: skip
 
@@ -129,14 +136,14 @@ def blocked(f: Figures) -> Match | None:
     """Blocked in the operating system by what no trace shows: sleeps, locks whose holder is in no stage."""
     lock = f.waiting_ns(OsWaitKind.LOCK)
     whole = sum(f.waiting_ns(kind) for kind in OsWaitKind)
-    if whole < BLOCKED_SHARE * f.wall or not whole:
+    if whole < BLOCKED_SHARE * f.undisturbed_ns or not whole:
         return None
     evidence = (
         f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)[0]}"
     )
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
-    is_lock = lock >= WAITING_SHARE * f.wall
+    is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
     most = max(OsWaitKind, key=f.waiting_ns)
     return Match(
         Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
