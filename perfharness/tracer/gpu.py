@@ -8,6 +8,7 @@ explaining pass may cost time, and records the calls of all other functions and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from dataclasses import dataclass, field
@@ -141,7 +142,8 @@ def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTr
     for kind in OPERATION_KINDS:
         library.enable(kind)
     if trace.all_calls:
-        library.enable(cupti.KIND_SYNCHRONIZATION)
+        with contextlib.suppress(CuptiError):  # the calls tell most of it
+            library.enable(cupti.KIND_SYNCHRONIZATION)
     _enable_functions(trace)
     _listen_to_nvtx(library)
     trace.spool.start()
@@ -155,17 +157,27 @@ def _enable_functions(trace: GpuTrace) -> None:
         (cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi"),
         (cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi"),
     ):
-        selective = library.has(enable)
-        if not selective:
+        functions = library.functions(domain)
+        wanted = {cbid for cbid, name in functions.items() if _is_wanted(name, all_calls=trace.all_calls)}
+        if domain == cupti.DOMAIN_DRIVER:
+            trace.canary = next((cbid for cbid, name in functions.items() if name == "cuDriverGetVersion"), None)
+            wanted |= {trace.canary} if trace.canary is not None else set()
+        chosen = library.has(enable)
+        if chosen:
+            try:
+                for cbid in wanted:
+                    library.call(enable, ctypes.c_uint32(cbid), ctypes.c_uint8(1))
+            except CuptiError:
+                if not trace.all_calls:
+                    raise
+                chosen = False  # one that it does not know by its number, of a thousand
+        if not chosen:
             library.enable(kind)
-        for cbid, name in library.functions(domain).items():
-            wanted = not cupti.is_inquiry(name) if trace.all_calls else cupti.starts_gpu_work(name)
-            if domain == cupti.DOMAIN_DRIVER and name == "cuDriverGetVersion":
-                trace.canary, wanted = cbid, True
-            if wanted or not selective:
-                trace.api_names[domain, cbid] = name
-            if wanted and selective:
-                library.call(enable, ctypes.c_uint32(cbid), ctypes.c_uint8(1))
+        trace.api_names |= {(domain, cbid): name for cbid, name in functions.items() if cbid in wanted or not chosen}
+
+
+def _is_wanted(function: str, *, all_calls: bool) -> bool:
+    return not cupti.is_inquiry(function) if all_calls else cupti.starts_gpu_work(function)
 
 
 def _listen_to_nvtx(library: Cupti) -> None:

@@ -210,7 +210,7 @@ def _write_api(
             continue
         cbids, which = np.unique(columns["cbid"], return_inverse=True)
         texts = [api_names.get((domain, cbid), f"cbid {cbid}") for cbid in cbids.tolist()]
-        keep = np.asarray([text != CANARY_FUNCTION for text in texts])[which]
+        keep = np.asarray([text != CANARY_FUNCTION and not cupti.is_inquiry(text) for text in texts])[which]
         columns = {name: values[keep] for name, values in columns.items()}
         values = {
             "start": columns["start"].astype(np.int64) - session.origin_ns,

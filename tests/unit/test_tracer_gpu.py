@@ -139,6 +139,26 @@ def test_the_explaining_pass_records_all_calls_but_inquiries_and_waits(
     assert {number for name, number in library.enabled if name == "cuptiActivityEnableDriverApi"} == {3, 307}
 
 
+def test_an_explaining_pass_whose_cupti_refuses_one_function_records_all(
+    machine: type[FakeCupti], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.EXPLAIN, "1")
+    machine.failing = ("cuptiActivityEnableRuntimeApi", 1)
+    trace, library = started()
+    kinds = [number for name, number in library.enabled if name == "cuptiActivityEnable"]
+    assert cupti.KIND_RUNTIME in kinds
+    assert cupti.KIND_DRIVER not in kinds
+    assert set(trace.api_names) >= {(cupti.DOMAIN_RUNTIME, cbid) for cbid in FUNCTIONS[cupti.DOMAIN_RUNTIME]}
+    assert trace.all_calls
+
+
+def test_a_measured_pass_whose_cupti_refuses_a_function_has_no_gpu_trace(machine: type[FakeCupti]) -> None:
+    machine.failing = ("cuptiActivityEnableRuntimeApi", 1)
+    trace, reason = gpu.start_gpu_trace("/nowhere")
+    assert trace is None
+    assert reason is not None
+
+
 ASKED = [
     "cudaGetDevice_v3020", "cudaSetDevice_v3020", "cudaGetLastError_v3020", "cudaPeekAtLastError_v3020",
     "cudaDeviceGetAttribute_v5000", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuDeviceGet", "cuDeviceGetAttribute",
@@ -436,6 +456,7 @@ RUNTIME_NAMES = {
     (cupti.DOMAIN_RUNTIME, 211): "cudaLaunchKernel_v7000",
     (cupti.DOMAIN_RUNTIME, 131): "cudaStreamSynchronize_v3020",
     (cupti.DOMAIN_RUNTIME, 22): "cudaFree_v3020",
+    (cupti.DOMAIN_RUNTIME, 17): "cudaGetDevice_v3020",
 }
 
 
@@ -449,6 +470,7 @@ def test_the_trace_of_an_explaining_pass_says_that_it_has_all_calls(
             {"start": 100, "end": 200, "thread": 1, "correlation": 1, "cbid": 211},
             {"start": 210, "end": 950, "thread": 1, "correlation": 2, "cbid": 131},
             {"start": 960, "end": 970, "thread": 1, "correlation": 3, "cbid": 22, "return_value": 700},
+            {"start": 980, "end": 981, "thread": 1, "correlation": 4, "cbid": 17},
         ]),
         cupti.KIND_CONCURRENT_KERNEL: columns_of(cupti.KIND_CONCURRENT_KERNEL, [kernel]),
         cupti.KIND_SYNCHRONIZATION: columns_of(cupti.KIND_SYNCHRONIZATION, [
@@ -459,7 +481,7 @@ def test_the_trace_of_an_explaining_pass_says_that_it_has_all_calls(
     trace = open_trace(traced(tmp_path, records, RUNTIME_NAMES, dropped=dropped))
     assert trace.meta.has_all_calls is complete
     names = [trace.names[code] for code in trace.api.name.tolist()]
-    assert sorted(names) == sorted(RUNTIME_NAMES.values())
+    assert sorted(names) == ["cudaFree_v3020", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020"]
     assert trace.api.return_value.tolist() == [0, 0, 700]
     waits = trace.synchronizations
     columns = (waits.correlation, waits.kind, waits.device, waits.stream)
@@ -490,4 +512,4 @@ def test_a_million_calls_are_written_in_bounded_time_and_memory(tmp_path: Path) 
         )
         counts = dict(connection.execute(query))
     assert sum(counts.values()) == count
-    assert set(counts) == set(RUNTIME_NAMES.values())
+    assert set(counts) == set(RUNTIME_NAMES.values()) - {"cudaGetDevice_v3020"}
