@@ -39,12 +39,19 @@ def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str
 
 
 def explaining_findings(measured: RunManifest, explaining: RunManifest) -> list[Finding]:
-    """Which processes have nothing to explain their times with, and why."""
+    """Which processes have nothing to explain their times with, and why; what the launcher found in this pass only."""
     usable = usable_processes(measured, explaining)
     ends = {process.folder: process for process in explaining.processes}
     lost = {process.folder: _reason(ends.get(process.folder)) for process in measured.processes if process.trace}
     missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in usable]
-    return [explaining_pass_failed("; ".join(missing))] if missing else []
+    failed = [explaining_pass_failed("; ".join(missing))] if missing else []
+    known = {finding.code for finding in measured.findings}
+    only_here = [
+        replace(finding.to_finding(), message=f"In the explaining pass: {finding.message}")
+        for finding in explaining.findings
+        if finding.severity is not Severity.ERROR and finding.code not in known
+    ]
+    return [*failed, *only_here]
 
 
 def explaining_pass_failed(reason: str) -> Finding:
@@ -55,9 +62,15 @@ def explaining_pass_failed(reason: str) -> Finding:
 
 def pass_of(result: ProcessResult) -> Pass | None:
     """What laying passes onto each other takes of a result; None where it was not diagnosed."""
-    from perfharness.analysis.diagnosis.passes import Pass
+    from perfharness.analysis.diagnosis.passes import COMPARED, Pass
 
-    return None if result.diagnosis is None else Pass(result.diagnosis, result.values_minus_warmup)
+    if result.diagnosis is None:
+        return None
+    values = {
+        path: {key: column for key, column in columns.items() if key in COMPARED}
+        for path, columns in result.values_minus_warmup.items()
+    }
+    return Pass(result.diagnosis, values)
 
 
 def with_explained(result: ProcessResult, explaining: Pass) -> ProcessResult:

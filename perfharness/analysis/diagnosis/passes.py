@@ -50,6 +50,12 @@ MAX_GPU_CHANGE = 1.25
 CONSIDERABLE_SHARE = 0.1
 """Of a batch: where all but the stage takes less, there is no rest to compare with."""
 
+ITEMS = "items"
+"""Key of the items of a batch among the values of what is in it."""
+
+COMPARED = frozenset({"cpu_time", "gpu_busy_time", "total_items", ITEMS})
+"""Keys of the values that are compared, or that mark batches."""
+
 KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.WAITING_ON_PROCESS})
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
 the one pass is perhaps not in the other."""
@@ -277,10 +283,6 @@ class _Comparison:
         """The nearest batch around a stage; None of an outermost one."""
         above = (path[:length] for length in range(len(path) - 1, 0, -1))
         return next((one for one in above if "total_items" in self._values[0].get(one, {})), None)
-
-
-ITEMS = "items"
-"""Key of the items of a batch among the values of what is in it."""
 
 
 def _odds(share: _Ratio) -> _Ratio:

@@ -1,0 +1,138 @@
+"""A run folder with its explaining pass inside, made by hand: what is read of both, and what a folder may hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.model import conventions
+from perfharness.model.findings import Severity
+from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.runs.run_folder import analyze_run, read_manifest
+from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.export_runs import MS, RUN_START, process_record, run_folder
+
+
+def trace(folder: Path, load_ms: int, infer_ms: int) -> None:
+    """Six batches of two items."""
+    builder = TraceBuilder()
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=RUN_START)
+    own: dict[str, Any] = {"domain": "perfharness", "category": "toy", "pid": 100}
+    builder.mark(conventions.MARK_RECORDER, 0, **own)
+    length = (load_ms + infer_ms) * MS
+    builder.range("pipeline", 0, 7 * length, **own)
+    for index in range(6):
+        start = MS + index * length
+        builder.range("batch", start, start + length, payload=index, **own)
+        builder.range("load", start, start + load_ms * MS, **own)
+        builder.range("infer", start + load_ms * MS, start + length, **own)
+        builder.mark(conventions.MARK_ITEMS, start + length - 1, payload=2, **own)
+    folder.mkdir(parents=True, exist_ok=True)
+    builder.write(folder / "trace.sqlite")
+
+
+def make(out: Path, **second: Any) -> Path:
+    """Two processes; the second of them did other work in the explaining pass."""
+    for folder, times in ((out, (4, 6)), (out / "explain", (5, 7))):
+        trace(folder / "proc_0_gpu_0", *times)
+        trace(folder / "proc_1_gpu_0", *((4, 6) if folder == out else (19, 6)))
+        run_folder(folder, process_record(0), process_record(1, **(second if folder != out else {})))
+    change(out / "explain", explaining=True)
+    return out
+
+
+def change(folder: Path, **values: Any) -> None:
+    manifest = RunManifest.model_validate_json((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(manifest.model_copy(update=values).model_dump_json())
+
+
+def analyzed(out: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """`explained` of each stage by process, and the codes of the findings."""
+    summary = analyze_run(out, read_manifest(out))
+    found = {}
+    for process in summary.results:
+        tree = json.loads((out / process / "benchmark.json").read_text())
+        found[process] = {stage["path"][-1]: stage["explained"] for stage in tree["diagnosis"]["stages"]}
+    return found, [finding.code for finding in summary.findings]
+
+
+def test_each_process_is_explained_by_its_own_second_pass(tmp_path: Path) -> None:
+    out = make(tmp_path)
+    found, codes = analyzed(out)
+    slowdowns = {name: one["slowdown"] for name, one in found["proc_0_gpu_0"].items()}
+    assert slowdowns == {"batch": 1.2, "load": 1.25, "infer": pytest.approx(7 / 6, abs=1e-6)}
+    assert all(one["trusted"] for one in found["proc_0_gpu_0"].values())
+    assert {name: one["trusted"] for name, one in found["proc_1_gpu_0"].items()} == {
+        "batch": False, "load": False, "infer": True,
+    }  # fmt: skip
+    assert codes.count("explaining-pass-differs") == 1
+    mean = json.loads((out / "benchmark_mean.json").read_text())
+    assert mean["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 10.0
+    assert mean["diagnosis"]["stages"][0]["per_batch"]["cpu_ms"] == 10.0
+    second = json.loads((out / "explain" / "proc_0_gpu_0" / "benchmark.json").read_text())
+    assert second["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 12.0
+
+
+@pytest.mark.parametrize("second", [{"ended": "failed", "exit_code": 3}, {"trace": None}])
+def test_a_process_whose_second_pass_is_not_whole(tmp_path: Path, second: dict[str, Any]) -> None:
+    found, codes = analyzed(make(tmp_path, **second))
+    assert all(one is not None for one in found["proc_0_gpu_0"].values())
+    assert set(found["proc_1_gpu_0"].values()) == {None}
+    assert codes.count("explaining-pass-failed") == 1
+
+
+def test_a_second_pass_that_cannot_be_read(tmp_path: Path) -> None:
+    out = make(tmp_path)
+    (out / "explain" / "manifest.json").write_text("{")
+    found, codes = analyzed(out)
+    assert {one for stages in found.values() for one in stages.values()} == {None}
+    assert codes.count("explaining-pass-failed") == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "of the user"])
+def test_what_is_no_explaining_pass_is_left_alone(tmp_path: Path, kind: str) -> None:
+    out = make(tmp_path / "out")
+    (out / "explain").rename(tmp_path / "elsewhere")
+    if kind == "link":
+        (out / "explain").symlink_to(tmp_path / "elsewhere")
+    elif kind == "file":
+        (out / "explain").write_text("why")
+    else:
+        (out / "explain").mkdir()
+        (out / "explain" / "notes.txt").write_text("why")
+    found, codes = analyzed(out)
+    assert {one for stages in found.values() for one in stages.values()} == {None}
+    assert not [code for code in codes if code.startswith("explaining")]
+    assert not os.path.lexists(tmp_path / "elsewhere" / "benchmark_mean.json")
+
+
+def test_an_explaining_pass_in_an_explaining_pass_is_none(tmp_path: Path) -> None:
+    inner = make(tmp_path) / "explain"
+    (tmp_path / "copy").mkdir()
+    make(tmp_path / "copy")
+    (tmp_path / "copy" / "explain").rename(inner / "explain")
+    found, _ = analyzed(inner)
+    assert {one for stages in found.values() for one in stages.values()} == {None}
+
+
+def test_what_the_launcher_found_in_the_second_pass_only(tmp_path: Path) -> None:
+    out = make(tmp_path)
+    both = FindingRecord(code="gpu-shared", severity=Severity.WARNING, message="shared")
+    new = FindingRecord(code="gpu-metrics-unavailable", severity=Severity.NOTE, message="no counters")
+    change(out, findings=[both])
+    change(out / "explain", findings=[both, new, new.model_copy(update={"code": "x-y", "severity": Severity.ERROR})])
+    _, codes = analyzed(out)
+    assert (codes.count("gpu-shared"), codes.count("gpu-metrics-unavailable"), codes.count("x-y")) == (1, 1, 0)
+
+
+def test_a_failure_that_was_mended_since_is_not_reported(tmp_path: Path) -> None:
+    out = make(tmp_path)
+    record = FindingRecord(code="explaining-pass-failed", severity=Severity.ERROR, message="it could not start")
+    change(out, findings=[record])
+    assert "explaining-pass-failed" not in analyzed(out)[1]
+    (out / "explain" / "manifest.json").unlink()
+    assert "explaining-pass-failed" in analyzed(out)[1]
