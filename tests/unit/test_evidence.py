@@ -100,7 +100,7 @@ def test_states_that_no_stage_was_in_have_no_column() -> None:
     unknown = stage("a", profile=profile(state_ms={"running": None}, on_cpu_ms=None))
     assert cells(printed(unknown), "Threads") == [["a", "-", "1000"]]
     collecting = stage("a", profile=profile(collections=2.5, collection_ms=1.25))
-    assert cells(printed(collecting), "Threads")[0][3:5] == ["2.500", "1.250"]
+    assert cells(printed(collecting), "Threads")[0][3:5] == ["1.250", "2.5"]
 
 
 def test_who_held_the_interpreter_lock_is_named() -> None:

@@ -94,19 +94,21 @@ def _print_states(console: Console, names: Names, stages: Sequence[StageDiagnosi
         for state in STATES
         if any((profile.state_ms.get(state) or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled)
     ]
-    figures: list[tuple[str, Callable[[HostProfile], float | None]]] = [
-        ("on CPU", lambda profile: profile.on_cpu_ms),
-        *((HEADINGS.get(state, state), lambda profile, state=state: profile.state_ms.get(state)) for state in shown),
+    figures: list[tuple[str, Callable[[HostProfile], str]]] = [
+        ("on CPU", lambda profile: _ms(profile.on_cpu_ms)),
+        *(
+            (HEADINGS.get(state, state), lambda profile, state=state: _ms(profile.state_ms.get(state)))
+            for state in shown
+        ),
     ]
     if any(profile.collections for _, profile in profiled):
         figures += [
-            ("collections", lambda profile: profile.collections),
-            ("in them", lambda profile: profile.collection_ms),
+            ("garbage\ncollection", lambda profile: _ms(profile.collection_ms)),
+            ("runs\nof it", lambda profile: _count(profile.collections)),
         ]
     columns = [*(Column(heading) for heading, _ in figures), Column("samples", drop=1)]
     rows: Rows = [
-        (stage.path, (*(_ms(figure(profile)) for _, figure in figures), str(profile.samples)))
-        for stage, profile in profiled
+        (stage.path, (*(figure(profile) for _, figure in figures), str(profile.samples))) for stage, profile in profiled
     ]
     _print_rows(console, names, "Threads: ms of host time per batch in each state", columns, rows)
 
@@ -233,6 +235,10 @@ def _print_rows(console: Console, names: Names, title: str, columns: Sequence[Co
 
 def _ms(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.3f}"
+
+
+def _count(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.1f}"
 
 
 def _share(part: float, whole: float | None) -> str:
