@@ -12,8 +12,14 @@ COPIES = ("pageable-copies", "copy-bound")
 ALLOCATES = ("allocator-churn",)
 COMPILES = ("recompilation",)
 WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
-WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "queue-wait", "lock-wait")
-WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "process-wait")
+WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "waiting-on-system")
+WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "waiting-on-system")
+
+WARM_UP = ("-w", "6")
+"""A GPU that was idle gets faster for some tens of milliseconds."""
+
+FEW_BATCHES = ("-w", "3")
+"""Of programs with batches of hundreds of milliseconds."""
 
 
 def torch_program(
@@ -21,7 +27,7 @@ def torch_program(
     codes: tuple[str, ...],
     stage: str,
     report: str,
-    options: tuple[str, ...] = ("-w", "3"),
+    options: tuple[str, ...] = WARM_UP,
     mended_codes: tuple[str, ...] = (),
     more_modules: tuple[str, ...] = (),
 ) -> Fault:
@@ -32,7 +38,14 @@ def torch_program(
 
 def other_program(program: str, codes: tuple[str, ...], stage: str, report: str) -> Fault:
     """Of CuPy or JAX, which its name begins with."""
-    return Fault(program, codes, stage, report, options=("-w", "3"), modules=(program.split("_")[0],))
+    return Fault(
+        program,
+        codes,
+        stage,
+        report,
+        options=WARM_UP if program != "jax_new_function" else FEW_BATCHES,
+        modules=(program.split("_")[0],),
+    )
 
 
 EXPECTED = (
@@ -50,11 +63,11 @@ EXPECTED = (
     torch_program("empty_cache", ALLOCATES, "enhance", "huggingface/transformers#31372"),
     torch_program("growing_lengths", ALLOCATES, "encode", "pytorch/pytorch#96995"),
     torch_program("unpinned_copy", COPIES, "upload", "pytorch/pytorch#39694"),
-    torch_program("offload_each_step", COPIES, "denoise", "huggingface/diffusers#11872"),
+    torch_program("offload_each_step", COPIES, "denoise", "huggingface/diffusers#11872", options=FEW_BATCHES),
     torch_program("copy_not_overlapped", ("copy-bound",), "upload", "KellerJordan/modded-nanogpt#231"),
     torch_program("feature_dict", ("small-copies",), "upload", "sgl-project/sglang#18558"),
     torch_program("cudnn_benchmark", COMPILES, "model", "pytorch/pytorch#2759"),
-    torch_program("compile_lengths", COMPILES, "model", "huggingface/transformers#37908"),
+    torch_program("compile_lengths", COMPILES, "model", "huggingface/transformers#37908", options=FEW_BATCHES),
     torch_program("fp32_product", ("gpu-bound:compute",), "model", "pytorch/pytorch#153195"),
     # What the float64 pipe limits is called compute or memory, as the functions' cost and the card have it.
     torch_program("float64_inputs", ("gpu-bound",), "tone", "dfalbel/torch#12"),
@@ -69,7 +82,7 @@ EXPECTED = (
         ("cpu-bound",),
         "prepare",
         "vllm-project/vllm#6879",
-        options=("-w", "3", "--annotate", "tensor_from_list.toml"),
+        options=(*WARM_UP, "--annotate", "tensor_from_list.toml"),
     ),
     torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
     torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", more_modules=("PIL",)),
@@ -83,17 +96,17 @@ EXPECTED = (
         ("garbage-collection",),
         "release",
         "Mikubill/sd-webui-controlnet#1462",
-        options=("-w", "3", "--annotate", "collect_per_image.toml"),
+        options=(*FEW_BATCHES, "--annotate", "collect_per_image.toml"),
     ),
     torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958"),
     torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28"),
     torch_program("first_use", ("first-use",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
     Fault(
         "shared_gpu", ("waiting-on-process",), "model", "pytorch/pytorch#14531",
-        options=("-w", "3", "-np", "2"), mended_options=("-w", "3"), has_line=False, modules=("torch",),
+        options=(*WARM_UP, "-np", "2"), mended_options=WARM_UP, has_line=False, modules=("torch",),
     ),
     torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731"),
-    torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=("-w", "3", "-np", "2")),
+    torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=(*WARM_UP, "-np", "2")),
     other_program("cupy_without_pool", ALLOCATES, "enhance", "NVIDIA/cudf#12222"),
     other_program("cupy_element_by_element", SYNCHRONIZES, "search", "cupy/cupy#3142"),
     other_program("cupy_new_kernel", COMPILES, "binarize", "cupy/cupy#2469"),

@@ -15,7 +15,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 24
+BATCHES = 30
 LAYERS = 4
 WIDTH = {"cuda": 1024, "cpu": 16}
 ROWS = {"cuda": 256, "cpu": 4}

@@ -20,8 +20,8 @@ from perfharness import PerfRecorder
 
 BATCHES = 30
 PRODUCTS = 10
-SHARD_BYTES = 30_000_000
-"""Of host work in a batch, about 20 ms: that of one rank; mended: of both in equal parts."""
+SHARD_BYTES = 60_000_000
+"""Of host work in a batch, about 40 ms: that of one rank; mended: of both in equal parts."""
 
 
 def join(rank: int, ranks: int) -> None:
