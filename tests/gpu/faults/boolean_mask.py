@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 STEPS = 40
 LOGITS = {"cuda": (64, 96_000), "cpu": (2, 100)}
 PENALTY = 1.0001

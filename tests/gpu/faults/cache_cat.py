@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 TOKENS = 16
 CACHE = {"cuda": (16, 16, 4096, 128), "cpu": (1, 2, 32, 8)}
 """Requests, heads, tokens so far, width of a head."""

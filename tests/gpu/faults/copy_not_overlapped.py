@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 FLOATS = {"cuda": 128 << 20, "cpu": 1 << 12}
 SIDE = {"cuda": 4096, "cpu": 16}
 PRODUCTS = 50

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 QUERIES = 64
 NEIGHBOURS = 2
 FACES = {"cuda": 20_000, "cpu": 64}

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 FRAMES = 8
 PIXELS = {"cuda": 4 << 20, "cpu": 1 << 8}
 

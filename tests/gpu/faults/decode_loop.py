@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 TOKENS = 24
 LAYERS = {"cuda": 8, "cpu": 2}
 WIDTH, HEADS, VOCABULARY, LENGTH = 512, 8, 8000, 128

@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 STEPS = 12
 WORDS = {"cuda": 1 << 20, "cpu": 1 << 6}
 MODELS = 4

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 IMAGES = 4
 PIXELS = {"cuda": 4 << 20, "cpu": 1 << 8}
 

@@ -15,11 +15,11 @@ WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
 WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "waiting-on-system")
 WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "waiting-on-system")
 
-WARM_UP = ("-w", "6")
-"""A GPU that was idle gets faster for some tens of milliseconds."""
+WARM_UP = ("-w", "15")
+"""Libraries load and clocks rise for some tens of milliseconds, which are few batches or many."""
 
 FEW_BATCHES = ("-w", "3")
-"""Of programs with batches of hundreds of milliseconds."""
+"""Of programs whose batches take so long, or whose fault does."""
 
 
 def torch_program(
@@ -36,16 +36,11 @@ def torch_program(
     )
 
 
-def other_program(program: str, codes: tuple[str, ...], stage: str, report: str) -> Fault:
+def other_program(
+    program: str, codes: tuple[str, ...], stage: str, report: str, options: tuple[str, ...] = WARM_UP
+) -> Fault:
     """Of CuPy or JAX, which its name begins with."""
-    return Fault(
-        program,
-        codes,
-        stage,
-        report,
-        options=WARM_UP if program != "jax_new_function" else FEW_BATCHES,
-        modules=(program.split("_")[0],),
-    )
+    return Fault(program, codes, stage, report, options=options, modules=(program.split("_")[0],))
 
 
 EXPECTED = (
@@ -66,7 +61,7 @@ EXPECTED = (
     torch_program("offload_each_step", COPIES, "denoise", "huggingface/diffusers#11872", options=FEW_BATCHES),
     torch_program("copy_not_overlapped", ("copy-bound",), "upload", "KellerJordan/modded-nanogpt#231"),
     torch_program("feature_dict", ("small-copies",), "upload", "sgl-project/sglang#18558"),
-    torch_program("cudnn_benchmark", COMPILES, "model", "pytorch/pytorch#2759"),
+    torch_program("cudnn_benchmark", COMPILES, "model", "pytorch/pytorch#2759", options=FEW_BATCHES),
     torch_program("compile_lengths", COMPILES, "model", "huggingface/transformers#37908", options=FEW_BATCHES),
     torch_program("fp32_product", ("gpu-bound:compute",), "model", "pytorch/pytorch#153195"),
     # What the float64 pipe limits is called compute or memory, as the functions' cost and the card have it.
@@ -85,12 +80,12 @@ EXPECTED = (
         options=(*WARM_UP, "--annotate", "tensor_from_list.toml"),
     ),
     torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
-    torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", more_modules=("PIL",)),
+    torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", FEW_BATCHES, more_modules=("PIL",)),
     torch_program(
         "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799",
-        mended_codes=DISPATCH, more_modules=("onnx", "onnxruntime"),
+        mended_codes=DISPATCH, options=FEW_BATCHES, more_modules=("onnx", "onnxruntime"),
     ),
-    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139"),
+    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139", options=FEW_BATCHES),
     torch_program(
         "collect_per_image",
         ("garbage-collection",),
@@ -98,19 +93,19 @@ EXPECTED = (
         "Mikubill/sd-webui-controlnet#1462",
         options=(*FEW_BATCHES, "--annotate", "collect_per_image.toml"),
     ),
-    torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958"),
-    torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28"),
+    torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958", FEW_BATCHES),
+    torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28", options=FEW_BATCHES),
     torch_program("first_use", ("first-use",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
     Fault(
         "shared_gpu", ("waiting-on-process",), "model", "pytorch/pytorch#14531",
         options=(*WARM_UP, "-np", "2"), mended_options=WARM_UP, has_line=False, modules=("torch",),
     ),
-    torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731"),
-    torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=(*WARM_UP, "-np", "2")),
+    torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731", options=FEW_BATCHES),
+    torch_program("slow_rank", WAITS_FOR_RANK, "reduce", "NVIDIA/nccl#893", options=(*FEW_BATCHES, "-np", "2")),
     other_program("cupy_without_pool", ALLOCATES, "enhance", "NVIDIA/cudf#12222"),
     other_program("cupy_element_by_element", SYNCHRONIZES, "search", "cupy/cupy#3142"),
-    other_program("cupy_new_kernel", COMPILES, "binarize", "cupy/cupy#2469"),
-    other_program("jax_new_function", COMPILES, "model", "jax-ml/jax#9288"),
+    other_program("cupy_new_kernel", COMPILES, "binarize", "cupy/cupy#2469", options=FEW_BATCHES),
+    other_program("jax_new_function", COMPILES, "model", "jax-ml/jax#9288", options=FEW_BATCHES),
     other_program("jax_float_each_step", SYNCHRONIZES, "steps", "jax-ml/jax#802"),
-    other_program("jax_host_callback", ("cpu-bound", *SYNCHRONIZES), "steps", "jax-ml/jax#31319"),
+    other_program("jax_host_callback", ("cpu-bound", *SYNCHRONIZES), "steps", "jax-ml/jax#31319", options=FEW_BATCHES),
 )  # fmt: skip

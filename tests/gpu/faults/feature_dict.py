@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 FEATURES = 400
 VALUES = 64
 

@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 PIXELS = {"cuda": 32 << 20, "cpu": 1 << 8}
 
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 LAYERS = 8
 SIDE = {"cuda": 4096, "cpu": 16}
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 STEPS = 6
 REQUESTS = 64
 PAGES = {"cuda": 200, "cpu": 20}

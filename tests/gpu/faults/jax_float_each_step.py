@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 STEPS = 100
 VALUES = {"cuda": 16 << 20, "cpu": 1 << 6}
 

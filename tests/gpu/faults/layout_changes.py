@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 LAYERS = 8
 SHAPE = {"cuda": (64, 64, 112, 112), "cpu": (1, 4, 8, 8)}
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 IMAGES = 64
 BOXES = {"cuda": 1 << 20, "cpu": 1 << 8}
 KEPT = 100

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 REQUESTS = 64
 WORDS = {"cuda": 1 << 18, "cpu": 1 << 6}
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 LAYERS = 20
 SIDE = {"cuda": 2048, "cpu": 16}
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 FLOATS = {"cuda": 256 << 20, "cpu": 1 << 10}
 STEPS = 8
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 ROWS = {"cuda": 32_768, "cpu": 8}
 WIDTH = {"cuda": 4096, "cpu": 16}
 NORMS = 8

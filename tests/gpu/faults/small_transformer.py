@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 30
+BATCHES = 50
 REQUESTS = 8
 LAYERS = {"cuda": 12, "cpu": 2}
 WIDTH = 256

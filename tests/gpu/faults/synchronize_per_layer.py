@@ -12,7 +12,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 LAYERS = 200
 SIDE = {"cuda": 2048, "cpu": 16}
 

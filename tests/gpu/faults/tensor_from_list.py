@@ -11,7 +11,7 @@ import argparse
 import numpy as np
 import torch
 
-STEPS = 30
+STEPS = 50
 REQUESTS = 256
 BLOCKS = {"cuda": 1024, "cpu": 64}
 

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 FRAME_FLOATS = {"cuda": 48 << 20, "cpu": 1 << 10}
 SIDE = {"cuda": 4096, "cpu": 16}
 PRODUCTS = 30

@@ -11,7 +11,7 @@ import torch
 
 from perfharness import PerfRecorder
 
-BATCHES = 40
+BATCHES = 50
 MAPS = {"cuda": (200, 16 << 20), "cpu": (20, 1 << 10)}
 
 
