@@ -30,6 +30,9 @@ FRAME_OF_OBJECT = 24
 FIRST_IN_CFRAME = {(3, 11): 8, (3, 12): 0}
 """Versions in which a thread's frame stands in a structure on the C stack, and where in it."""
 
+NEXT_THREAD = 8
+"""Of a thread's state, the next older one; the next newer one stands at 0."""
+
 THREAD_BYTES, PTHREAD_BYTES, RUNTIME_BYTES = 512, 2304, 1 << 20
 """As far as is searched."""
 
@@ -56,7 +59,7 @@ def find_layout(memory: int) -> dict[str, Any]:
     thread = current_thread_state()
     return {
         "version": list(VERSION),
-        "thread": thread,
+        "thread": oldest_thread_state(memory, thread),
         **_thread_offsets(memory, thread),
         "frame": FRAMES[VERSION],
         "code": _code_offsets(memory),
@@ -73,6 +76,13 @@ def current_thread_state() -> int:
     """Address of the calling thread's state."""
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))
     return int(get())
+
+
+def oldest_thread_state(memory: int, thread: int) -> int:
+    """Address of the state of the thread that lives longest, the main one: newer ones stand before it."""
+    while following := _integer(os.pread(memory, 8, thread + NEXT_THREAD)):
+        thread = following
+    return thread
 
 
 def slot_offset(memory: int, instance: object, value: object) -> int:

@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from perfharness.host_probe.layout import NEXT_THREAD
+
 MAX_FRAMES = 400
+MAX_CODES = 50_000
 MAX_THREADS = 4096
 MAX_TEXT = 4096
 CHECK_EVERY_S = 1.0
@@ -107,7 +110,7 @@ class InterpreterReader:
     def threads(self) -> Iterator[tuple[int, int, int]]:
         """Address, ident, and the first frame's address of each thread that runs Python. Raises UnreadableError."""
         main = self._layout["thread"]
-        for direction in (0, 8):  # newer threads stand before it, older ones after it
+        for direction in (0, NEXT_THREAD):  # newer threads stand before it, older ones after it
             thread, left = main, MAX_THREADS
             if direction:
                 thread = int.from_bytes(self.memory.read(main + direction, 8), "little")
@@ -177,6 +180,8 @@ class InterpreterReader:
             code = Code(self.text(pointers[1]), self.text(pointers[0]), first_line, table, pointers)
         except (ValueError, SystemError):
             raise UnreadableError from None
+        if len(self._codes) >= MAX_CODES:
+            self._codes.clear()
         self._codes[address] = code
         return code
 

@@ -36,6 +36,9 @@ ROWS_AT_FULL_RATE = 4_000_000
 MAX_SHARE = 0.25
 """Of a CPU that sampling takes at most; the interval grows until it does."""
 
+FRAMES_WHEN_CROWDED = 2
+"""Of a stack, where there are more different ones than are kept."""
+
 MESSAGE_BYTES = 1 << 17
 COLLECTION, CROWDED = 0, 3
 """As `model.host_samples.HostEventKind`."""
@@ -154,6 +157,8 @@ class SampledProcess:
         holder = self._holder(tids)
         thread.state = self._state(thread, schedule, now_ns)
         thread.stage = -1 if path is None else self.spool.number("stages", path)
+        if self.spool.is_crowded:
+            frames = frames[:FRAMES_WHEN_CROWDED]
         numbers = tuple(self.spool.number("frames", frame) for frame in frames)
         thread.stack = self.spool.number("stacks", numbers) if numbers else -1
         is_blocked = thread.state not in (thread_state.RUNNING, thread_state.RUNNABLE)

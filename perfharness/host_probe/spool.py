@@ -33,6 +33,9 @@ EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
 
 
+MAX_STACKS = 100_000
+
+
 class Spool:
     """Writes the file. Rows are kept until `flush`."""
 
@@ -53,6 +56,11 @@ class Spool:
             number = numbers[value] = len(numbers)
             self._defined.setdefault(table, []).append(value)
         return number
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are so many different stacks that further ones should be cut."""
+        return len(self._numbers["stacks"]) > MAX_STACKS
 
     def sample(self, *row: int) -> None:
         """Add a row of `SAMPLE`."""

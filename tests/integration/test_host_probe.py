@@ -405,3 +405,23 @@ def test_a_script_without_a_recorder_is_run_with_the_probe(tmp_path: Path) -> No
     samples = recorded.probe.samples
     assert "burn" in functions(samples, np.arange(len(samples)))
     assert samples.stage_paths == []
+
+
+LATE = """
+import sys, threading, time
+from perfharness import PerfRecorder
+
+made = []
+thread = threading.Thread(target=lambda: made.append(PerfRecorder("late")))
+thread.start(); thread.join()
+with made[0].range("main"):
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+open(sys.argv[1], "w").write("{}")
+"""
+
+
+def test_the_thread_that_started_the_probe_may_end(tmp_path: Path) -> None:
+    probe, _ = run(tmp_path, LATE)
+    assert len(of_stage(probe.samples, "main")) > 20
