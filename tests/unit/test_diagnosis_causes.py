@@ -298,6 +298,28 @@ def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: 
     assert made({1, 2, 3, 8}).verdict.verdict is not Verdict.RECOMPILATION  # one late kernel may be a rare branch
 
 
+@pytest.mark.parametrize(("timings", "late", "share"), [(3, 12, 0.2), (2, 12, None), (3, 7, None), (3, 8, 1.6 / 13.6)])
+def test_kernels_that_are_tried_batch_after_batch(timings: int, late: int, share: float | None, tmp_path: Path) -> None:
+    """Timings 100 us apart, in batches of 1 ms; where only some batches have them, those take 1.2 ms."""
+    builder, begin = TraceBuilder(), BATCH
+    for index in range(12):
+        tunes = index < late
+        length = BATCH if late == 12 or not tunes else BATCH + 200 * US
+        builder.range(f"batch_{index}", begin, begin + length)
+        builder.range("stage", begin, begin + length)
+        builder.kernel((begin + 10, begin + 20), (begin + 100, begin + 200))
+        for number in range(timings if tunes else 0):
+            at = begin + (200 + number * 100) * US
+            builder.call("cudaEventElapsedTime_v3020", at, at + 10)
+        begin += length
+    stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))))
+    if share is None:
+        assert "recompilation" not in [cause.code for cause in stage.causes]
+    else:
+        assert stage.causes[0].code == "recompilation"
+        assert stage.causes[0].share == pytest.approx(share)
+
+
 def test_a_cause_saves_no_more_than_the_batch_without_the_stage(tmp_path: Path) -> None:
     def beside_the_gpu(batch: Batch) -> None:
         batch.kernel(0, 10, 900)

@@ -89,8 +89,8 @@ def values(count: int, each: float) -> Content:
 
     def content(batch: Batch) -> None:
         for number in range(count):
-            at = 10 + number * 250
-            batch.copy((at, at + 5), (at + 80, at + 81), kind=CopyKind.DEVICE_TO_HOST, pageable=False, size=4)
+            at = 10 + number * 240
+            batch.copy((at, at + 5), (at + 40, at + 41), kind=CopyKind.DEVICE_TO_HOST, pageable=False, size=4)
             batch.call(SYNCHRONIZE, at + 5, at + each)
 
     return content
@@ -108,7 +108,7 @@ def waits(*pairs: tuple[float, float]) -> Content:
 
 
 def three_waits(last: float) -> Content:
-    return waits((100, 200), (400, 500), (700, last))
+    return waits((100, 150), (400, 450), (700, last))
 
 
 def one_call(name: str, last: float) -> Content:
@@ -173,17 +173,17 @@ PAIRS: dict[str, tuple[Verdict, Content, str, Content]] = {
         "100 % of that are copies from or to pageable memory", lambda batch: batch.copy((10, 14), (20, 419), stream=8),
     ),
     "values": (
-        Verdict.IMPLICIT_SYNCHRONIZATION, values(3, 100), "3.0 values of 4 bytes read from the GPU a batch",
-        values(3, 99.6),
+        Verdict.IMPLICIT_SYNCHRONIZATION, values(4, 50), "4.0 values of 4 bytes read from the GPU a batch",
+        values(4, 49.9),
     ),
     "few values": (Verdict.IMPLICIT_SYNCHRONIZATION, values(3, 149), "take 45 %", values(2, 149)),
     "three waits": (
-        Verdict.SYNCHRONIZATION_BOUND, three_waits(800), "take 30 % of its host time; the GPU is idle for 70 %",
+        Verdict.SYNCHRONIZATION_BOUND, three_waits(800), "take 20 % of its host time; the GPU is idle for 80 %",
         three_waits(799),
     ),
     # two waits of 200 us hand something over; three make host and GPU take turns
     "two waits": (
-        Verdict.SYNCHRONIZATION_BOUND, three_waits(900), "take 40 % of its host time", waits((100, 300), (500, 700)),
+        Verdict.SYNCHRONIZATION_BOUND, three_waits(1000), "take 40 % of its host time", waits((100, 300), (500, 700)),
     ),
     "idle wait": (
         Verdict.SYNCHRONIZATION_BOUND, one_call(DEVICE_SYNCHRONIZE, 300), "the GPU is idle for 100 %",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfharness.analysis.cuda_calls import ACTIVITIES
+from perfharness.analysis.cuda_calls import ACTIVITIES, READS_TIMES, CudaCalls
 from perfharness.analysis.diagnosis.calls import FROM_HOST, TO_HOST, CallTable, host_memory
 from perfharness.analysis.diagnosis.rules.evidence import Issuing
 from perfharness.analysis.projection import Launches
@@ -55,6 +55,8 @@ class CallRoles:
     leads_to: Integers
     starts: Bool
     of_launch: Integers
+    reads_time: Bool
+    """Which calls ask how long work took, as libraries do that try several kernels."""
 
 
 def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_complete: bool) -> CallRoles:
@@ -74,7 +76,8 @@ def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_com
     step[outer[1:]] = _steps(calls, gap, leads_to[outer[1:]])
     if not api_is_complete:
         spent[outer] += _implied_waits(trace, launches, role, outer, started_by, calls)
-    return CallRoles(role, narrow(spent), narrow(step), leads_to, starts, role[started_by])
+    reads_time = CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index]
+    return CallRoles(role, narrow(spent), narrow(step), leads_to, starts, role[started_by], reads_time)
 
 
 def issuing(events: StageEvents) -> Issuing:

@@ -8,12 +8,15 @@ from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.rules.evidence import Recompiling
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import Bool
+from perfharness.model.result import Float64
+from perfharness.model.trace import Bool, Int64
 
 MIN_BATCHES = 6
 """With fewer, a second half says nothing about the steady state."""
 RECURS, RECURS_LATE = 3, 2
 """Batches, and batches of the second half, in which it occurs: one late load may be a rare branch of the program."""
+MANY_TIMINGS = 3
+"""Of one batch. A program that times itself asks for one interval a batch or stage; a search, for one a candidate."""
 LOADING_SHARE = 0.02
 """Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
 
@@ -26,7 +29,7 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
     count = len(batches)
     if count < MIN_BATCHES or batches[0] < 0:
         return None
-    spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count)
+    spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
     is_load = workload.calls.kind[events.call] == ACTIVITIES.index(HostActivity.LOAD)
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
@@ -35,12 +38,38 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
     loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
     if _recurs(loads):
         candidates.append(Recompiling(float(loading.sum()), int(loads.sum()), "Modules and kernels are loaded"))
+    candidates += _tuning(events, of_row, spent)
     is_new = np.zeros(count, dtype=np.bool_)
     is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
     if _recurs(is_new) and not is_new.all():
-        more = np.maximum(spent[is_new] - np.median(spent[~is_new]), 0)
-        candidates.append(Recompiling(float(more.sum()), int(is_new.sum()), "Kernels that had not run before appear"))
+        more = _more_than_others(spent, is_new)
+        candidates.append(Recompiling(more, int(is_new.sum()), "Kernels that had not run before appear"))
     return max(candidates, key=lambda one: one.lost_ns, default=None)
+
+
+def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> list[Recompiling]:
+    """Searches for the fastest kernel (cudnn.benchmark, Triton's autotuner): candidates are run and timed."""
+    timing = events.workload.roles.reads_time[events.call]
+    if not timing.any():
+        return []
+    of_batch, calls = of_row[events.call_of[timing]], events.workload.calls
+    tunes = np.bincount(of_batch, minlength=len(spent)) >= MANY_TIMINGS
+    if not _recurs(tunes):
+        return []
+    if tunes.all():  # what lies between the first and the last timing of a batch is the search
+        end = calls.end_ns[events.call[timing]]
+        first, last = np.full(len(spent), np.iinfo(np.int64).max), np.zeros(len(spent), dtype=np.int64)
+        np.minimum.at(first, of_batch, end)
+        np.maximum.at(last, of_batch, end)
+        lost = float(np.minimum(last - first, spent).sum())
+    else:
+        lost = _more_than_others(spent, tunes)
+    return [Recompiling(lost, int(tunes.sum()), "Candidates for the fastest kernel are run and timed")]
+
+
+def _more_than_others(spent: Float64, which: Bool) -> float:
+    """How much more these batches took than the median of the others, ns."""
+    return float(np.maximum(spent[which] - np.median(spent[~which]), 0).sum())
 
 
 def _recurs(occurs: Bool) -> bool:

@@ -13,7 +13,10 @@ SMALL_COPY_SHARE = 0.50
 COPYING_SHARE = 0.30
 """Of the host time. Issuing copies overlaps with nothing on that thread, so a third of it is a third to gain."""
 SYNCHRONIZATION_SHARE = 0.30
-"""Of the host time. Waiting overlaps with nothing on that thread, so a third of it is a third to gain."""
+"""Of the host time, of waits with an idle GPU. They overlap with nothing on that thread: a third to gain."""
+TURNS_SHARE = 0.20
+"""Of the host time, of many waits. As long as they are there, no CUDA graph can hold what lies between them, so they go
+first, before the launching that they expose."""
 MANY_WAITS = 3
 """A batch. One wait hands the result over; more make host and GPU take turns."""
 ALLOCATION_SHARE = 0.30
@@ -97,7 +100,8 @@ def synchronization(f: Figures) -> Match | None:
     made = f.issuing
     waits = made.reading_ns + made.synchronizing_ns
     count = f.a_batch(made.read_backs + made.waits)
-    if count < MANY_WAITS and f.blocking_idle < SYNCHRONIZATION_SHARE * f.wall:
+    share = TURNS_SHARE if count >= MANY_WAITS else SYNCHRONIZATION_SHARE
+    if count < MANY_WAITS and f.blocking_idle < share * f.wall:
         return None
     is_implicit = made.read_backs > 0 and made.reading_ns >= made.synchronizing_ns
     if is_implicit:
@@ -110,7 +114,7 @@ def synchronization(f: Figures) -> Match | None:
     evidence = f"{what} take {percent(waits, f.wall)} of its host time; the GPU is idle for {f.idle}."
     lost = max(waits, f.blocking_idle)
     return Match(
-        verdict, lost, f.wall, [evidence], next_step, verdict_share=SYNCHRONIZATION_SHARE,
+        verdict, lost, f.wall, [evidence], next_step, verdict_share=share,
         saves_ns=min(lost, f.gpu_idle), where=line, where_reason=f.no_line,
     )  # fmt: skip
 
