@@ -144,3 +144,5 @@ def show_traces(
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
     else:
         print_result(output.results, analyzed.mean, analyzed.results, has_gpu=analyzed.has_gpu)
+        if not any(result.diagnosis for result in analyzed.results.values()):
+            say(output.results, "What limits each stage: perfharness diagnose TRACE")

@@ -152,7 +152,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
 def analyze_traces(
     traces: Sequence[Located], read_as: ReadAs = AS_LAUNCHED, output_dir: Path | None = None, *, with_data: bool = True
 ) -> AnalyzedTraces:
-    """Analyse bare traces together.
+    """Analyse bare traces together; where they are written, each is diagnosed too.
 
     Args:
         with_data: have every range in `mean`.
@@ -169,7 +169,8 @@ def analyze_traces(
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     options = read_as.options()
-    analysed = [analyze_trace(path, options, others=ALONE) for path in paths]
+    others = None if output_dir is None else ALONE  # a diagnosis takes as long as all the rest; `diagnose` makes one
+    analysed = [analyze_trace(path, options, others=others) for path in paths]
     results = {
         str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)
     }

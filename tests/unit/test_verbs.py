@@ -189,7 +189,12 @@ def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
     assert run(["analyze", path]) == 0
     head = next(line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
+    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item"]
+    assert run(["analyze", path, "-o", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    head = next(line for line in printed.splitlines() if "stage" in line.split())
     assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item", "limited", "by"]
+    assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
     assert run(["diagnose", path]) == 0
     printed = capsys.readouterr().out
     head = next(line for line in printed.splitlines() if "limited by" in line)
