@@ -171,6 +171,14 @@ def test_what_a_second_pass_would_add_is_said_until_there_was_one() -> None:
     assert "--explain" in printed(stage("decode", SLOW))
 
 
+def test_a_second_pass_that_says_nothing_of_the_stage_is_named() -> None:
+    doubted = stage("a", SLOW, explained=Explained(2.5, trusted=False, reason="it took 2.5 times as long"))
+    assert "it took 2.5 times as long" in printed(doubted)
+    trusted = stage("a", SLOW, explained=Explained(1.5, trusted=True))
+    assert [one.doubt for one in advise({"proc": diagnosis(doubted)})] == ["it took 2.5 times as long"]
+    assert [one.doubt for one in advise({"proc": diagnosis(trusted)})] == [None]
+
+
 def test_that_a_stage_can_save_what_it_takes_is_not_worth_saying() -> None:
     assert "Saves" not in printed(stage("a", cause(saves_ms=10.0)))
     assert "Saves" in printed(stage("a", cause(saves_ms=9.0)))

@@ -40,6 +40,8 @@ class Advice:
     batch_ms: float | None
     worth_ms: float
     saves_ms: float | None
+    doubt: str | None = None
+    """Why the explaining pass says nothing of the first stage; None where it does, or where there was none."""
 
     @property
     def worth_share(self) -> float | None:
@@ -117,7 +119,11 @@ def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
         for cause in _distinct(stage.causes) or _from_verdict(stage):
             gpu_ms = None if stage.gpu is None else stage.gpu.busy_ms
             times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms)
-            yield Advice((stage.path,), cause, process, 1, *times)
+            yield Advice((stage.path,), cause, process, 1, *times, doubt=_doubt(stage))
+
+
+def _doubt(stage: StageDiagnosis) -> str | None:
+    return None if stage.explained is None or stage.explained.trusted else stage.explained.reason
 
 
 def _batch_of(path: Path, diagnosis: Diagnosis, by_path: Mapping[Path, StageDiagnosis]) -> float | None:

@@ -111,6 +111,8 @@ def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Te
     if advice.saves_ms is not None and advice.tells_saving:
         share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"
         parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(advice.saves_ms)}{share}.", "green")))
+    if advice.doubt is not None:
+        parts.append(Text(f" (The second pass was not used: {safe_line(advice.doubt)}.)", "dim"))
     if processes > 1:
         parts.append(Text(f" ({advice.processes} of {processes} processes; {safe_line(advice.process)})", "dim"))
     return Text.assemble(*parts)
