@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.issuing import ROLE_NAMES, stretches
+from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
+from perfharness.analysis.diagnosis.issuing import stretches
 from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.host_profile import inside, lines_during, own_functions, rows_of_stage

@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
 from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
-from perfharness.analysis.diagnosis.issuing import CallRoles, call_roles
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
 from perfharness.analysis.host_profile import Spans, host_profile

@@ -1,0 +1,147 @@
+"""What each CUDA call of a trace is for: a launch, a copy, reading back, waiting, allocating; and what the host does on
+the way to it.
+
+The time of a launch, and of a copy to a GPU, is that of the call and of what the host does to get there: what lies
+between it and the call before. Such a gap counts where it is at most `STEP_CALLS` times as long as a launching call
+usually takes in this trace; what is longer is something else that the host does. So the host itself is the measure, and
+this holds on slow and fast ones, and under any tracer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.cuda_calls import ACTIVITIES, READS_TIMES, CudaCalls
+from perfharness.analysis.diagnosis.calls import FROM_HOST, TO_HOST, CallTable
+from perfharness.analysis.projection import Launches
+from perfharness.model.diagnosis import HostActivity
+from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers, Trace
+from perfharness.trace.columns import narrow
+
+STEP_CALLS = 30
+"""PyTorch needs 3 to 10 times as long for an operation as for its launch, JAX's and Hugging Face's layers up to 25."""
+SCALAR_BYTES = 64
+"""A copy to the host of so little is a value that the program reads next (`.item()`, the count of a `nonzero`)."""
+
+NONE, LAUNCH, COPY, READ_BACK, WAIT, ALLOCATE = range(6)
+ROLE_NAMES = {LAUNCH: "launches", COPY: "copies", READ_BACK: "read-backs", WAIT: "waits", ALLOCATE: "allocations"}
+ROLES = len(ROLE_NAMES) + 1
+LAUNCHES, COPIES, WAITS, ALLOCATES, OTHERS = (
+    ACTIVITIES.index(activity)
+    for activity in (
+        HostActivity.LAUNCH, HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.OTHER,
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CallRoles:
+    """What each call of a `CallTable` is for; columns aligned with it, but `of_launch` with `Launches`.
+
+    `spent_ns`: in the call, or until the value that it copies is there; 0 for calls inside others. `step_ns`: of the
+    host on the way to it since the call before on its thread; `leads_to`: the role that this time belongs to.
+    `starts`: whether it started an operation.
+    """
+
+    role: Integers
+    spent_ns: Integers
+    step_ns: Integers
+    leads_to: Integers
+    starts: Bool
+    of_launch: Integers
+    reads_time: Bool
+    """Which calls ask how long work took, as libraries do that try several kernels."""
+
+
+def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_complete: bool) -> CallRoles:
+    """What all calls of a trace are for."""
+    count, started_by = len(calls), _outermost(calls, launches)
+    outer = np.flatnonzero(calls.parent < 0)
+    starts = np.zeros(count, dtype=np.bool_)
+    starts[started_by] = True
+    role = np.zeros(count, dtype=np.int8)
+    role[outer] = _roles(trace, calls, launches, outer, starts, started_by)
+    spent, step = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    start, end, thread = calls.start_ns[outer], calls.end_ns[outer], calls.thread[outer]
+    spent[outer] = end - start
+    gap = np.where(thread[1:] == thread[:-1], start[1:] - end[:-1], 0)
+    leads_to = np.zeros(count, dtype=np.int8)
+    leads_to[outer] = _next_work(role[outer], thread)
+    step[outer[1:]] = steps(calls, gap, leads_to[outer[1:]])
+    if not api_is_complete:
+        spent[outer] += _implied_waits(trace, launches, role, outer, started_by, calls)
+    reads_time = CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index]
+    return CallRoles(role, narrow(spent), narrow(step), leads_to, starts, role[started_by], reads_time)
+
+
+def steps(calls: CallTable, gap: Int64, leads_to: Integers) -> Int64:
+    """Of gaps before calls, those that are steps to a launch or copy; the others are 0."""
+    is_step = (gap > 0) & (gap <= STEP_CALLS * calls.launch_ns) & ((leads_to == LAUNCH) | (leads_to == COPY))
+    return np.where(is_step, gap, 0)
+
+
+def _outermost(calls: CallTable, launches: Launches) -> Int64:
+    """Of each launch, the place of its call in the table; where that lies inside another, of the outermost."""
+    at = np.asarray(launches.call, dtype=np.int64)
+    if (calls.index[1:] < calls.index[:-1]).any():
+        place = np.empty(len(calls), dtype=np.int64)
+        place[calls.index] = np.arange(len(calls))
+        at = place[at]
+    while (inner := calls.parent[at] >= 0).any():
+        at = np.where(inner, calls.parent[at], at)
+    return at
+
+
+def _roles(
+    trace: Trace, calls: CallTable, launches: Launches, outer: Int64, starts: Bool, started_by: Int64
+) -> Integers:
+    """Of outermost calls. A wait right after a copy belongs to it."""
+    kind, copy_kind = calls.kind[outer], trace.details.copy_kind
+    role = np.zeros(len(outer), dtype=np.int8)
+    works = starts[outer]
+    role[works & ((kind == LAUNCHES) | (kind == COPIES))] = LAUNCH  # a copy inside of the GPU is work like a kernel
+    copies = np.flatnonzero(trace.operations.kind[launches.operation] == GpuOperationKind.MEMCPY)
+    if len(copies):
+        direction = copy_kind[launches.operation[copies]]
+        for copied, which in ((COPY, np.isin(direction, FROM_HOST)), (READ_BACK, np.isin(direction, TO_HOST))):
+            marked = np.zeros(len(calls), dtype=np.bool_)
+            marked[started_by[copies[which]]] = True
+            role[marked[outer] & (kind == COPIES)] = copied
+    role[kind == ALLOCATES] = ALLOCATE
+    role[kind == WAITS] = WAIT
+    matters = np.flatnonzero(kind != OTHERS)
+    thread = calls.thread[outer[matters]]
+    follows = (role[matters[1:]] == WAIT) & (thread[1:] == thread[:-1])
+    previous, waits = matters[:-1][follows], matters[1:][follows]
+    of_copy = np.isin(role[previous], (COPY, READ_BACK))
+    role[waits[of_copy]] = role[previous[of_copy]]
+    return role
+
+
+def _next_work(role: Integers, thread: Int64) -> Integers:
+    """The role of each call, or, where it has none or allocates, that of the next on its thread that has one."""
+    has_none = (role == NONE) | (role == ALLOCATE)
+    if not has_none.any():
+        return role
+    last = len(role)
+    at = np.where(has_none, last, np.arange(last, dtype=np.int32))
+    following = np.minimum.accumulate(at[::-1])[::-1]
+    inside = following < last
+    inside[inside] = thread[following[inside]] == thread[inside]
+    return np.where(inside, role[np.minimum(following, last - 1)], NONE).astype(np.int8)
+
+
+def _implied_waits(
+    trace: Trace, launches: Launches, role: Integers, outer: Int64, started_by: Int64, calls: CallTable
+) -> Int64:
+    """Where waits were not recorded: the host waits for a scalar that it copies, until it is there or the next call."""
+    size = trace.details.bytes[launches.operation]
+    scalar = np.flatnonzero((role[started_by] == READ_BACK) & (size >= 0) & (size <= SCALAR_BYTES))
+    there = np.zeros(len(calls), dtype=np.int64)
+    np.maximum.at(there, started_by[scalar], trace.operations.end_ns[launches.operation[scalar]])
+    thread = calls.thread[outer]
+    following = np.r_[np.where(thread[1:] == thread[:-1], calls.start_ns[outer[1:]], np.iinfo(np.int64).max), 0]
+    following[-1:] = np.iinfo(np.int64).max
+    return np.asarray(np.maximum(np.minimum(there[outer], following) - calls.end_ns[outer], 0), dtype=np.int64)
