@@ -8,6 +8,8 @@ CPU = ("cpu-bound",)
 THREAD = ("waiting-on-system", "waiting-on-stage")
 """Waits for another thread; the latter where that thread is in a stage."""
 FILE = ("file-wait", "waiting-on-system")
+LOADER = ("data-loader-starvation",)
+"""Of a mended twin that still waits for a pool's results."""
 NETWORK = ("network-wait", "waiting-on-system")
 PROCESS = ("waiting-on-process", "waiting-on-system")
 
@@ -53,5 +55,5 @@ EXPECTED = (
     Fault("polling", ("waiting-on-system",), "generate", "eth-sri/lmql#127"),
     Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
     Fault("pickle_pipe", (*NETWORK, *CPU), "exchange", "open-edge-platform/geti#4994"),
-    Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546"),
+    Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546", mended_codes=LOADER),
 )  # fmt: skip

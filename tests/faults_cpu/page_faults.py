@@ -25,8 +25,8 @@ with perf.range("pipeline"):
             with perf.range("cache"):
                 for part in kept:
                     part[::STEP] = index
-                for part in [np.zeros(VALUES, dtype=np.float32) for _ in range(0 if MENDED else PARTS)]:
-                    part[::STEP] = index  # fault
+                for part in [np.zeros(VALUES, dtype=np.float32) for _ in range(0 if MENDED else PARTS)]:  # fault
+                    part[::STEP] = index
             with perf.range("infer"):
                 sum(value * value for value in range(200_000))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

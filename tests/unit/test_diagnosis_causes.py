@@ -38,6 +38,13 @@ def loading(ms: float, state: str = "lock") -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def reading_output(ms: float) -> Figures:
+    evidence = host_evidence(
+        profile={"state_ms": {"socket": ms, "process": 1.0}}, work_ms={"child": ms}, work_lines={"child": line("run")}
+    )
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 def crowded(ms: float) -> Figures:
     evidence = host_evidence(profile={"state_ms": {"runnable": ms}}, busiest=line("work", 7), crowded_ms=ms)
     return figures(100.0, uses_gpu=False, host=evidence)
@@ -59,6 +66,7 @@ def compiling(ms: float) -> Figures:
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),
         (Verdict.WAITING_ON_SYSTEM, by_samples(state_ms={"sleep": 50.0}), by_samples(state_ms={"sleep": 49.9})),
+        (Verdict.WAITING_ON_PROCESS, reading_output(39.0), reading_output(38.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
         (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
@@ -275,6 +283,15 @@ def test_a_slow_beginning_is_slower_than_anything_later(tmp_path: Path, lengths:
         begin += length * BATCH
     stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))))
     assert stage.verdict.verdict is verdict
+
+
+def test_a_slow_beginning_is_not_more_than_what_takes_more() -> None:
+    collecting = by_samples(collections=2.0, collection_ms=40.0)
+    for slow_ms, expected in ((30.0, ["garbage-collection", "first-use"]), (41.0, ["first-use", "garbage-collection"])):
+        codes = [cause.code for cause in judge(replace(collecting, slow_start=slow_ms * 1e6)).causes]
+        assert [code for code in codes if code != "cpu-bound"] == expected
+    computing = judge(replace(by_samples(), slow_start=11e6))
+    assert computing.verdict.verdict is Verdict.FIRST_USE
 
 
 def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: Path) -> None:

@@ -28,10 +28,11 @@ COMPILERS = (
 )  # fmt: skip
 """Ends of files that are on a stack only while something is compiled, not while it runs."""
 LOADERS = (
-    "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/connection.py",
-    "multiprocessing/pool.py", "/queue.py",
+    "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "/queue.py",
 )  # fmt: skip
-"""Ends of files that are on a stack while a thread waits for what others prepare."""
+"""Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
+CHILDREN = ("/subprocess.py", "/asyncio/subprocess.py")
+"""Ends of files that are on a stack while a thread reads a program's output until that ends."""
 WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
@@ -52,8 +53,9 @@ def host_evidence(events: StageEvents) -> HostEvidence | None:
 
     in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
     work_ms, work_lines = {}, {}
-    for kind, files, waits in (("compiler", COMPILERS, False), ("loader", LOADERS, True)):
-        chosen = rows[np.isin(state, WAITING)] if waits else rows
+    kinds = (("compiler", COMPILERS, HostState), ("loader", LOADERS, WAITING), ("child", CHILDREN, [HostState.SOCKET]))
+    for kind, files, states in kinds:
+        chosen = rows[np.isin(state, list(states))]
         chosen = chosen[_has_frame_of(samples, chosen, files)]
         line = busiest(chosen)
         if line is not None:

@@ -42,6 +42,10 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
 """In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""
 
 
+DESCRIPTIONS = (Verdict.CPU_BOUND, Verdict.GPU_BOUND, Verdict.CANNOT_TELL)
+"""What fills the rest of a stage's time."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict of a stage, and its causes: that of the verdict first, then those that take most."""
@@ -53,7 +57,7 @@ class Judgement:
 def judge(f: Figures) -> Judgement:
     """The verdict of a stage whose numbers are all known but those that its tracer does not record."""
     found = [match for rule in RULES if (match := rule(f)) is not None]
-    main = next((match for match in found if match.is_verdict), None)
+    main = _main(found)
     if main is None:
         verdict = _nothing(f)
     else:
@@ -64,6 +68,15 @@ def judge(f: Figures) -> Judgement:
     named = main is not None and main.verdict is not Verdict.CANNOT_TELL
     first = [main.cause(f.batches, stage_ns)] if main is not None and named else []
     return Judgement(verdict, _distinct([*first, *further]))
+
+
+def _main(found: list[Match]) -> Match | None:
+    """The first that limits the stage; a slow beginning only where no cause with a name takes more than it."""
+    main = next((match for match in found if match.is_verdict), None)
+    if main is None or main.verdict is not Verdict.FIRST_USE:
+        return main
+    larger = (each for each in found if each.is_verdict and each.verdict not in DESCRIPTIONS)
+    return next((each for each in larger if each.lost_ns > main.lost_ns), main)
 
 
 def _is_worth(match: Match, stage_ns: float) -> bool:

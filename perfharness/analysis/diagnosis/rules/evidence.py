@@ -82,9 +82,9 @@ class HostEvidence:
 
     `busiest`: where most of its host time passed. `in_state`: by the lower-case name of `HostState`, where most of the
     time in that state passed. `during`: where the calls of a kind were made (`copies`, `read-backs`, `waits`,
-    `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`)
-    was on the stack, and the line that most of it was called from. `crowded_ms` a batch: ready without a free CPU while
-    the process itself had more threads ready than it has CPUs.
+    `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`,
+    `child`: the output of a program is read) was on the stack, and the line that most of it was called from.
+    `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     """
 
     profile: HostProfile
@@ -154,7 +154,9 @@ class Figures:
     def waiting_ns(self, kind: OsWaitKind) -> float:
         """Of the host time, what its threads waited so: by the samples of their states, else by recorded calls."""
         if self.host is not None:
-            return self.state_ns(kind.name.lower())
+            waited, child = self.state_ns(kind.name.lower()), self.host.work_ms.get("child", 0.0) * 1e6 * self.batches
+            of_child = {OsWaitKind.PROCESS: child, OsWaitKind.SOCKET: -child}
+            return max(waited + of_child.get(kind, 0.0), 0.0)
         return float(self.blocked.get(kind, 0)) if self.blocked is not None else 0.0
 
     @property

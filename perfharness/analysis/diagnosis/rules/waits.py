@@ -106,7 +106,8 @@ def process_wait(f: Figures) -> Match | None:
     evidence = f"Its thread waits for another process to end {percent(waited, f.wall)} of its host time."
     return Match(
         Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, *_parts(f)], "Look at the process that it waits for.",
-        saves_ns=waited, where=f.line_in("process"), where_reason=f.no_line,
+        saves_ns=waited, where=f.line_in("process") or (f.host.work_lines.get("child") if f.host else None),
+        where_reason=f.no_line,
     )  # fmt: skip
 
 
