@@ -145,7 +145,7 @@ class TraceBuilder:
         return type_id
 
     def gpu_metric_reading(self, at: int, values: Sequence[int | None], *, type_id: int) -> None:
-        """A reading of all metrics that are sampled, at the end of its period; None: without a row."""
+        """A reading of all metrics that are sampled, at the begin of its period; None: without a row."""
         for number, value in enumerate(values):
             if value is not None:
                 self.row(

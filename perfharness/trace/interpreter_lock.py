@@ -1,8 +1,7 @@
 """What nsys's `--trace=python-gil` writes about the interpreter lock: NVTX ranges that are evidence, and no stages.
 
-nsys writes a range `Holding GIL` or `Waiting for GIL` for each stretch of a thread: 2023.4 in a domain of its own,
-`GIL Trace`; newer ones were seen to write them without a domain. A user's ranges of these names in any other domain
-stay what they are, and so do those without a domain in a trace that has nsys's domain, or that nsys did not write.
+nsys (2023.4 and 2025.3) writes a range `Holding GIL` or `Waiting for GIL` for each stretch of a thread, in a domain of
+its own, `GIL Trace`. A user's ranges of these names, in another domain or in none, stay what they are.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from perfharness.model.trace import Bool, NvtxRanges
 
 DOMAIN = "GIL Trace"
 KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEventKind.GIL_WAITED}
-NO_DOMAIN = -1
 
 
 def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRanges, HostEvents | None]:
@@ -27,12 +25,9 @@ def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRa
         names: `names[code]` is the string.
     """
     kind_of = {names.index(name): kind for name, kind in KIND_OF_NAME.items() if name in names}
-    if not kind_of:
+    if not kind_of or DOMAIN not in names:
         return ranges, None
-    is_named = np.isin(ranges.name, list(kind_of))
-    of_nsys = is_named & (ranges.domain == (names.index(DOMAIN) if DOMAIN in names else NO_DOMAIN))
-    if not of_nsys.any():
-        of_nsys = is_named & (ranges.domain == NO_DOMAIN)
+    of_nsys = np.isin(ranges.name, list(kind_of)) & (ranges.domain == names.index(DOMAIN))
     if not of_nsys.any():
         return ranges, None
     rows = np.flatnonzero(of_nsys)

@@ -246,7 +246,7 @@ def test_gpu_check_allows_five_percent_or_twenty_microseconds(
 
 
 def sampled(folder: Path, shift: int) -> Path:
-    """Kernels run for 250 us of each 500; a reading has their share of its period, `shift` ns after its end."""
+    """Kernels run for 250 us of each 500; a reading has their share of its period, `shift` ns after its begin."""
     builder = TraceBuilder()
     type_id = builder.gpu_metric_names(
         ["GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "Tensor Active [Throughput %]"]
@@ -257,7 +257,7 @@ def sampled(folder: Path, shift: int) -> Path:
         inside = [max(0, min(end, at + 270_000) - max(end - 100_000, at + 20_000)) for at in range(0, end, 500_000)]
         share = sum(inside) // 1000
         builder.gpu_metric_reading(
-            end + shift, (1_755_000_000 if share else 345_000_000, share, share), type_id=type_id
+            end - 100_000 + shift, (1_755_000_000 if share else 345_000_000, share, share), type_id=type_id
         )
     trace = folder / "nsys" / "explain" / "proc_0_gpu_0" / "trace.sqlite"
     trace.parent.mkdir(parents=True)

@@ -30,10 +30,10 @@ TWO = {"first": (0.0, 500.0), "second": (500.0, 1000.0)}
 
 
 def readings(batch: Batch, values: dict[int, tuple[int, int, int, int, int]], gpu: int = 0) -> None:
-    """One every 100 us of a batch, of zeros where the period that ends then has no values."""
+    """One for every 100 us of a batch, by the end of the period; of zeros where it has no values."""
     names = batch.builder.gpu_metric_names(NAMES, gpu=gpu)
     for end in range(100, 1100, 100):
-        batch.builder.gpu_metric_reading(batch.at(end), values.get(end, (0, 0, 0, 0, 0)), type_id=names)
+        batch.builder.gpu_metric_reading(batch.at(end - 100), values.get(end, (0, 0, 0, 0, 0)), type_id=names)
 
 
 def counters(path: Path, content: Any, stage: str = "stage", **more: Any) -> list[GpuCounters]:
@@ -77,7 +77,7 @@ def test_the_clock_while_the_kernels_ran(tmp_path: Path) -> None:
         batch.kernel(10, 100, 250)
         names = batch.builder.gpu_metric_names(["SMs Active", "GPC Clock Frequency [MHz]"])
         for end, clock in ((100, 345), (200, 1800), (300, 1500), (400, 345)):
-            batch.builder.gpu_metric_reading(batch.at(end), (50, clock * 1_000_000), type_id=names)
+            batch.builder.gpu_metric_reading(batch.at(end - 100), (50, clock * 1_000_000), type_id=names)
 
     (found,) = counters(tmp_path, content)
     assert found.sm_clock_mhz == approx(1700)
@@ -200,7 +200,9 @@ def test_the_true_share_is_in_the_range(
     type_id = builder.gpu_metric_names(["SMs Active [Throughput %]"])
     for at in range(PERIOD, end + 1, PERIOD):
         percent = 100 * rate[at - PERIOD : at].mean()
-        builder.gpu_metric_reading(US * at, [round(percent) if how == "round" else int(percent)], type_id=type_id)
+        builder.gpu_metric_reading(
+            US * (at - PERIOD), [round(percent) if how == "round" else int(percent)], type_id=type_id
+        )
     builder.range("batch_0", 0, US * (end + 2))
     begin = {0: 1, 1: US * (end // 2)}
     for stage, name in enumerate(("a", "b")):

@@ -136,7 +136,7 @@ def test_counters_of_the_trace_alone(values: tuple[int, ...], limit: GpuLimit, b
         batch.kernel(2, 5, 995, name="ampere_sgemm_128x64_tn", grid=100_000)
         names = batch.builder.gpu_metric_names(NSYS)
         for end in range(10, 1010, 10):
-            batch.builder.gpu_metric_reading(batch.at(end), values if end > 10 else (0,) * 4, type_id=names)
+            batch.builder.gpu_metric_reading(batch.at(end - 10), values if end > 10 else (0,) * 4, type_id=names)
 
     limits = gpu_of(stage_of(diagnosed(tmp_path, content, gpus=1))).limits
     assert (limits.limit, limits.basis) == (limit, basis)

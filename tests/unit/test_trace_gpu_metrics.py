@@ -42,15 +42,15 @@ def read(builder: TraceBuilder, folder: Path, kind: str = "sqlite") -> GpuMetric
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "parquet"])
-def test_shares_by_name_and_periods_that_end_at_the_readings(tmp_path: Path, kind: str) -> None:
+def test_shares_by_name_and_periods_that_begin_at_the_readings(tmp_path: Path, kind: str) -> None:
     builder = TraceBuilder()
     type_id = builder.gpu_metric_names(GH100)
     for at in (300_000, 100_000, 200_000):  # the order of rows is not to be relied on
         builder.gpu_metric_reading(at, READING, type_id=type_id)
     found = read(builder, tmp_path, kind)
     assert found is not None
-    assert found.end_ns.tolist() == [100_000, 200_000, 300_000]
-    assert found.start_ns.tolist() == [0, 100_000, 200_000]
+    assert found.start_ns.tolist() == [100_000, 200_000, 300_000]
+    assert found.end_ns.tolist() == [200_000, 300_000, 400_000]
     assert {metric.value: values.tolist() for metric, values in found.percent.items()} == {
         "gr_active": [99] * 3, "sm_active": [97] * 3, "sm_issue": [31] * 3, "occupancy": [14] * 3,
         "tensor": [88] * 3, "dram_read": [22] * 3, "dram_write": [3] * 3,
@@ -97,17 +97,18 @@ def test_each_gpu_has_its_own_periods_and_description(tmp_path: Path) -> None:
     assert [device.uuid for device in found.gpus] == ["u-0", "u-3"]
     assert found.gpu.tolist() == [0] * 4 + [1] * 4
     assert found.percent[GpuMetric.SM_ACTIVE].tolist() == [51, 52, 53, 54, 1, 2, 3, 4]
-    assert found.start_ns.tolist() == [30, 130, 230, 330, 0, 100, 200, 300]
+    assert found.start_ns.tolist() == [130, 230, 330, 430, 100, 200, 300, 400]
+    assert found.end_ns.tolist() == [230, 330, 430, 530, 200, 300, 400, 500]
 
 
-def test_a_reading_after_lost_ones_covers_one_period(tmp_path: Path) -> None:
+def test_a_reading_before_lost_ones_covers_one_period(tmp_path: Path) -> None:
     builder = TraceBuilder()
     type_id = builder.gpu_metric_names(["SMs Active [Throughput %]"])
     for at in (100, 200, 300, 900, 1000):
         builder.gpu_metric_reading(at, (7,), type_id=type_id)
     found = read(builder, tmp_path)
     assert found is not None
-    assert found.start_ns.tolist() == [0, 100, 200, 800, 900]
+    assert found.end_ns.tolist() == [200, 300, 400, 1000, 1100]
 
 
 def test_a_metric_that_a_reading_lacks_or_that_is_no_share(tmp_path: Path) -> None:

@@ -29,13 +29,12 @@ def rows(events: HostEvents | None) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@pytest.mark.parametrize("domain", ["GIL Trace", None])
-def test_stretches_become_events_in_order_of_time(tmp_path: Path, domain: str | None) -> None:
+def test_stretches_become_events_in_order_of_time(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 100)
-    builder.range("Waiting for GIL", 40, 60, tid=101, domain=domain)
-    builder.range("Holding GIL", 10, 60, domain=domain)
-    builder.range("Holding GIL", 60, 70, tid=101, domain=domain)
+    builder.range("Waiting for GIL", 40, 60, tid=101, domain="GIL Trace")
+    builder.range("Holding GIL", 10, 60, domain="GIL Trace")
+    builder.range("Holding GIL", 60, 70, tid=101, domain="GIL Trace")
     trace = opened(builder, tmp_path)
     assert names(trace) == ["stage"]
     assert rows(trace.lock_events) == [(10, 60, 100, HELD), (40, 60, 101, WAITED), (60, 70, 101, HELD)]
@@ -44,7 +43,7 @@ def test_stretches_become_events_in_order_of_time(tmp_path: Path, domain: str | 
 def test_a_user_s_ranges_of_these_names_stay_ranges(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("Holding GIL", 0, 5, domain="mine")
-    builder.range("Holding GIL", 6, 9)  # without a domain, in a trace that has nsys's
+    builder.range("Holding GIL", 6, 9)
     builder.range("Holding GIL", 10, 20, domain="GIL Trace")
     builder.range("another", 20, 30, domain="GIL Trace")
     trace = opened(builder, tmp_path)
@@ -52,9 +51,10 @@ def test_a_user_s_ranges_of_these_names_stay_ranges(tmp_path: Path) -> None:
     assert rows(trace.lock_events) == [(10, 20, 100, HELD)]
 
 
-def test_only_in_the_user_s_domain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("domain", ["mine", None])
+def test_only_in_the_user_s_domain(tmp_path: Path, domain: str | None) -> None:
     builder = TraceBuilder()
-    builder.range("Waiting for GIL", 0, 5, domain="mine")
+    builder.range("Waiting for GIL", 0, 5, domain=domain)
     trace = opened(builder, tmp_path)
     assert names(trace) == ["Waiting for GIL"]
     assert trace.lock_events is None
@@ -62,7 +62,7 @@ def test_only_in_the_user_s_domain(tmp_path: Path) -> None:
 
 def test_the_embedded_tracer_writes_none(tmp_path: Path) -> None:
     builder = TraceBuilder()
-    builder.range("Holding GIL", 0, 5)
+    builder.range("Holding GIL", 0, 5, domain="GIL Trace")
     builder.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_TRACED, value="yes")
     trace = opened(builder, tmp_path)
     assert names(trace) == ["Holding GIL"]
