@@ -174,6 +174,7 @@ def test_what_a_second_pass_would_add_is_said_until_there_was_one() -> None:
 def test_a_second_pass_that_says_nothing_of_the_stage_is_named() -> None:
     doubted = stage("a", SLOW, explained=Explained(2.5, trusted=False, reason="it took 2.5 times as long"))
     assert "it took 2.5 times as long" in printed(doubted)
+    assert "it took 2.5 times as long" not in printed(doubted, most=None)  # `diagnose` lists these stages below
     trusted = stage("a", SLOW, explained=Explained(1.5, trusted=True))
     assert [one.doubt for one in advise({"proc": diagnosis(doubted)})] == ["it took 2.5 times as long"]
     assert [one.doubt for one in advise({"proc": diagnosis(trusted)})] == [None]

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 from rich.console import Console
@@ -59,7 +60,7 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
 
     Args:
         diagnoses: by process.
-        most: how many at most; None: all.
+        most: how many at most; None: all, for a reader who gets the evidence as well.
     """
     every = advise(diagnoses)
     shown = every[:most]
@@ -71,7 +72,9 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     _print_blank_in_markdown(console)
     names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
     for place, advice in enumerate(shown, 1):
-        _print_numbered(console, place, advice_text(advice, [names[path] for path in advice.paths], len(diagnoses)))
+        shown_advice = advice if most is not None else replace(advice, doubt=None)
+        stages = [names[path] for path in advice.paths]
+        _print_numbered(console, place, advice_text(shown_advice, stages, len(diagnoses)))
     _print_blank_in_markdown(console)
     if not is_explained(diagnoses.values()):
         counters = ", and reads the GPU's counters" if any(one.gpus for one in diagnoses.values()) else ""
