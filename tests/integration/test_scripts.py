@@ -272,3 +272,14 @@ def test_explain_check_finds_readings_that_belong_to_another_period(
     (check,) = explain_check.check_periods(tmp_path)
     assert check.passed is passes, check.detail
     assert explain_check.mean_clock_hz(trace) == 1_755_000_000
+
+
+def test_a_program_that_failed_is_not_scored(tmp_path: Path) -> None:
+    (tmp_path / "proc_0_gpu_0").mkdir()
+    (tmp_path / "proc_0_gpu_0" / "stderr.log").write_text("Traceback\nRuntimeError: no GPU\n", encoding="utf-8")
+    ends = [{"folder": "proc_0_gpu_0", "ended": "failed"}, {"folder": "proc_1_gpu_0", "ended": "ok"}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"processes": ends}), encoding="utf-8")
+    failed_processes = loaded("score_diagnosis").failed_processes
+    assert failed_processes(tmp_path) == "proc_0_gpu_0: failed: RuntimeError: no GPU"
+    (tmp_path / "manifest.json").write_text(json.dumps({"processes": ends[1:]}), encoding="utf-8")
+    assert failed_processes(tmp_path) == ""
