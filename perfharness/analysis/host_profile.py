@@ -26,6 +26,9 @@ BOUNDARY_NS = 100_000
 """A sample's time and the ranges' may be this far apart: the sampler takes that long for a thread, at most."""
 
 TOP_FUNCTIONS = 20
+COUNTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
+"""Of `HostProfile`, in the order of `HostSamples.counts`."""
+
 NS_PER_MS = 1e6
 Floats = npt.NDArray[np.float64]
 K = TypeVar("K")
@@ -104,6 +107,7 @@ def host_profile(probe: HostProbe, spans: Spans) -> HostProfile:
         collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
         gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
         missing=missing,
+        **_counts(samples, rows, spans.batches),
     )
 
 
@@ -314,6 +318,14 @@ def _states(samples: HostSamples, rows: Int64, lengths: Floats, scale: float) ->
     }
 
 
+def _counts(samples: HostSamples, rows: Int64, batches: int) -> dict[str, float | None]:
+    """Page faults and context switches a batch."""
+    counts = samples.counts[rows]
+    known = bool(len(rows)) and bool((counts >= 0).all())
+    sums = counts.sum(axis=0).tolist()
+    return {name: sums[at] / max(batches, 1) if known else None for at, name in enumerate(COUNTS)}
+
+
 def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[FunctionTime]:
     """What the thread that held the interpreter lock did, in the samples in which this stage's thread waited for it."""
     waiting = rows[(samples.state[rows] == HostState.GIL) & (samples.gil_holder[rows] > 0)]
@@ -359,6 +371,7 @@ def _samples_at(samples: HostSamples, rows: Int64) -> HostSamples:
         samples, time_ns=samples.time_ns[rows], thread=samples.thread[rows], length_ns=samples.length_ns[rows],
         on_cpu_ns=samples.on_cpu_ns[rows], runnable_ns=samples.runnable_ns[rows], state=samples.state[rows],
         stack=samples.stack[rows], stage=samples.stage[rows], gil_holder=samples.gil_holder[rows],
+        counts=samples.counts[rows],
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ collector. It ends with the last process that holds the other end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -51,6 +52,7 @@ class SampledThread:
         self.tid = tid
         self.files = thread_state.ThreadFiles(pid, tid)
         self.schedule = self.files.schedule()
+        self.counts = self.files.counts()
         self.row_ns = now_ns - INTERVAL_NS
         self.seen_ns = now_ns
         self.blocked_since_ns = 0
@@ -178,17 +180,16 @@ class SampledProcess:
         on_cpu = runnable = -1
         if schedule is not None and thread.schedule is not None:
             on_cpu, runnable = schedule[0] - thread.schedule[0], schedule[1] - thread.schedule[1]
+        counts: tuple[int, ...] = (-1, -1, -1, -1)
+        if schedule == thread.schedule and thread.counts is not None and schedule is not None and on_cpu == 0:
+            counts = (0, 0, 0, 0)  # it has not run
+        elif (now := thread.files.counts()) is not None and thread.counts is not None:
+            counts = tuple(after - before for after, before in zip(now, thread.counts, strict=True))
+            thread.counts = now
         self.spool.sample(
-            now_ns,
-            thread.tid,
-            now_ns - thread.row_ns,
-            on_cpu,
-            runnable,
-            thread.state,
-            thread.stack,
-            thread.stage,
-            holder,
-        )
+            now_ns, thread.tid, now_ns - thread.row_ns, on_cpu, runnable, thread.state, thread.stack, thread.stage,
+            holder, counts=counts,
+        )  # fmt: skip
         thread.row_ns, thread.schedule = now_ns, schedule
 
     def _holder(self, tids: dict[int, int]) -> int:
@@ -308,6 +309,16 @@ def main() -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _leave_cpus()
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.send(str(os.getpid()).encode())
     Sampler(connection).run()
+
+
+def _leave_cpus() -> None:
+    """Run where the process does not, where it is bound to some of the CPUs."""
+    bound_to = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        others = os.sched_getaffinity(0) - bound_to
+        os.sched_setaffinity(0, others or bound_to)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-MAGIC = b"perfharness host samples 1\n"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAGIC = b"perfharness host samples 2\n"
 FILE_PREFIX, FILE_SUFFIX = "host_samples", ".log"
 FILE_NAME = FILE_PREFIX + FILE_SUFFIX
 """Of the measured process; those of its forked children have the pid in their name (`host_samples_PID.log`)."""
@@ -27,8 +30,9 @@ EVENTS = 4
 MISSING = 5
 """JSON list of sentences."""
 
-SAMPLE = struct.Struct("<qiqqqBiii")
-"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock (0: none)."""
+SAMPLE = struct.Struct("<qiqqqBiiiiiii")
+"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock (0: none), and
+since the last one: minor and major page faults, voluntary and involuntary context switches (-1: not known)."""
 EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
 
@@ -62,9 +66,9 @@ class Spool:
         """Whether there are so many different stacks that further ones should be cut."""
         return len(self._numbers["stacks"]) > MAX_STACKS
 
-    def sample(self, *row: int) -> None:
-        """Add a row of `SAMPLE`."""
-        self._samples += SAMPLE.pack(*row)
+    def sample(self, *row: int, counts: Sequence[int] = (-1, -1, -1, -1)) -> None:
+        """Add a row of `SAMPLE`, whose last four columns are `counts`."""
+        self._samples += SAMPLE.pack(*row, *counts)
         self.rows += 1
 
     def event(self, *row: int) -> None:

@@ -54,10 +54,11 @@ class ThreadFiles:
         self._schedule = _open(folder + "schedstat")
         self._call = _open(folder + "syscall")
         self._stat = _open(folder + "stat")
+        self._status = _open(folder + "status")
 
     def close(self) -> None:
         """Close them."""
-        for file in (self._schedule, self._call, self._stat):
+        for file in (self._schedule, self._call, self._stat, self._status):
             if file >= 0:
                 os.close(file)
 
@@ -69,6 +70,15 @@ class ThreadFiles:
         except ValueError:
             return None
         return on_cpu, runnable, times
+
+    def counts(self) -> tuple[int, int, int, int] | None:
+        """Minor and major page faults, voluntary and involuntary context switches so far; None: not known."""
+        stat = _read(self._stat).rpartition(b")")[2].split()
+        status = _read(self._status, 4096).rpartition(b"\nvoluntary_ctxt_switches:")[2].split()
+        try:
+            return int(stat[7]), int(stat[9]), int(status[0]), int(status[2])
+        except (ValueError, IndexError):
+            return None
 
     def state(self, gil: range) -> int:
         """What it does now.
@@ -153,10 +163,10 @@ def _open(path: str) -> int:
         return -1
 
 
-def _read(file: int) -> bytes:
+def _read(file: int, length: int = 512) -> bytes:
     if file < 0:
         return b""
     try:
-        return os.pread(file, 512, 0)
+        return os.pread(file, length, 0)
     except OSError:
         return b""

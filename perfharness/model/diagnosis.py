@@ -298,6 +298,12 @@ class HostProfile:
     gil_holders: list[FunctionTime]
     """What other threads did while this stage's threads waited for the interpreter lock; `cumulative_ms` is 0."""
     missing: list[str]
+    minor_faults: float | None = None
+    major_faults: float | None = None
+    """Page faults a batch that read from a disk, and those that did not (`minor_faults`)."""
+    voluntary_switches: float | None = None
+    involuntary_switches: float | None = None
+    """Times a batch that its threads lost the CPU, and gave it up to wait (`voluntary_switches`)."""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,10 @@ class HostSamples:
     gil_holder: Int64
     """The thread that held the interpreter lock at that moment, as `thread`; 0: none did, or it is not known."""
 
+    counts: Int64
+    """Shape (samples, 4): page faults without and with reading from a disk, context switches by waiting and by losing
+    the CPU, since the last sample of the thread; -1: not known."""
+
     frames: list[Frame]
     stacks: list[tuple[int, ...]]
     stage_paths: list[tuple[str, ...]]

@@ -19,7 +19,7 @@ from perfharness.model.trace import PID_SHIFT, Int64
 _SAMPLE = np.dtype(
     [
         ("time", "<i8"), ("thread", "<i4"), ("length", "<i8"), ("on_cpu", "<i8"), ("runnable", "<i8"), ("state", "u1"),
-        ("stack", "<i4"), ("stage", "<i4"), ("holder", "<i4"),
+        ("stack", "<i4"), ("stage", "<i4"), ("holder", "<i4"), ("counts", "<i4", 4),
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
@@ -134,7 +134,7 @@ class _Tables:
             time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=length,
             on_cpu_ns=on_cpu, runnable_ns=runnable,
             state=rows["state"].astype(np.int8), stack=rows["stack"].astype(np.int32),
-            stage=rows["stage"].astype(np.int32), gil_holder=holder,
+            stage=rows["stage"].astype(np.int32), gil_holder=holder, counts=rows["counts"].astype(np.int64),
             frames=list(self._frames), stacks=list(self._stacks), stage_paths=list(self._stages),
             interval_ns=meta["interval_ns"],
         )  # fmt: skip

@@ -188,6 +188,9 @@ def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(tmp_path: Pa
     waits = np.flatnonzero((samples.state == HostState.GIL) & ((samples.thread & 0xFFFFFF) == said["waker"]))
     assert len(waits) > 30
     assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == said["burner"]) > 0.9
+    mine = (samples.thread & 0xFFFFFF) == said["waker"]
+    assert (samples.counts[mine] >= 0).all()
+    assert 50 <= samples.counts[mine, 2].sum() <= 2000  # 60 sleeps, each with a wait for the lock after it
 
 
 CROWD = """

@@ -246,7 +246,7 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
     file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
     stack = file.number("stacks", (file.number("frames", ("read", "a.py", 3)),))
     for time in range(100):
-        file.sample(time * MS + MS // 2 + shift, 100, MS, 0, 0, HostState.FILE, stack, -1, 0)
+        file.sample(time * MS + MS // 2 + shift, 100, MS, 0, 0, HostState.FILE, stack, -1, 0, counts=(5, 0, 1, 0))
     file.close()
     recorded = read_host_probe(tmp_path)
     assert recorded is not None
@@ -256,6 +256,7 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
     assert load is not None
     assert load.samples == 12
     assert load.state_ms["file"] == pytest.approx(4.0)
+    assert (load.minor_faults, load.major_faults, load.voluntary_switches) == (20.0, 0.0, 4.0)
     assert load.top_functions[0].self_ms == pytest.approx(4.0)
     assert found["batch"].profile is not None
     assert found["batch"].profile.samples == 30
