@@ -26,9 +26,11 @@ from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.made_batches import BATCH, SYNCHRONIZE, US, Batch, diagnosed, nothing, stage_of
 
+WORK = replace(line("work", 7), self_ms=100.0)
+
 
 def by_samples(**profile: object) -> Figures:
-    return figures(100.0, uses_gpu=False, host=host_evidence(profile=dict(profile), busiest=line("work", 7)))
+    return figures(100.0, uses_gpu=False, host=host_evidence(profile=dict(profile), busiest=WORK))
 
 
 def loading(ms: float, state: str = "lock") -> Figures:
@@ -87,10 +89,42 @@ def test_the_holder_of_the_interpreter_lock_is_where_to_look() -> None:
 
 def test_computing_is_never_without_a_function_or_the_reason() -> None:
     (known,) = judge(by_samples()).causes
-    assert (known.code, known.where, known.where_reason) == ("cpu-bound", line("work", 7), None)
+    assert (known.code, known.where, known.where_reason) == ("cpu-bound", WORK, None)
     (unknown,) = judge(figures(uses_gpu=False)).causes
     assert (unknown.code, unknown.where) == ("cpu-bound", None)
     assert "--explain" in (unknown.where_reason or "")
+
+
+def test_computing_saves_no_more_than_its_function_takes() -> None:
+    busiest = replace(WORK, self_ms=60.0)
+    some = figures(100.0, uses_gpu=False, host=host_evidence(profile={"state_ms": {"file": 14.0}}, busiest=busiest))
+    (cause,) = judge(some).causes
+    assert cause.code == "cpu-bound"
+    assert (cause.share, cause.saves_ms) == pytest.approx((0.86, 60.0))
+
+
+def test_a_stage_that_waits_for_many_things_is_not_bound_by_the_cpu() -> None:
+    states = {"file": 29.0, "socket": 20.0, "gil": 19.0, "running": 24.0, "sleep": 8.0}
+    judged = judge(by_samples(state_ms=states))
+    assert judged.verdict.verdict is Verdict.WAITING_ON_SYSTEM  # 57 of 100 ms in the operating system
+    states = {"file": 29.0, "socket": 18.0, "gil": 19.0, "running": 24.0, "driver": 10.0}
+    computing = judge(by_samples(state_ms=states))
+    assert computing.verdict.verdict is Verdict.CPU_BOUND  # what has no name is 34 of 100
+    mixed = judge(by_samples(state_ms=states | {"other": 2.0, "collection": 0.0}, collection_ms=8.0))
+    assert mixed.verdict.verdict is Verdict.CANNOT_TELL  # 24 of 100
+    assert [cause.code for cause in mixed.causes] == [
+        "file-wait",
+        "gil-contention",
+        "network-wait",
+        "garbage-collection",
+    ]
+
+
+def test_where_the_system_shows_no_states_recorded_calls_count() -> None:
+    unknown = by_samples(state_ms={"file": None, "running": None})
+    recorded = replace(unknown, blocked=dict.fromkeys(OsWaitKind, 0) | {OsWaitKind.FILE: 40_000_000})
+    assert judge(recorded).verdict.verdict is Verdict.FILE_WAIT
+    assert judge(unknown).verdict.verdict is Verdict.CPU_BOUND
 
 
 def test_further_causes_take_half_of_what_a_verdict_takes_and_come_by_size() -> None:

@@ -152,9 +152,12 @@ class Figures:
         return count / self.batches if self.batches else 0.0
 
     def waiting_ns(self, kind: OsWaitKind) -> float:
-        """Of the host time, what its threads waited so: by the samples of their states, else by recorded calls."""
-        if self.host is not None:
-            waited, child = self.state_ns(kind.name.lower()), self.host.work_ms.get("child", 0.0) * 1e6 * self.batches
+        """Of the host time, what its threads waited so: by their sampled states where the system shows them, else by
+        recorded calls.
+        """
+        state = kind.name.lower()
+        if self.host is not None and (self.blocked is None or self.host.profile.state_ms.get(state) is not None):
+            waited, child = self.state_ns(state), self.host.work_ms.get("child", 0.0) * 1e6 * self.batches
             of_child = {OsWaitKind.PROCESS: child, OsWaitKind.SOCKET: -child}
             return max(waited + of_child.get(kind, 0.0), 0.0)
         return float(self.blocked.get(kind, 0)) if self.blocked is not None else 0.0
@@ -162,7 +165,7 @@ class Figures:
     @property
     def waiting_outside_ns(self) -> float:
         """Of the time outside of CUDA calls, what other rules have a name for: waits, and collections."""
-        waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable")
+        waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable", "other")
         collected = (self.host.profile.collection_ms or 0.0) * 1e6 * self.batches if self.host else 0.0
         return waits + collected
 

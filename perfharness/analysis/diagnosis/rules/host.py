@@ -57,8 +57,12 @@ def cpu_bound(f: Figures) -> Match | None:
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
     unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
     computing = max(f.outside - f.waiting_outside_ns, 0.0)
-    lost = min(computing, f.gpu_idle) if f.uses_gpu else computing
+    if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
+        return None  # it waits, for several things of which none is enough for a rule
+    saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
+    if line is not None:
+        saves = min(saves, line.self_ms * 1e6 * f.batches)
     return Match(
-        Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=lost, where=line, where_reason=f.no_line,
+        Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves, where=line, where_reason=f.no_line,
         missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
     )  # fmt: skip

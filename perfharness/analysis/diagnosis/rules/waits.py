@@ -136,7 +136,7 @@ def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_st
 def blocked(f: Figures) -> Match | None:
     """Blocked in the operating system by what no trace shows: sleeps, locks whose holder is in no stage."""
     lock = f.waiting_ns(OsWaitKind.LOCK)
-    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind)
+    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other")
     if whole < BLOCKED_SHARE * f.undisturbed_ns or not whole:
         return None
     evidence = (
