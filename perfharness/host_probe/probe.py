@@ -24,6 +24,9 @@ SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 """All that the sampler gets of the environment: a tracer's variables would have it traced."""
 
+WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
+"""Whoever reads what the process prints sees its end when the process ends."""
+
 START_S, END_S = 20.0, 5.0
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
@@ -63,7 +66,7 @@ class HostProbe:
             os.set_inheritable(theirs.fileno(), True)
             kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
             command = [sys.executable, "-I", "-S", SAMPLER, str(theirs.fileno())]
-            first = os.posix_spawn(sys.executable, command, kept)
+            first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
         os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
         ours.settimeout(START_S)
         sampler = int(ours.recv(64) or 0)

@@ -115,6 +115,10 @@ class SampledProcess:
     def close(self) -> None:
         """Write the rest."""
         self.spool.close()
+        self.release()
+
+    def release(self) -> None:
+        """Close the files in /proc."""
         os.close(self.memory)
         for thread in self._threads.values():
             thread.files.close()
@@ -243,8 +247,7 @@ class Sampler:
                 wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
             started_s = time.monotonic()
             for pid, process in list(self._processes.items()):
-                if not process.sample():
-                    self._end(pid)
+                self._sample(pid, process, flush=started_s > flush_s)
             spent_s = time.monotonic() - started_s
             rows = max((process.spool.rows for process in self._processes.values()), default=0)
             interval_s = max(INTERVAL_NS / 1e9 * 2 ** (rows // ROWS_AT_FULL_RATE), spent_s / MAX_SHARE)
@@ -252,13 +255,21 @@ class Sampler:
             due_s = started_s + interval_s * random_part.uniform(0.5, 1.5)
             if started_s > flush_s:
                 flush_s = started_s + FLUSH_S
-                for process in self._processes.values():
-                    process.spool.flush()
         for pid in list(self._processes):
             self._end(pid)
 
+    def _sample(self, pid: int, process: SampledProcess, *, flush: bool) -> None:
+        try:
+            if not process.sample():
+                self._end(pid)
+            elif flush:
+                process.spool.flush()
+        except OSError:  # a full disk: what is in the file stays
+            self._processes.pop(pid).release()
+
     def _end(self, pid: int) -> None:
-        self._processes.pop(pid).close()
+        with contextlib.suppress(OSError):
+            self._processes.pop(pid).close()
 
     def _receive(self) -> bool:
         """Handle a message; False: no process is left."""
