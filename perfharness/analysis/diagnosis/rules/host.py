@@ -27,7 +27,6 @@ def garbage_collection(f: Figures) -> Match | None:
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
         Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
-        undisturbed_ns=f.undisturbed_ns,
         saves_ns=lost, where=f.line_during("collections") or f.host.busiest, where_reason=f.no_line,
     )  # fmt: skip
 
